@@ -1,0 +1,1 @@
+"""What can be built, and whether it is right. Never imports ``tuner``."""
