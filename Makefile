@@ -1,0 +1,64 @@
+# make tune SHAPE=4352,3840,3072,128    tune one problem        (ARGS="--trials 50 --json" for more)
+# make test / make test-slow            pytest without / with the slow tests
+# make check                            ruff
+# Each creates .venv by itself, and again when a requirement or pinned version changed.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help venv tune test test-slow check format clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+ARGS ?=
+
+help:
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -4
+
+venv: $(STAMP)
+
+# PYTHON=... overrides the choice. 3.11 and 3.12 are the versions that results were made with.
+$(STAMP): constraints.txt requirements.txt requirements-dev.txt
+	@set -e; \
+	good='import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))'; \
+	python=; \
+	for candidate in $(PYTHON) python3 python3.12 python3.11 python; do \
+	  if "$$candidate" -c "$$good" 2>/dev/null; then python=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$python" ]; then \
+	  echo "error: Python 3.11 or 3.12 is needed, found $$(python3 --version 2>&1); use make PYTHON=/path/to/python3.12" >&2; \
+	  exit 2; \
+	fi; \
+	if ! $(PY) -c "$$good" 2>/dev/null; then \
+	  echo "creating $(VENV) with $$($$python --version)" >&2; \
+	  if ! "$$python" -m venv --clear $(VENV) >&2; then \
+	    rm -rf $(VENV); \
+	    echo "error: $$python cannot create a virtual environment; install its venv module (python3-venv)" >&2; \
+	    exit 2; \
+	  fi; \
+	fi; \
+	echo "installing the pinned packages into $(VENV) (about 2 minutes the first time)" >&2; \
+	$(PY) -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements-dev.txt >&2; \
+	touch $@
+
+tune: $(STAMP)
+	@if [ -z "$(SHAPE)" ]; then echo "error: say which problem: make tune SHAPE=M,K,N,R" >&2; exit 2; fi
+	@$(PY) tune.py $(foreach shape,$(SHAPE),--shape $(shape)) $(ARGS)
+
+test: $(STAMP)
+	@$(PY) -m pytest -q $(ARGS)
+
+test-slow: $(STAMP)
+	@$(PY) -m pytest -q -m "not gpu" $(ARGS)
+
+check: $(STAMP)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+format: $(STAMP)
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+clean:
+	rm -rf .cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
