@@ -1,0 +1,187 @@
+"""One call of the CuTe DSL compiler: a function in, PTX, cubin and self-contained object out. Needs no GPU.
+
+The DSL is imported here, inside functions, after its architecture variable is set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_space.arguments import Argument, arguments_from_header
+from kernel_space.capture import CaptureRuntime, Launch
+from kernel_space.elf import read_elf
+from kernel_space.errors import InputError
+from kernel_space.loading import LoadedObject, load_bytes
+from kernel_space.runtime_symbols import Runtime
+
+
+class CompileError(Exception):
+    """The DSL or ptxas refused a kernel; the message is one line."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Artifacts:
+    """What one compilation leaves. ``object_code`` contains ``cubin``; ``header`` is the C header or None."""
+
+    ptx: str
+    cubin: bytes
+    object_code: bytes
+    header: str | None
+    prefix: str
+
+
+def compile_function(
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    keywords: dict[str, Any],
+    *,
+    arch: str,
+    prefix: str,
+    options: str = "",
+) -> tuple[Any, Artifacts]:
+    """``cute.compile(function, *arguments, **keywords)`` for ``arch`` and everything that can be exported of it.
+
+    ``prefix`` starts every symbol of the object. Returns the DSL's compiled function and the artifacts.
+    Raises ``CompileError`` with the compiler's reason.
+    """
+    cute = _import_cute(arch)
+    # The DSL names its dump files after the function, not after what it was compiled for: two compilations that
+    # share a directory read back each other's PTX and cubin.
+    with tempfile.TemporaryDirectory(prefix="compile-") as dump:
+        flags = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dump} {options}".strip()
+        try:
+            compiled = cute.compile(function, *arguments, options=flags, **keywords)
+            object_code, header = _export(compiled, Path(dump), prefix)
+        except Exception as error:
+            raise CompileError(_reason(error)) from error
+        ptx, cubin = compiled.__ptx__, compiled.__cubin__
+    if not ptx or not cubin:
+        raise CompileError("the function launches no kernel: the compiler left no PTX and cubin")
+    if cubin not in object_code:
+        raise AssertionError(f"the object of {prefix} does not contain the cubin the compiler dumped for it")
+    return compiled, Artifacts(ptx=ptx, cubin=cubin, object_code=object_code, header=header, prefix=prefix)
+
+
+def _export(compiled: Any, directory: Path, prefix: str) -> tuple[bytes, str | None]:
+    """Object and header; no header for arguments that C cannot describe (the object needs none)."""
+    if compiled.c_header_arguments.error_msg is not None:
+        return compiled.dump_to_object(prefix), None
+    compiled.export_to_c(str(directory), "export", prefix)
+    return (directory / "export.o").read_bytes(), (directory / "export.h").read_text()
+
+
+def _import_cute(arch: str) -> Any:
+    """``CUTE_DSL_ARCH`` must be there before the first import: without it the DSL asks a GPU driver."""
+    os.environ.setdefault("CUTE_DSL_ARCH", arch)
+    import cutlass.cute as cute
+
+    return cute
+
+
+_ANSI = re.compile(r"\x1b\[[0-9;]*m")
+_PTXAS_POSITION = re.compile(r"^ptxas application ptx input, (line \d+); error\s*: ")
+
+
+def _reason(error: Exception) -> str:
+    """The first line that tells what is wrong; compilers put it below banners and above pages of IR."""
+    ptxas = getattr(error, "ptxas_error", "")
+    if ptxas:
+        return "ptxas: " + _PTXAS_POSITION.sub(r"\1: ", _first_line(ptxas))
+    message = getattr(error, "message", None)
+    if isinstance(message, str) and message.strip():
+        return _first_line(message) + _place(error)
+    lines = [line.strip() for line in _ANSI.sub("", str(error)).splitlines() if line.strip()]
+    marked = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
+    text = (marked or lines or ["no message"])[0].removeprefix("unknown: ")
+    return f"{type(error).__name__}: {text}"
+
+
+def _first_line(text: str) -> str:
+    lines = [line.strip() for line in _ANSI.sub("", text).splitlines()]
+    return next(line for line in lines if line)
+
+
+def _place(error: Exception) -> str:
+    filename, line = getattr(error, "filename", None), getattr(error, "line", None)
+    return f" ({Path(filename).name}:{line})" if filename and line else ""
+
+
+# -- any CuTe DSL function, for the simulator ----------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompiledFunction:
+    """A compiled CuTe DSL function in this process.
+
+    ``arguments``: its C arguments, or None when C cannot describe them. ``dsl_function``: what ``cute.compile``
+    returned; it turns DSL arguments into pointers.
+    """
+
+    artifacts: Artifacts
+    arguments: tuple[Argument, ...] | None
+    dsl_function: Any
+
+    @property
+    def ptx(self) -> str:
+        return self.artifacts.ptx
+
+    @property
+    def cubin(self) -> bytes:
+        return self.artifacts.cubin
+
+    @property
+    def prefix(self) -> str:
+        return self.artifacts.prefix
+
+    def load(self, runtime: Runtime) -> LoadedObject:
+        return load_bytes(self.artifacts.object_code, self.prefix, runtime, arguments=self.arguments)
+
+    def call(self, loaded: LoadedObject, *args: Any, **kwargs: Any) -> None:
+        """Runs the host function of ``loaded`` on run-time arguments as the DSL takes them (no ``Constexpr``)."""
+        pointers, keep_alive = self.dsl_function.execution_args.generate_execution_args(args, kwargs)
+        loaded.call_pointers([_address(pointer) for pointer in pointers])
+        del keep_alive
+
+
+def compile_for_capture(
+    function: Callable[..., Any], *args: Any, arch: str = "sm_100a", options: str = "", **kwargs: Any
+) -> CompiledFunction:
+    """Compiles ``function`` as ``cute.compile(function, *args, **kwargs)`` does, into something that can be captured.
+
+    Raises ``CompileError``.
+    """
+    dsl_function, artifacts = compile_function(
+        function, args, kwargs, arch=arch, prefix="function", options=options
+    )
+    arguments = arguments_from_header(artifacts.header) if artifacts.header is not None else None
+    return CompiledFunction(artifacts=artifacts, arguments=arguments, dsl_function=dsl_function)
+
+
+def capture_function(compiled: CompiledFunction, *args: Any, **kwargs: Any) -> list[Launch]:
+    """The launches of ``compiled`` called with ``args``: DSL pointers, tensors, numbers. No GPU.
+
+    A tensor's address is that of its data, so tensors of this process's memory can be simulated in place.
+    """
+    runtime = CaptureRuntime(compiled.ptx)
+    with compiled.load(runtime) as loaded:
+        compiled.call(loaded, *args, **kwargs)
+    return runtime.launches
+
+
+def _address(pointer: Any) -> int:
+    address = getattr(pointer, "value", pointer)
+    if not isinstance(address, int):
+        raise InputError(f"the DSL passes an argument by {pointer!r}, which is no address")
+    return address
+
+
+def kernel_names(cubin: bytes) -> tuple[str, ...]:
+    """Kernels in ``cubin``, in the order of its code sections."""
+    names = (section.name for section in read_elf(cubin).sections)
+    return tuple(name.removeprefix(".text.") for name in names if name.startswith(".text."))
