@@ -1,7 +1,7 @@
 """Arguments of an exported host function: what they are called, what C type they have, how a value is passed.
 
-The generated host functions take one ``void **``: a pointer to each value. Tensors are passed as a struct that the
-generated C header declares: ``{void *data; intNN dynamic_shapes[]; intNN dynamic_strides[]}``.
+The generated host functions take one ``void **``: a pointer to each value. Tensors are passed as a struct
+that the generated C header declares: ``{void *data; intNN dynamic_shapes[]; intNN dynamic_strides[]}``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Argument:
 
 @dataclasses.dataclass(frozen=True)
 class TensorValue:
-    """A tensor handed to a host function: its device address and the sizes and strides (elements) that are dynamic."""
+    """A tensor handed to a host function: device address, and the dynamic sizes and strides in elements."""
 
     data: int
     shapes: tuple[int, ...] = ()
@@ -109,7 +109,7 @@ def _fields(name: str, what: str, bits: int, values: Sequence[int]) -> list[tupl
     ]
 
 
-# -- the generated C header ---------------------------------------------------------------------------------------
+# -- the generated C header --------------------------------------------------------------------------------
 
 _C_KINDS = {
     "void *": "pointer",
@@ -147,7 +147,7 @@ def _parameter(text: str) -> tuple[str, str]:
 
 
 def _argument(passed: str, types: dict[str, str], typedefs: dict[str, str]) -> Argument:
-    """One entry of the wrapper's argument vector: ``&scalar``, ``tensor``, ``&array[i]`` or ``&list->elements[i]``."""
+    """One entry of the argument vector: ``&scalar``, ``tensor``, ``&array[i]`` or ``&list->elements[i]``."""
     name = re.sub(r"^&|->elements|\[\d+\]", "", passed)
     label = passed.lstrip("&").replace("->elements", "")
     ctype = types.get(name, "")

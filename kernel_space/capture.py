@@ -1,7 +1,8 @@
 """Capture: what an object's host code would launch, without a GPU.
 
-The object's CUDA runtime symbols are bound to callbacks. Each kernel launch becomes a ``Launch``: grid, cluster,
-block, shared memory, the bytes of every kernel parameter, and the TMA descriptors among them, decoded.
+The object's CUDA runtime symbols are bound to callbacks. Each kernel launch becomes a ``Launch``: grid,
+cluster, block, shared memory, the bytes of every kernel parameter, and the TMA descriptors among them,
+decoded.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Launch:
     ``smem_bytes``   dynamic shared memory
     ``params``       bytes of each kernel parameter, in order; sizes are those of the PTX ``.param`` list
     ``tensor_maps``  parameter index -> decoded TMA descriptor; bytes 64.. of such a parameter are noise
-    ``attributes``   other launch attributes by name: ``cooperative``, ``programmatic_stream_serialization``, ...
+    ``attributes``   other launch attributes by name, such as ``programmatic_stream_serialization``
     ``stream``       the stream handle that was passed
     """
 
@@ -78,7 +79,7 @@ def capture(compiled: Capturable, *values: Any) -> list[Launch]:
     """Runs the host code of ``compiled`` once and returns its launches in order. Needs no GPU.
 
     ``values``: one per argument of ``compiled``; pointers are integers that nobody dereferences.
-    Raises ``InputError`` for values that do not fit, ``CaptureError`` and ``HostCallError`` from the host code.
+    Raises ``InputError`` for values that do not fit, ``CaptureError`` or ``HostCallError`` from host code.
     """
     runtime = CaptureRuntime(compiled.ptx)
     with load(compiled.object_path, compiled.prefix, runtime, arguments=compiled.arguments) as loaded:
@@ -86,11 +87,12 @@ def capture(compiled: Capturable, *values: Any) -> list[Launch]:
     return runtime.launches
 
 
-# -- the runtime of callbacks --------------------------------------------------------------------------------------
+# -- the runtime of callbacks ------------------------------------------------------------------------------
 
 _SUCCESS = 0
 _ERROR_UNKNOWN = 999
 _ATTRIBUTE_SMEM_OPTIN = 97  # cudaDevAttrMaxSharedMemoryPerBlockOptin
+_KERNEL_STATIC_SMEM = 1  # CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES
 _U64 = ctypes.c_uint64
 _I32 = ctypes.c_int32
 _OUT_U64 = ctypes.POINTER(ctypes.c_uint64)
@@ -113,8 +115,8 @@ class CaptureRuntime:
     """Callbacks for the CUDA runtime symbols. ``launches`` grows with every launch.
 
     ``ptx``: text with every kernel that the object launches; it tells the sizes of their parameters.
-    An exception inside a callback cannot cross the host code: it is kept, the host code sees an error code, and
-    ``check`` raises it.
+    An exception inside a callback cannot cross the host code: it is kept, the host code sees an error code,
+    and ``check`` raises it.
     """
 
     device_ids = (0,)
@@ -167,8 +169,10 @@ class CaptureRuntime:
             raise CaptureError(f"the host code asks for device attribute {attribute}, which is not modelled")
         value[0] = SMEM_OPTIN_BYTES
 
-    def _on_cuKernelGetAttribute(self, value: Any, _attribute: int, _kernel: int, _device: int) -> None:
-        value[0] = 0  # static shared memory: these kernels have dynamic shared memory only
+    def _on_cuKernelGetAttribute(self, value: Any, attribute: int, _kernel: int, _device: int) -> None:
+        if attribute != _KERNEL_STATIC_SMEM:
+            raise CaptureError(f"the host code asks for kernel attribute {attribute}, which is not modelled")
+        value[0] = 0  # it is only subtracted from the dynamic shared memory that is asked permission for
 
     def _on_cudaFuncSetAttribute(self, *_: Any) -> None:
         """Permissions (dynamic shared memory, non-portable cluster sizes); a capture grants them all."""
@@ -185,7 +189,7 @@ class CaptureRuntime:
         self.launches.append(_read_launch(name, self._parameters[name], config, arguments))
 
 
-# -- decoding a launch ---------------------------------------------------------------------------------------------
+# -- decoding a launch -------------------------------------------------------------------------------------
 
 _CONFIG = struct.Struct(
     "<6IQQQI"

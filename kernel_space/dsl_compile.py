@@ -45,14 +45,14 @@ def compile_function(
     prefix: str,
     options: str = "",
 ) -> tuple[Any, Artifacts]:
-    """``cute.compile(function, *arguments, **keywords)`` for ``arch`` and everything that can be exported of it.
+    """``cute.compile(function, *arguments, **keywords)`` for ``arch``, with all that can be exported of it.
 
     ``prefix`` starts every symbol of the object. Returns the DSL's compiled function and the artifacts.
     Raises ``CompileError`` with the compiler's reason.
     """
     cute = _import_cute(arch)
-    # The DSL names its dump files after the function, not after what it was compiled for: two compilations that
-    # share a directory read back each other's PTX and cubin.
+    # The DSL names its dump files after the function, not after what it was compiled for: two compilations
+    # that share a directory read back each other's PTX and cubin.
     with tempfile.TemporaryDirectory(prefix="compile-") as dump:
         flags = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dump} {options}".strip()
         try:
@@ -112,15 +112,15 @@ def _place(error: Exception) -> str:
     return f" ({Path(filename).name}:{line})" if filename and line else ""
 
 
-# -- any CuTe DSL function, for the simulator ----------------------------------------------------------------------
+# -- any CuTe DSL function, for the simulator --------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompiledFunction:
     """A compiled CuTe DSL function in this process.
 
-    ``arguments``: its C arguments, or None when C cannot describe them. ``dsl_function``: what ``cute.compile``
-    returned; it turns DSL arguments into pointers.
+    ``arguments``: its C arguments, or None when C cannot describe them. ``dsl_function``: what
+    ``cute.compile`` returned; it turns DSL arguments into pointers.
     """
 
     artifacts: Artifacts
@@ -143,7 +143,7 @@ class CompiledFunction:
         return load_bytes(self.artifacts.object_code, self.prefix, runtime, arguments=self.arguments)
 
     def call(self, loaded: LoadedObject, *args: Any, **kwargs: Any) -> None:
-        """Runs the host function of ``loaded`` on run-time arguments as the DSL takes them (no ``Constexpr``)."""
+        """Runs ``loaded`` on run-time arguments as the DSL takes them (no ``Constexpr``)."""
         pointers, keep_alive = self.dsl_function.execution_args.generate_execution_args(args, kwargs)
         loaded.call_pointers([_address(pointer) for pointer in pointers])
         del keep_alive
@@ -152,7 +152,7 @@ class CompiledFunction:
 def compile_for_capture(
     function: Callable[..., Any], *args: Any, arch: str = "sm_100a", options: str = "", **kwargs: Any
 ) -> CompiledFunction:
-    """Compiles ``function`` as ``cute.compile(function, *args, **kwargs)`` does, into something that can be captured.
+    """``cute.compile(function, *args, **kwargs)``, into something that can be captured.
 
     Raises ``CompileError``.
     """

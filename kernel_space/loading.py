@@ -1,7 +1,7 @@
 """Load an exported object into this process, bind its CUDA runtime symbols, call its host function.
 
-The object is plain host code for this machine plus the cubin as data; LLVM's MCJIT links it in memory, so neither
-the DSL nor a compiler is needed where it runs.
+The object is plain host code for this machine plus the cubin as data; LLVM's MCJIT links it in memory, so
+neither the DSL nor a compiler is needed where it runs.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class LoadedObject:
     def call(self, *values: Any) -> None:
         """Runs the host function on ``values``, in the order of ``arguments``.
 
-        Raises ``InputError`` for values that do not fit, ``HostCallError`` for an error code, and what the runtime
-        recorded.
+        Raises ``InputError`` for values that do not fit, ``HostCallError`` for an error code, and what the
+        runtime recorded.
         """
         if self.arguments is None:
             raise InputError(
@@ -125,8 +125,8 @@ def load(
 ) -> LoadedObject:
     """Loads the object that the DSL exported under ``prefix``, bound to ``runtime``.
 
-    ``arguments``: the values of its host function; by default read from the C header beside it (``kernel.h`` for
-    ``kernel.o``), if there is one. Raises ``InputError`` for a file that is no such object.
+    ``arguments``: the values of its host function; by default read from the C header beside it
+    (``kernel.h`` for ``kernel.o``), if there is one. Raises ``InputError`` for a file that is no such object.
     """
     path = Path(object_path)
     header = path.with_suffix(".h")
@@ -145,7 +145,7 @@ def load_bytes(
 
 
 def _entry_name(elf: Elf, prefix: str) -> str:
-    """The host function's symbol; its name also spells the types of the arguments, so it is read from the object."""
+    """The host function's symbol. It also spells the argument types, so it is read from the object."""
     stem = f"_mlir_{prefix}__mlir_ciface_"
     names = [symbol.name for symbol in elf.symbols if symbol.is_function and symbol.name.startswith(stem)]
     if len(names) != 1:

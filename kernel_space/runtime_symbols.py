@@ -1,7 +1,8 @@
 """The CUDA runtime symbols that exported host code calls, and where they come from.
 
-An exported object has eight undefined symbols. A ``Runtime`` provides an address for each: ``CudaRuntime`` the
-functions of the installed CUDA runtime and driver, ``capture.CaptureRuntime`` callbacks that record the launch.
+An exported object has eight undefined symbols. A ``Runtime`` provides an address for each: ``CudaRuntime``
+the functions of the installed CUDA runtime and driver, ``capture.CaptureRuntime`` callbacks that record the
+launch.
 """
 
 from __future__ import annotations

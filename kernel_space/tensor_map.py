@@ -1,8 +1,8 @@
 """TensorMap: the TMA descriptor (CUtensorMap, 128 bytes, tiled mode) as its fields.
 
-The bit layout was verified field by field against ``cuTensorMapEncodeTiled`` of a Hopper driver and against the
-descriptors that CuTe DSL's host code builds. Only the first 64 bytes carry meaning: behind them CuTe DSL leaves
-whatever was on its stack and the driver keeps notes, so they are neither decoded nor compared.
+The bit layout was verified field by field against ``cuTensorMapEncodeTiled`` of a Hopper driver and against
+the descriptors that CuTe DSL's host code builds. Only the first 64 bytes carry meaning: behind them CuTe DSL
+leaves whatever was on its stack and the driver keeps notes, so they are neither decoded nor compared.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MAX_RANK = 5
 
 @dataclasses.dataclass(frozen=True)
 class ElementType:
-    """``bits`` per element in global memory; ``16U4_ALIGN8B`` is packed fp4, counted in elements of 4 bits."""
+    """``bits`` per element in global memory; ``16U4_ALIGN8B`` is packed fp4, an element of 4 bits."""
 
     name: str
     bits: int
@@ -47,13 +47,14 @@ _SWIZZLE_ATOM_BYTES = {0: 16, 1: 32}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TensorMap:
-    """One tensor and the box of it that a TMA instruction moves. Tuples run from the contiguous dimension outwards.
+    """One tensor and the box of it that a TMA instruction moves. Tuples start with the contiguous dimension.
 
     ``address``           global address, bytes
     ``dims``, ``box``     elements, one entry per dimension
-    ``strides``           bytes, one entry per dimension but the first (whose stride is one element); 0 = broadcast
+    ``strides``           bytes, one entry per dimension but the first (whose stride is one element)
     ``element_strides``   elements, one entry per dimension
-    ``swizzle_bytes``     span of the shared-memory swizzle (0 none, 32, 64, 128); ``swizzle_atom_bytes`` its unit
+    ``swizzle_bytes``     span of the shared-memory swizzle: 0 (none), 32, 64 or 128
+    ``swizzle_atom_bytes`` unit that the swizzle moves: 16 or 32
     ``interleave_bytes``  0, 16 or 32
     ``l2_promotion_bytes`` 0, 64, 128 or 256
     ``oob_fill_nan``      elements out of bounds read as NaN instead of 0
@@ -89,7 +90,7 @@ class TensorMap:
 
 
 def decode_tensor_map(data: bytes) -> TensorMap:
-    """The fields of a 128-byte descriptor. Raises ``InputError`` for a code or a bit without a known meaning."""
+    """The fields of a 128-byte descriptor. Raises ``InputError`` for a code or bit of unknown meaning."""
     if len(data) != TENSOR_MAP_BYTES:
         raise InputError(f"a tensor map has {TENSOR_MAP_BYTES} bytes, got {len(data)}")
     words = struct.unpack_from("<16I", data)
