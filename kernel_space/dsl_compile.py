@@ -1,12 +1,11 @@
 """One call of the CuTe DSL compiler: a function in, PTX, cubin and self-contained object out. Needs no GPU.
 
-The DSL is imported here, inside functions, after its architecture variable is set.
+The DSL is imported when a function is called, not when this module is.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import tempfile
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from typing import Any
 
 from kernel_space.arguments import Argument, arguments_from_header
 from kernel_space.capture import CaptureRuntime, Launch
+from kernel_space.dsl_env import import_dsl
 from kernel_space.elf import read_elf
 from kernel_space.errors import InputError
 from kernel_space.loading import LoadedObject, load_bytes
@@ -50,7 +50,7 @@ def compile_function(
     ``prefix`` starts every symbol of the object. Returns the DSL's compiled function and the artifacts.
     Raises ``CompileError`` with the compiler's reason.
     """
-    cute = _import_cute(arch)
+    cute = import_dsl(arch)
     # The DSL names its dump files after the function, not after what it was compiled for: two compilations
     # that share a directory read back each other's PTX and cubin.
     with tempfile.TemporaryDirectory(prefix="compile-") as dump:
@@ -74,14 +74,6 @@ def _export(compiled: Any, directory: Path, prefix: str) -> tuple[bytes, str | N
         return compiled.dump_to_object(prefix), None
     compiled.export_to_c(str(directory), "export", prefix)
     return (directory / "export.o").read_bytes(), (directory / "export.h").read_text()
-
-
-def _import_cute(arch: str) -> Any:
-    """``CUTE_DSL_ARCH`` must be there before the first import: without it the DSL asks a GPU driver."""
-    os.environ.setdefault("CUTE_DSL_ARCH", arch)
-    import cutlass.cute as cute
-
-    return cute
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
