@@ -28,16 +28,20 @@ SF_ALIGN = 128  # TMA writes to 128-byte aligned shared memory
 SF_ATOM_MN = 128  # rows of one scale-factor atom
 VECTOR_ALIGN = 16
 MBARRIER_BYTES = 8
+WORD_BYTES = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Allocation:
-    """One named region of shared memory: ``copies`` slots of ``layout`` elements of ``dtype``, aligned to ``align`` bytes."""
+    """One named region of shared memory: a ``layout`` of ``dtype`` elements, aligned to ``align`` bytes.
+
+    ``ring`` says which stage count the region grows with: ``ab``, ``lora``, ``acc``, ``c``, or ``one`` for none.
+    """
 
     name: str
     dtype: Any
     layout: Any
-    copies: int
+    ring: str
     align: int
 
     @property
@@ -179,41 +183,42 @@ class Layouts:
 
     def allocations(self) -> list[Allocation]:
         """Shared memory in the order in which the kernel lays it out; alignment never leaves a gap."""
-        config = self.config
         regions = [
-            Allocation("A", AB_DTYPE, self.a, config.num_ab_stage, SWIZZLE_ALIGN),
-            Allocation("B", AB_DTYPE, self.b, config.num_ab_stage, SWIZZLE_ALIGN),
+            Allocation("A", AB_DTYPE, self.a, "ab", SWIZZLE_ALIGN),
+            Allocation("B", AB_DTYPE, self.b, "ab", SWIZZLE_ALIGN),
         ]
-        if self.has_lora and not self.lora_in_ab_stage:
-            stages = config.num_lora_stage
+        if self.has_lora_ring:
             regions += [
-                Allocation("LoRA act", self.lora_dtype, self.lora_a, stages, SWIZZLE_ALIGN),
-                Allocation("LoRA up", self.lora_dtype, self.lora_b, stages, SWIZZLE_ALIGN),
+                Allocation("LoRA act", self.lora_dtype, self.lora_a, "lora", SWIZZLE_ALIGN),
+                Allocation("LoRA up", self.lora_dtype, self.lora_b, "lora", SWIZZLE_ALIGN),
             ]
-        return [
-            *regions,
-            Allocation("C", self.c_dtype, self.c, config.num_c_stage, SWIZZLE_ALIGN),
-            Allocation("SFA", SF_DTYPE, self.sfa, config.num_ab_stage, SF_ALIGN),
-            Allocation("SFB", SF_DTYPE, self.sfb, config.num_ab_stage, SF_ALIGN),
-            Allocation("wcscale", cutlass.Float32, self.affine, 1, VECTOR_ALIGN),
-            Allocation("bias", cutlass.Float32, self.affine, 1, VECTOR_ALIGN),
-            *(
-                Allocation(name, cutlass.Int64, cute.make_layout(count), count, MBARRIER_BYTES)
-                for name, count in self.barriers()
-            ),
-            Allocation("TMEM pointer", cutlass.Int32, cute.make_layout(1), 1, 4),
-            *(
-                [Allocation("split-K flag", cutlass.Int32, cute.make_layout(1), 1, 4)]
-                if config.split_k > 1
-                else []
-            ),
+        regions += [
+            Allocation("C", self.c_dtype, self.c, "c", SWIZZLE_ALIGN),
+            Allocation("SFA", SF_DTYPE, self.sfa, "ab", SF_ALIGN),
+            Allocation("SFB", SF_DTYPE, self.sfb, "ab", SF_ALIGN),
+            Allocation("wcscale", cutlass.Float32, self.affine, "one", VECTOR_ALIGN),
+            Allocation("bias", cutlass.Float32, self.affine, "one", VECTOR_ALIGN),
         ]
+        regions += [
+            Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)
+            for name, count, ring in self.barriers()
+        ]
+        regions.append(Allocation("TMEM pointer", cutlass.Int32, cute.make_layout(1), "one", WORD_BYTES))
+        if self.config.split_k > 1:
+            regions.append(Allocation("split-K flag", cutlass.Int32, cute.make_layout(1), "one", WORD_BYTES))
+        return regions
 
-    def barriers(self) -> list[tuple[str, int]]:
-        """mbarrier arrays (name, count); a full and an empty barrier per ring slot."""
-        ab, lora, acc = self.config.num_ab_stage, self.config.num_lora_stage, self.num_acc_barriers
-        arrays = [("ab_full", ab), ("ab_empty", ab)]
-        if self.has_lora and not self.lora_in_ab_stage:
-            arrays += [("lora_full", lora), ("lora_empty", lora)]
-        arrays += [("acc_full", acc), ("acc_empty", acc)]
-        return [*arrays, ("tmem_dealloc", 1)] if self.config.cta_group == 2 else arrays
+    @property
+    def has_lora_ring(self) -> bool:
+        return self.has_lora and not self.lora_in_ab_stage
+
+    def barriers(self) -> list[tuple[str, int, str]]:
+        """mbarrier arrays (name, count, ring); a full and an empty barrier per ring slot."""
+        config = self.config
+        rings = [("ab", config.num_ab_stage, "ab")]
+        if self.has_lora_ring:
+            rings.append(("lora", config.num_lora_stage, "lora"))
+        # Overlapped accumulators share one pair of barriers, whatever their number.
+        rings.append(("acc", self.num_acc_barriers, "one" if self.overlapping_acc else "acc"))
+        arrays = [(f"{name}_{side}", count, ring) for name, count, ring in rings for side in ("full", "empty")]
+        return [*arrays, ("tmem_dealloc", 1, "one")] if config.cta_group == 2 else arrays
