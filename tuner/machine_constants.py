@@ -168,8 +168,8 @@ B300: Final[dict[str, Constant]] = B200 | {
 }
 
 # Cycles of one MMA instruction (32 bytes of K: 64 NVFP4 or 16 half-precision elements), operands in SMEM.
-# Measured by MICROBENCH umma_throughput for 8- and 16-bit kinds; that NVFP4 is the same follows from a profile
-# of an NVFP4 kernel. 192 is N/2, which every measured N >= 128 follows.
+# Measured by MICROBENCH umma_throughput for 8- and 16-bit kinds; that NVFP4 is the same follows from a
+# profile of an NVFP4 kernel. 192 is N/2, which every measured N >= 128 follows.
 MMA_CYCLES: Final[dict[int, dict[int, float]]] = {
     1: {64: 48.2, 96: 56.2, 128: 64.2, 192: 96.2, 256: 128.2},
     2: {64: 43.2, 96: 49.5, 128: 64.2, 192: 96.2, 256: 128.2},

@@ -238,6 +238,11 @@ def _split_k(work: Work, c: Constants) -> float:
     return c.split_sync + transfers * work.drain.partial_bytes / c.partial_rate
 
 
+def model_hash() -> str:
+    """Changes with any constant or formula: rows made under another hash are stale."""
+    return MODEL_HASH
+
+
 def _source_hash() -> str:
     digest = hashlib.sha256()
     for path in (machine_constants.__file__, model_work.__file__, __file__):
