@@ -220,5 +220,7 @@ class Layouts:
             rings.append(("lora", config.num_lora_stage, "lora"))
         # Overlapped accumulators share one pair of barriers, whatever their number.
         rings.append(("acc", self.num_acc_barriers, "one" if self.overlapping_acc else "acc"))
-        arrays = [(f"{name}_{side}", count, ring) for name, count, ring in rings for side in ("full", "empty")]
+        arrays = [
+            (f"{name}_{side}", count, ring) for name, count, ring in rings for side in ("full", "empty")
+        ]
         return [*arrays, ("tmem_dealloc", 1, "one")] if config.cta_group == 2 else arrays

@@ -2,9 +2,9 @@
 
 ``y[M,N] = (scaled_mma(act[M,K], wgt[N,K]) + lora_act_in[M,R] @ lora_up[N,R].T) * wcscale[N] + bias[N]``
 
-act, wgt: E2M1, K-major, two elements a byte; ascales, wscales: E4M3, one per 16 K elements, in the 32x4x4 blocked layout;
-lora_act_in, lora_up: fp16 or bf16, R-major; wcscale, bias: fp32; y: fp16 or bf16, row-major; accumulation in fp32, one
-rounding. Below, A is act and B is wgt; ``swap_ab`` exchanges them and computes y.T into the same memory.
+act, wgt: E2M1, K-major, two elements a byte; ascales, wscales: E4M3, one per 16 K elements, in the 32x4x4 blocked
+layout; lora_act_in, lora_up: fp16 or bf16, R-major; wcscale, bias: fp32; y: fp16 or bf16, row-major; accumulation
+in fp32, one rounding. Below, A is act and B is wgt; ``swap_ab`` exchanges them and computes y.T into the same memory.
 
 | warp | role |
 |---|---|
@@ -14,20 +14,20 @@ rounding. Below, A is act and B is wgt; ``swap_ab`` exchanges them and computes 
 
 | pipeline | producer -> consumer | slots | full barrier | empty barrier |
 |---|---|---|---|---|
-| ab | TMA warp -> MMA warp | num_ab_stage | bytes of A, B, SFA, SFB of the CTA group | tcgen05.commit of every sharer |
-| lora | TMA warp -> MMA warp | num_lora_stage | bytes of one slice of both LoRA operands | tcgen05.commit of every sharer |
+| ab | TMA warp -> MMA warp | num_ab_stage | bytes of A, B, SFA, SFB of the CTA group | a commit of every sharer |
+| lora | TMA warp -> MMA warp | num_lora_stage | bytes of one slice of both operands | a commit of every sharer |
 | acc | MMA warp -> epilogue | num_acc_stage | tcgen05.commit | 128 threads per CTA of the group |
 | c | epilogue -> TMA store | num_c_stage | bulk groups | bulk groups |
 
-With ``lora_buffer=ab_stage`` a LoRA slice takes a slot of the ab ring: 64 fp16 columns are the bytes of 256 E2M1 columns,
-and the full barrier of that turn expects no scale factors.
+With ``lora_buffer=ab_stage`` a LoRA slice takes a slot of the ab ring: 64 fp16 columns are the bytes of 256 E2M1
+columns, and the full barrier of that turn expects no scale factors.
 
-The K loop of one tile is cut into segments with one unit of LoRA MMAs after each (``interleave``), or runs whole with all
-units after it (``tail``). TMA and MMA warp walk the same sequence, so LoRA loads are in flight as early as their A/B
-neighbours.
+The K loop of one tile is cut into segments with one unit of LoRA MMAs after each but the last (``interleave``), or
+runs whole with all units after it (``tail``). TMA and MMA warp walk the same sequence, so LoRA loads are in flight as
+early as their A/B neighbours.
 
-``split_k`` CTA groups share a tile: each writes its fp32 partial sums to the workspace and counts itself in; the last to
-arrive adds all partials in the order of the split index, so the result does not depend on who was last.
+``split_k`` CTA groups share a tile: each writes its fp32 partial sums to the workspace and counts itself in; the last
+to arrive adds all partials in the order of the split index, so the result does not depend on who was last.
 
 Not supported: batches, other scale-factor vector sizes, K-major operands other than packed E2M1.
 """
@@ -46,6 +46,13 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 from kernel_space.arch import Arch
 from kernel_space.arguments import Argument
 from kernel_space.config import KernelConfig
+from kernel_space.kernels.epilogue_sm100a import (
+    EPILOGUE_THREADS,
+    EPILOGUE_WARPS,
+    WARP_SIZE,
+    EpilogueSm100a,
+    accumulators,
+)
 from kernel_space.kernels.layouts_sm100a import (
     AB_DTYPE,
     ACC_DTYPE,
@@ -55,19 +62,14 @@ from kernel_space.kernels.layouts_sm100a import (
     Layouts,
 )
 from kernel_space.problem import ProblemClass
-from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN
 
-EPILOGUE_WARPS = (0, 1, 2, 3)
 MMA_WARP = 4
 TMA_WARP = 5
-WARP_SIZE = 32
-EPILOGUE_THREADS = WARP_SIZE * len(EPILOGUE_WARPS)
 THREADS_PER_CTA = WARP_SIZE * 6
-EPILOGUE_BARRIER = 1
 TMEM_POINTER_BARRIER = 2
 
 
-class SvdquantGemmSm100a:
+class SvdquantGemmSm100a(EpilogueSm100a):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
     def __init__(self, config: KernelConfig, problem_class: ProblemClass):
@@ -352,77 +354,6 @@ class SvdquantGemmSm100a:
     def _stage_bytes(dtype: Any, layout: Any) -> int:
         return cute.size_in_bytes(dtype, cute.slice_(layout, (None, None, None, 0)))
 
-    # ------------------------------------------------------ tile scheduling
-
-    @cute.jit
-    def tile_coord(self, work: Int32, tiles: Any):
-        """Work index -> (MMA tile m, MMA tile n, split index) of this CTA.
-
-        Consecutive indices are the splits of one cluster tile; cluster tiles walk the raster's major axis in bands
-        of ``swizzle_size`` along the minor one; the last band is as narrow as what is left.
-        """
-        clusters_m, clusters_n, _ = tiles
-        tile, split = work, Int32(0)
-        if cutlass.const_expr(self.split_k > 1):
-            tile = work // self.split_k
-            split = work % self.split_k
-        major_extent, minor_extent = clusters_m, clusters_n
-        if cutlass.const_expr(self.config.raster_order == "n"):
-            major_extent, minor_extent = clusters_n, clusters_m
-        swizzle = self.config.swizzle_size
-        if cutlass.const_expr(swizzle == 1):
-            minor = tile // major_extent
-            major = tile - minor * major_extent
-        else:
-            band = tile // (major_extent * swizzle)
-            in_band = tile - band * major_extent * swizzle
-            width = cutlass.min(minor_extent - band * swizzle, Int32(swizzle))
-            major = in_band // width
-            minor = band * swizzle + in_band - major * width
-        cluster_m, cluster_n = major, minor
-        if cutlass.const_expr(self.config.raster_order == "n"):
-            cluster_m, cluster_n = minor, major
-        bidx, bidy, _ = cute.arch.block_idx()
-        shape_m, shape_n = self.config.cluster_shape_mn
-        tile_m = cluster_m * (shape_m // self.cta_group_size) + bidx // self.cta_group_size
-        tile_n = cluster_n * shape_n + bidy
-        return tile_m, tile_n, split
-
-    @cute.jit
-    def k_range(self, split: Int32, k_tiles: Int32):
-        """First k-tile and number of k-tiles of one split; the first splits take the remainder."""
-        if cutlass.const_expr(self.split_k == 1):
-            return Int32(0), k_tiles
-        each = k_tiles // self.split_k
-        rest = k_tiles - each * self.split_k
-        begin = split * each + cutlass.min(split, rest)
-        count = each
-        if split < rest:
-            count = each + 1
-        return begin, count
-
-    @cute.jit
-    def lora_units(self, split: Int32):
-        """LoRA units of this split: all belong to split 0."""
-        units = Int32(self._layouts().num_lora_units)
-        if cutlass.const_expr(self.split_k > 1):
-            if split != 0:
-                units = Int32(0)
-        return units
-
-    @cute.jit
-    def segment_end(self, segment: Int32, k_begin: Int32, k_count: Int32, units: Int32):
-        """k-tile at which segment ``segment`` of ``units`` + 1 ends.
-
-        Rounded up, so the first segment is never empty and the first MMA of a tile, the one that overwrites the
-        accumulator, is always an NVFP4 one.
-        """
-        end = k_begin + k_count
-        if cutlass.const_expr(self.has_lora and self.interleave):
-            segments = units + 1
-            end = k_begin + ((segment + 1) * k_count + segments - 1) // segments
-        return end
-
     # ------------------------------------------------------------ TMA warp
 
     @cute.jit
@@ -561,7 +492,7 @@ class SvdquantGemmSm100a:
 
     @staticmethod
     def _partition_a(lay: Layouts, atom: Any, mA: Any, tiler: Any, thr_mma: Any, coord: Any, sA: Any) -> Any:
-        """TMA partitions ((atom_v, rest_v), slot) of SMEM and ((atom_v, rest_v), tile m, tile k, 1) of global memory."""
+        """TMA partitions: SMEM ((atom_v, rest_v), slot), global ((atom_v, rest_v), tile m, tile k, 1)."""
         gA = cute.local_tile(mA, cute.slice_(tiler, (None, 0, None)), (None, None, None))
         tCgA = thr_mma.partition_A(gA)
         return cpasync.tma_partition(
@@ -618,7 +549,7 @@ class SvdquantGemmSm100a:
             tiled_mma = lay.tiled_mma
             tCrA = tiled_mma.make_fragment_A(buffers["A"])
             tCrB = tiled_mma.make_fragment_B(buffers["B"])
-            tCtAcc_stages = self._accumulators(lay, tmem_ptr)
+            tCtAcc_stages = accumulators(lay, tmem_ptr)
             sfa_ptr = cute.recast_ptr(tmem_ptr + lay.acc_cols, dtype=SF_DTYPE)
             sfb_col = lay.acc_cols + lay.sfa_cols
             tCtSFA = cute.make_tensor(sfa_ptr, lay.tmem_sfa)
@@ -701,16 +632,6 @@ class SvdquantGemmSm100a:
             acc_pipeline.producer_tail(acc_state)
 
     @staticmethod
-    def _accumulators(lay: Layouts, tmem_ptr: cute.Pointer) -> cute.Tensor:
-        """(MMA, MMA_M, MMA_N, num_acc_stage) at the base of TMEM; overlapped ones share the columns of SFA and SFB."""
-        layout = lay.tiled_mma.make_fragment_C(cute.append(lay.acc_shape, lay.config.num_acc_stage)).layout
-        if cutlass.const_expr(lay.overlapping_acc):
-            column = layout.stride[0][1]
-            stage = (lay.acc_cols_each - lay.overlap_cols) * column
-            layout = cute.make_layout(layout.shape, stride=(*layout.stride[:3], stage))
-        return cute.make_tensor(tmem_ptr, layout)
-
-    @staticmethod
     def _s2t_partition(lay: Layouts, sSF: cute.Tensor, tSF: cute.Tensor) -> Any:
         """tcgen05.cp of one slot of scale factors: (tiled copy, SMEM descriptors per slot, TMEM destination)."""
         source, destination = cute.filter_zeros(sSF), cute.filter_zeros(tSF)
@@ -719,283 +640,6 @@ class SvdquantGemmSm100a:
         thr_copy = tiled_copy.get_slice(0)
         descriptors = tcgen05.get_s2t_smem_desc_tensor(tiled_copy, thr_copy.partition_S(source))
         return tiled_copy, descriptors, thr_copy.partition_D(destination)
-
-    # ------------------------------------------------------------ epilogue
-
-    @cute.jit
-    def epilogue_warps(
-        self,
-        tiles: Any,
-        acc_pipeline: pipeline.PipelineUmmaAsync,
-        tmem: utils.TmemAllocator,
-        tma_c: cute.CopyAtom,
-        mC: cute.Tensor,
-        pointers: Any,
-        n: Int32,
-        buffers: Any,
-        tidx: Int32,
-        warp_idx: Int32,
-    ):
-        """Drain the accumulator ring: scale, add bias, round once, store."""
-        lay = self._layouts()
-        config = self.config
-        wcscale, bias, workspace = pointers
-        tmem.allocate(self._tmem_columns(lay))
-        tmem.wait_for_alloc()
-        tmem_ptr = tmem.retrieve_ptr(ACC_DTYPE)
-        bidx, _, bidz = cute.arch.block_idx()
-        _, _, num_clusters = cute.arch.grid_dim()
-        sync = pipeline.NamedBarrier(barrier_id=EPILOGUE_BARRIER, num_threads=EPILOGUE_THREADS)
-
-        gC = cute.local_tile(mC, cute.slice_(lay.mma_tiler, (None, None, 0)), (None, None, None))
-        tCgC = lay.tiled_mma.get_slice(bidx % self.cta_group_size).partition_C(gC)
-        gC_epi = cute.flat_divide(tCgC[((None, None), 0, 0, None, None, None)], lay.epi_tile)
-        tAcc_epi = cute.flat_divide(
-            self._accumulators(lay, tmem_ptr)[((None, None), 0, 0, None)], lay.epi_tile
-        )
-        load_op = sm100_utils.get_tmem_load_op(
-            lay.cta_tile_mnk, lay.c_layout, lay.c_dtype, ACC_DTYPE, lay.epi_tile, self.cta_group_size == 2
-        )
-        copy_t2r = tcgen05.make_tmem_copy(load_op, tAcc_epi[(None, None, 0, 0, 0)])
-        thr_t2r = copy_t2r.get_slice(tidx)
-        tTR_tAcc = thr_t2r.partition_S(tAcc_epi)
-        tTR_gC = thr_t2r.partition_D(gC_epi)
-        tTR_rAcc = cute.make_rmem_tensor(tTR_gC[(None, None, None, 0, 0, 0, 0, 0)].shape, ACC_DTYPE)
-        tTR_rC = cute.make_rmem_tensor(tTR_rAcc.shape, lay.c_dtype)
-        store_op = sm100_utils.get_smem_store_op(lay.c_layout, lay.c_dtype, ACC_DTYPE, copy_t2r)
-        copy_r2s = cute.make_tiled_copy_D(store_op, copy_t2r)
-        tRS_sC = copy_r2s.get_slice(tidx).partition_D(buffers["C"])
-        tRS_rC = copy_r2s.retile(tTR_rC)
-        bSG_sC, bSG_gC = cpasync.tma_partition(
-            tma_c,
-            0,
-            cute.make_layout(1),
-            cute.group_modes(buffers["C"], 0, 2),
-            cute.group_modes(gC_epi, 0, 2),
-        )
-        tTR_sScale = self._affine_partition(lay, thr_t2r, buffers["wcscale"])
-        tTR_sBias = self._affine_partition(lay, thr_t2r, buffers["bias"])
-        c_pipeline = pipeline.PipelineTmaStore.create(
-            num_stages=config.num_c_stage,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread, EPILOGUE_THREADS),
-        )
-
-        acc_state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, lay.num_acc_barriers)
-        c_slot = Int32(0)
-        work = bidz
-        num_work = tiles[0] * tiles[1] * self.split_k
-        while work < num_work:
-            tile_m, tile_n, split = self.tile_coord(work, tiles)
-            self._load_affine(lay, wcscale, bias, buffers, tile_m, tile_n, n, tidx, bidx)
-            sync.arrive_and_wait()
-            acc_index = acc_state.index
-            reverse = Boolean(False)
-            if cutlass.const_expr(lay.overlapping_acc):
-                acc_index = acc_state.phase
-                # The lower accumulator shares its last columns with the other one: free those first.
-                reverse = acc_index == 0
-            tAcc = cute.group_modes(tTR_tAcc[(None, None, None, None, None, acc_index)], 3, 5)
-            gC_tile = cute.group_modes(bSG_gC[(None, None, None, tile_m, tile_n, 0)], 1, 3)
-            partials = None
-            if cutlass.const_expr(self.split_k > 1):
-                partials, counter = self._workspace(lay, tTR_rAcc, workspace, tiles, tile_m, tile_n, tidx)
-            acc_pipeline.consumer_wait(acc_state)
-            for step in cutlass.range(lay.num_epi_subtiles, unroll=1):
-                subtile = step
-                if cutlass.const_expr(lay.overlapping_acc):
-                    if reverse:
-                        subtile = lay.num_epi_subtiles - 1 - step
-                cute.copy(copy_t2r, tAcc[(None, None, None, subtile)], tTR_rAcc)
-                if cutlass.const_expr(lay.overlapping_acc):
-                    if step == cute.ceil_div(lay.overlap_cols, config.epi_tile_n) - 1:
-                        cute.arch.fence_view_async_tmem_load()
-                        acc_pipeline.consumer_release(acc_state)
-                        acc_state.advance()
-                if cutlass.const_expr(self.split_k > 1):
-                    cute.autovec_copy(tTR_rAcc, partials[(None, None, None, subtile, split)])
-                else:
-                    self._store_subtile(
-                        lay,
-                        (tTR_rAcc, tTR_rC, tRS_rC),
-                        (tTR_sScale, tTR_sBias),
-                        copy_r2s,
-                        tRS_sC,
-                        (tma_c, bSG_sC, gC_tile),
-                        c_pipeline,
-                        sync,
-                        subtile,
-                        c_slot,
-                        warp_idx,
-                    )
-                    c_slot = (c_slot + 1) % config.num_c_stage
-            if cutlass.const_expr(not lay.overlapping_acc):
-                cute.arch.fence_view_async_tmem_load()
-                acc_pipeline.consumer_release(acc_state)
-                acc_state.advance()
-            if cutlass.const_expr(self.split_k > 1):
-                if self._is_last_split(counter, buffers["split-K flag"], sync, tidx):
-                    for subtile in cutlass.range(lay.num_epi_subtiles, unroll=1):
-                        self._sum_partials(partials, tTR_rAcc, subtile)
-                        self._store_subtile(
-                            lay,
-                            (tTR_rAcc, tTR_rC, tRS_rC),
-                            (tTR_sScale, tTR_sBias),
-                            copy_r2s,
-                            tRS_sC,
-                            (tma_c, bSG_sC, gC_tile),
-                            c_pipeline,
-                            sync,
-                            subtile,
-                            c_slot,
-                            warp_idx,
-                        )
-                        c_slot = (c_slot + 1) % config.num_c_stage
-                # wcscale, bias and the flag are overwritten by the next tile.
-                sync.arrive_and_wait()
-            work += num_clusters
-
-        tmem.relinquish_alloc_permit()
-        sync.arrive_and_wait()
-        tmem.free(tmem_ptr)
-        c_pipeline.producer_tail()
-
-    @staticmethod
-    def _tmem_columns(lay: Layouts) -> int:
-        """The smallest legal allocation: a power of two of at least 32 columns."""
-        columns = 32
-        while columns < lay.tmem_cols_used:
-            columns *= 2
-        return columns
-
-    def _affine_partition(self, lay: Layouts, thr_t2r: Any, vector: cute.Tensor) -> cute.Tensor:
-        """A per-column (under swap_ab per-row) vector in SMEM, seen as this thread sees the accumulator subtiles."""
-        stride = (1, 0) if self.config.swap_ab else (0, 1)
-        tile = cute.make_tensor(vector.iterator, cute.make_layout(lay.cta_tile_mnk[:2], stride=stride))
-        return cute.group_modes(thr_t2r.partition_D(cute.flat_divide(tile, lay.epi_tile)), 3, 5)
-
-    @cute.jit
-    def _load_affine(
-        self,
-        lay: Layouts,
-        wcscale: cute.Pointer,
-        bias: cute.Pointer,
-        buffers: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        n: Int32,
-        tidx: Int32,
-        bidx: Int32,
-    ):
-        """Bring this tile's wcscale and bias to SMEM; past the end of N they are never stored, so never read."""
-        extent = cute.size(lay.affine)
-        first = tile_n * extent
-        if cutlass.const_expr(self.config.swap_ab):
-            first = tile_m * lay.mma_tiler[0] + (bidx % self.cta_group_size) * extent
-        gScale = cute.make_tensor(wcscale, cute.make_layout(n))
-        gBias = cute.make_tensor(bias, cute.make_layout(n))
-        for chunk in cutlass.range_constexpr((extent + EPILOGUE_THREADS - 1) // EPILOGUE_THREADS):
-            index = chunk * EPILOGUE_THREADS + tidx
-            scale_value = Float32(0.0)
-            bias_value = Float32(0.0)
-            if first + index < n:
-                scale_value = gScale[first + index]
-                bias_value = gBias[first + index]
-            if index < extent:
-                buffers["wcscale"][index] = scale_value
-                buffers["bias"][index] = bias_value
-
-    @cute.jit
-    def _store_subtile(
-        self,
-        lay: Layouts,
-        registers: Any,
-        affine: Any,
-        copy_r2s: Any,
-        tRS_sC: cute.Tensor,
-        store: Any,
-        c_pipeline: pipeline.PipelineTmaStore,
-        sync: pipeline.NamedBarrier,
-        subtile: Int32,
-        c_slot: Int32,
-        warp_idx: Int32,
-    ):
-        """``acc * wcscale + bias`` in fp32, one rounding, SMEM, TMA store."""
-        tTR_rAcc, tTR_rC, tRS_rC = registers
-        tTR_sScale, tTR_sBias = affine
-        tma_c, bSG_sC, gC_tile = store
-        rScale = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
-        rBias = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
-        cute.autovec_copy(tTR_sScale[(None, None, None, subtile)], rScale)
-        cute.autovec_copy(tTR_sBias[(None, None, None, subtile)], rBias)
-        scaled = tTR_rAcc.load() * rScale.load() + rBias.load()
-        tTR_rC.store(scaled.to(lay.c_dtype))
-        cute.copy(copy_r2s, tRS_rC, tRS_sC[(None, None, None, c_slot)])
-        cute.arch.fence_proxy("async.shared", space="cta")
-        sync.arrive_and_wait()
-        if warp_idx == EPILOGUE_WARPS[0]:
-            cute.copy(tma_c, bSG_sC[(None, c_slot)], gC_tile[(None, subtile)])
-            c_pipeline.producer_commit()
-            c_pipeline.producer_acquire()
-        sync.arrive_and_wait()
-
-    # -------------------------------------------------------------- split-K
-
-    def _workspace(
-        self, lay: Layouts, tTR_rAcc: Any, workspace: Any, tiles: Any, tile_m: Any, tile_n: Any, tidx: Any
-    ) -> Any:
-        """(fp32 partial sums of this thread (value, 1, 1, subtile, split), arrival counter) of one CTA tile.
-
-        The workspace holds one int32 counter per CTA tile, then the partials; a warp's 16-byte accesses are contiguous.
-        """
-        bidx, _, _ = cute.arch.block_idx()
-        shape_m, shape_n = self.config.cluster_shape_mn
-        tiles_n = tiles[1] * shape_n
-        num_tiles = tiles[0] * shape_m * tiles_n
-        cta_m = tile_m * self.cta_group_size + bidx % self.cta_group_size
-        index = cta_m * tiles_n + tile_n
-        values = cute.size(tTR_rAcc.shape)
-        subtile_size = EPILOGUE_THREADS * values
-        split_size = subtile_size * lay.num_epi_subtiles
-        counters = cute.recast_ptr(workspace, dtype=Int32)
-        first = (num_tiles * COUNTER_BYTES + PARTIALS_ALIGN - 1) // PARTIALS_ALIGN * PARTIALS_ALIGN
-        base = cute.recast_ptr(workspace + cute.assume(first, PARTIALS_ALIGN), dtype=Float32)
-        offset = cutlass.Int64(index) * (split_size * self.split_k) + tidx * 4
-        layout = cute.make_layout(
-            (cute.make_layout((4, values // 4)).shape, 1, 1, lay.num_epi_subtiles, self.split_k),
-            stride=((1, 4 * EPILOGUE_THREADS), 0, 0, subtile_size, split_size),
-        )
-        partials = cute.make_tensor((base + cute.assume(offset, 4)).align(16), layout)
-        return partials, counters + index
-
-    @cute.jit
-    def _is_last_split(
-        self, counter: cute.Pointer, flag: cute.Tensor, sync: pipeline.NamedBarrier, tidx: Int32
-    ):
-        """Count this split in; true in every epilogue thread of the CTA that completes the tile.
-
-        The barrier before the atomic makes the other threads' partials part of what thread 0 releases; the one after
-        makes what it acquired visible to them.
-        """
-        sync.arrive_and_wait()
-        if tidx == 0:
-            cute.arch.fence_acq_rel_gpu()
-            arrived = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
-            flag[0] = arrived
-            if arrived == self.split_k - 1:
-                # Ready for the next launch: every split of this tile has arrived.
-                cute.make_tensor(counter, cute.make_layout(1))[0] = Int32(0)
-            cute.arch.fence_acq_rel_gpu()
-        sync.arrive_and_wait()
-        return flag[0] == self.split_k - 1
-
-    @cute.jit
-    def _sum_partials(self, partials: cute.Tensor, tTR_rAcc: cute.Tensor, subtile: Int32):
-        """Sum in the order of the split index, whoever arrived last."""
-        cute.autovec_copy(partials[(None, None, None, subtile, 0)], tTR_rAcc)
-        rPartial = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
-        for split in cutlass.range_constexpr(1, self.split_k):
-            cute.autovec_copy(partials[(None, None, None, subtile, split)], rPartial)
-            tTR_rAcc.store(tTR_rAcc.load() + rPartial.load())
 
 
 POINTERS = (
