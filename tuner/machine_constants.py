@@ -149,7 +149,7 @@ B200: Final[dict[str, Constant]] = {
     "setup": _cost(1000.0, 600.0, 1500.0, "clk", "assumed", "barrier init, TMEM alloc, cluster barrier"),
     # Split-K
     "split_sync": _cost(
-        1000.0, 500.0, 2000.0, "clk/split", "assumed", "gpu fence 292 and one atomic round trip to L2"
+        1000.0, 500.0, 2000.0, "clk", "assumed", "gpu fence 292 and one atomic round trip to L2"
     ),
     "partial_rate": _rate(
         40.0,
