@@ -96,6 +96,17 @@ def test_lora_and_waves_by_hand() -> None:
     assert time.work.loads.tile_bytes == 60 * 9728 + (128 + 128) * 128 * 2
 
 
+def test_weights_from_dram_by_hand() -> None:
+    """148 CTAs read 16384 x 18944 weights once: 9/16 B each at 7.2 TB/s is longer than their MMAs."""
+    one = config("mma_tiler_mn=128x64 cluster_shape_mn=1x1 swap_ab=true num_lora_stage=0")
+    time = model_time(one, GemmProblem.parse("17,16384,18944,0"), B200())
+    dram = (16384 * (18944 + 17) * 9 / 16 + 17 * 18944 * 2 + 18944 * 8) / 7.2e6
+    assert time.bound == "dram"
+    assert time.demands["dram"] == pytest.approx(dram)
+    fixed = sum(time.terms[name] for name in ("launch", "setup", "first_load", "last_epilogue"))
+    assert time.us == pytest.approx(dram + fixed)
+
+
 def test_split_k_by_hand() -> None:
     """Four splits of 15 k-tiles: the longest has 4; each writes 128x64 fp32, the last reads four of them."""
     split = config("mma_tiler_mn=128x64 cluster_shape_mn=1x1 split_k=4 num_lora_stage=0")
