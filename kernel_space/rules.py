@@ -17,7 +17,7 @@ from kernel_space.problem import GemmProblem
 MMA_TILERS_MN = frozenset((m, n) for m in (128, 256) for n in (64, 128, 192, 256))
 MMA_TILERS_K = (128, 256)
 MAX_CLUSTER_EXTENT = 4  # one SFB atom of 512 bytes is split over the CTAs that share it
-EPI_TILES_N = (16, 32, 64)  # 64 fp32 columns a thread hold accumulator, wcscale and bias without spills
+EPI_TILES_N = (16, 32, 64, 128)
 SWIZZLE_SIZES = (1, 2, 4, 8)
 SPLITS_K = (1, 2, 4, 8, 16)
 MAX_PREFETCH_DIST = 16

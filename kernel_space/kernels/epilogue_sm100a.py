@@ -3,8 +3,8 @@
 from typing import Any
 
 import cutlass
+import cutlass.memory as memory
 import cutlass.pipeline as pipeline
-import cutlass.utils as utils
 import cutlass.utils.blackwell_helpers as sm100_utils
 from cutlass import Boolean, Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, tcgen05
@@ -37,7 +37,7 @@ class EpilogueSm100a(TileWalk):
         self,
         tiles: Any,
         acc_pipeline: pipeline.PipelineUmmaAsync,
-        tmem: utils.TmemAllocator,
+        tmem: memory.TmemAllocator,
         tma_c: cute.CopyAtom,
         mC: cute.Tensor,
         pointers: Any,

@@ -8,11 +8,12 @@ import dataclasses
 from typing import Any
 
 import cutlass
-import cutlass.utils as utils
+import cutlass.memory as memory
 import cutlass.utils.blackwell_helpers as sm100_utils
 import cutlass.utils.blockscaled_layout as blockscaled_utils
 from cutlass import cute
 from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
+from cutlass.tensor_utils import LayoutEnum
 
 from kernel_space.config import ALL, KernelConfig
 from kernel_space.problem import ProblemClass
@@ -65,7 +66,7 @@ class Layouts:
         self.c_dtype = HALF_DTYPES[problem_class.out_dtype]
         self.cta_group = tcgen05.CtaGroup.TWO if config.cta_group == 2 else tcgen05.CtaGroup.ONE
         # y is row-major; under swap_ab the MMA computes y.T, which is then column-major.
-        self.c_layout = utils.LayoutEnum.COL_MAJOR if config.swap_ab else utils.LayoutEnum.ROW_MAJOR
+        self.c_layout = LayoutEnum.COL_MAJOR if config.swap_ab else LayoutEnum.ROW_MAJOR
         self._make_tilers()
         self._make_cluster()
         self._make_ab()
@@ -168,10 +169,10 @@ class Layouts:
         self.tmem_sfb = blockscaled_utils.make_tmem_layout_sfb(
             self.tiled_mma, self.mma_tiler, SF_VEC_SIZE, cute.slice_(self.sfb, (None, None, None, 0))
         )
-        self.sfa_cols = utils.compute_tmem_cols_from_layout(self.tmem_sfa, SF_DTYPE)
-        self.sfb_cols = utils.compute_tmem_cols_from_layout(self.tmem_sfb, SF_DTYPE)
+        self.sfa_cols = memory.compute_tmem_cols_from_layout(self.tmem_sfa, SF_DTYPE)
+        self.sfb_cols = memory.compute_tmem_cols_from_layout(self.tmem_sfb, SF_DTYPE)
         acc_one = self.tiled_mma.make_fragment_C(cute.append(self.acc_shape, 1))
-        self.acc_cols_each = utils.compute_tmem_cols_from_layout(acc_one.layout, ACC_DTYPE)
+        self.acc_cols_each = memory.compute_tmem_cols_from_layout(acc_one.layout, ACC_DTYPE)
         self.overlap_cols = self.sfa_cols + self.sfb_cols if self.overlapping_acc else 0
         self.acc_cols = self.acc_cols_each * self.config.num_acc_stage - self.overlap_cols
         self.tmem_cols_used = self.acc_cols + self.sfa_cols + self.sfb_cols

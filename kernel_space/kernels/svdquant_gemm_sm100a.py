@@ -36,8 +36,8 @@ from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
+import cutlass.memory as memory
 import cutlass.pipeline as pipeline
-import cutlass.utils as utils
 import cutlass.utils.blackwell_helpers as sm100_utils
 import cutlass.utils.blockscaled_layout as blockscaled_utils
 from cutlass import Boolean, Float32, Int32, cute
@@ -257,7 +257,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
 
-        smem = utils.SmemAllocator()
+        smem = memory.SmemAllocator()
         buffers = {}
         for region in lay.allocations():
             layout, swizzle = region.layout, None
@@ -295,7 +295,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
             cta_layout_vmnk=lay.cluster_vmnk,
             defer_sync=True,
         )
-        tmem = utils.TmemAllocator(
+        tmem = memory.TmemAllocator(
             buffers["TMEM pointer"].iterator,
             barrier_for_retrieve=pipeline.NamedBarrier(
                 barrier_id=TMEM_POINTER_BARRIER, num_threads=EPILOGUE_THREADS + WARP_SIZE
@@ -534,7 +534,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
         ab_pipeline: pipeline.PipelineTmaUmma,
         lora_pipeline: Any,
         acc_pipeline: pipeline.PipelineUmmaAsync,
-        tmem: utils.TmemAllocator,
+        tmem: memory.TmemAllocator,
         buffers: Any,
     ):
         """Issue the NVFP4 and LoRA MMAs of every tile into the accumulator ring."""
