@@ -1,0 +1,120 @@
+"""Commands of ``tune.py``: which there are, their options, and how errors end.
+
+Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation failed, the disk refused); 2 bad
+input, one line on stderr; 130 interrupted, with everything found so far written down. Modules that are slow to import
+are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from kernel_space.errors import InputError
+from tuner import cli_options as options
+
+DEFAULT_COMMAND = "tune"
+INTERRUPTED = 130
+BAD_INPUT = 2
+
+
+class CommandError(Exception):
+    """The command was understood but has nothing to show: one line, exit code 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """``function``: ``module:name``, called with the parsed options, returns the exit code."""
+
+    function: str
+    summary: str
+    adders: tuple
+
+
+_COMMON = (options.add_problem_options, options.add_device_options, options.add_json_option)
+COMMANDS = {
+    "tune": Command(
+        function="tuner.cli_tune:tune_command",
+        summary="search, compile, judge, write dispatch table and report",
+        adders=(*_COMMON, options.add_tune_options),
+    ),
+    "explain": Command(
+        function="tuner.cli_explain:explain_command",
+        summary="budgets, legality with its reason, modelled time by term",
+        adders=(*_COMMON, options.add_config_option),
+    ),
+    "compile": Command(
+        function="tuner.cli_compile:compile_command",
+        summary="resources and paths of PTX, cubin, SASS and object",
+        adders=(*_COMMON, options.add_config_option),
+    ),
+    "lookup": Command(
+        function="tuner.cli_lookup:lookup_command",
+        summary="what the dispatch table launches",
+        adders=_COMMON,
+    ),
+    "report": Command(
+        function="tuner.cli_report:report_command",
+        summary="write the report again from the journal",
+        adders=_COMMON,
+    ),
+    "space": Command(
+        function="tuner.cli_space:space_command",
+        summary="size of the search space, legal points, rejections by rule",
+        adders=_COMMON,
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except InputError as error:
+        return _fail(str(error), BAD_INPUT)
+    except CommandError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    command = COMMANDS[name]
+    default = name == DEFAULT_COMMAND
+    parser = options.Parser(
+        prog="tune.py" if default else f"tune.py {name}",
+        description=command.summary,
+        epilog=_overview() if default else None,
+    )
+    for add in command.adders:
+        add(parser)
+    return parser
+
+
+def _run(argv: list[str]) -> int:
+    name = DEFAULT_COMMAND
+    if argv and not argv[0].startswith("-"):
+        name = argv.pop(0)
+    if name not in COMMANDS:
+        raise InputError(f"unknown command {name!r}; the commands are {', '.join(COMMANDS)}")
+    args = parser_of(name).parse_args(argv)
+    module, _, function = COMMANDS[name].function.partition(":")
+    return getattr(importlib.import_module(module), function)(args)
+
+
+def _overview() -> str:
+    lines = [f"  {name:<9}{command.summary}" for name, command in COMMANDS.items()]
+    return "commands (tune is the default):\n" + "\n".join(lines)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code

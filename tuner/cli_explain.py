@@ -1,0 +1,96 @@
+"""``explain``: both budgets, legality, the schedule, and the modelled time term by term."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from kernel_space.config import KernelConfig
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, Rejection, legalize
+from tuner import cli_text as text
+from tuner.cli_options import check_out, config_of, problems_of
+from tuner.device import Device, select_device
+from tuner.timing_model import ModelledTime, model_time
+
+
+def explain_command(args: argparse.Namespace) -> int:
+    problems, config = problems_of(args), config_of(args)
+    device = select_device(args.device)
+    check_out(args.out)
+    explained = [(problem, *explain(problem, config, device)) for problem in problems]
+    if args.json:
+        text.print_json(
+            {
+                "device": text.device_record(device),
+                "results": [_record(*one) for one in explained],
+            }
+        )
+        return 0
+    for number, one in enumerate(explained):
+        print("\n" * min(number, 1), end="")
+        _print(*one, device)
+    return 0
+
+
+def explain(problem: GemmProblem, config: KernelConfig | None, device: Device) -> tuple[Legal, ModelledTime]:
+    """The legal form of ``config`` (None: the default rule's) and its modelled time. Raises ``InputError``."""
+    legal = legal_config(problem, config, device)
+    return legal, model_time(legal.config, problem, device)
+
+
+def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Device) -> Legal:
+    """Raises ``InputError`` with the rule and its reason for a config that is not legal."""
+    if config is None:
+        from tuner.space import SearchSpace
+
+        config = SearchSpace.load(device.arch.kernel).default(problem)
+    legal = legalize(config, problem, device.arch)
+    if isinstance(legal, Rejection):
+        raise InputError(f"the config is not legal for {problem} by rule {legal.rule}: {legal.reason}")
+    return legal
+
+
+def _record(problem: GemmProblem, legal: Legal, time: ModelledTime) -> dict[str, Any]:
+    return {
+        **text.problem_record(problem),
+        "config": str(legal.config),
+        "budget": text.budget_record(legal.budget),
+        "schedule": dataclasses.asdict(time.work.schedule),
+        "modelled": {
+            "us": time.us,
+            "low_us": time.low_us,
+            "high_us": time.high_us,
+            "bound": time.bound,
+            "terms_us": time.terms,
+            "demands_us": time.demands,
+        },
+    }
+
+
+def _print(problem: GemmProblem, legal: Legal, time: ModelledTime, device: Device) -> None:
+    schedule = time.work.schedule
+    text.print_block(
+        [
+            ("problem", text.describe_problem(problem)),
+            ("device", text.describe_device(device)),
+            ("config", legal.config),
+            ("legal", "yes, every rule passes"),
+        ]
+    )
+    print(f"\n{legal.budget}\n")
+    text.print_block(
+        [
+            (
+                "schedule",
+                f"{schedule.clusters} cluster tiles, {schedule.places} at once: {schedule.waves} waves of "
+                f"{time.work.loop.k_tiles} k-tiles",
+            ),
+            ("time", text.describe_time(time.us, time.low_us, time.high_us, "modelled")),
+            ("bound", f"{time.bound}, {time.demands[time.bound]:.2f} us if nothing else took time"),
+        ]
+    )
+    print(f"\nmodelled time by term\n{text.terms_lines(time.terms)}")
+    print(f"\nneeded by each resource alone (modelled)\n{text.terms_lines(time.demands)}")

@@ -1,0 +1,167 @@
+"""Options of the command line: parsed at the edge, every mistake one ``InputError`` line."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from kernel_space.config import KernelConfig
+from kernel_space.errors import InputError
+from kernel_space.problem import HALF_DTYPES, GemmProblem
+
+DEFAULT_OUT = "results"
+SHAPES_KEY = "problems"
+
+
+class Parser(argparse.ArgumentParser):
+    """An ``ArgumentParser`` whose errors are one line without usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
+
+
+def add_problem_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--shape",
+        action="append",
+        default=[],
+        metavar="M,K,N,R",
+        help="sizes and LoRA rank (0: none); may be repeated",
+    )
+    parser.add_argument(
+        "--shapes",
+        type=Path,
+        metavar="FILE.yaml",
+        help=f"shapes from a YAML list, or a list under {SHAPES_KEY}:",
+    )
+    parser.add_argument(
+        "--dtype",
+        default="fp16",
+        metavar="D",
+        help="dtype of the LoRA operands and of y: fp16 (default), bf16, or two as fp16/bf16",
+    )
+
+
+def add_device_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        default="auto",
+        metavar="D",
+        help="auto (default: a supported card, else b200 by the timing model), b200, b300, or cuda:N",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(DEFAULT_OUT),
+        metavar="DIR",
+        help=f"where results are kept ({DEFAULT_OUT})",
+    )
+
+
+def add_config_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config",
+        metavar="KNOBS",
+        help='"knob=value ...": knobs not named keep their default; without --config, the default rule',
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, nothing else")
+
+
+def add_tune_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--trials", type=_whole(1), metavar="N", help="distinct candidates (200)")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop searching after so many seconds")
+    parser.add_argument("--jobs", type=_whole(1), metavar="N", help="compile workers (one per core)")
+    parser.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="same seed, same trials (0)")
+
+
+def problems_of(args: argparse.Namespace) -> list[GemmProblem]:
+    """Every problem named, each once, in order. Raises ``InputError`` when there is none."""
+    lora_dtype, out_dtype = _dtypes(args.dtype)
+    problems = [GemmProblem.parse(text, lora_dtype=lora_dtype, out_dtype=out_dtype) for text in args.shape]
+    if args.shapes is not None:
+        problems += _read_shapes(args.shapes, lora_dtype, out_dtype)
+    if not problems:
+        raise InputError("say which problem: --shape M,K,N,R, for example --shape 4352,3840,3072,128")
+    return list(dict.fromkeys(problems))
+
+
+def config_of(args: argparse.Namespace) -> KernelConfig | None:
+    return None if args.config is None else KernelConfig.parse(args.config)
+
+
+def check_out(path: Path) -> Path:
+    """``path`` may be missing, but neither it nor what it lies in may be a file. Creates nothing."""
+    for part in (path, *path.parents):
+        if part.is_dir():
+            return path
+        if os.path.lexists(part):
+            raise InputError(f"--out must be a folder, got {path} but {part} is a file; choose another path")
+    return path
+
+
+def _dtypes(text: str) -> tuple[str, str]:
+    parts = text.split("/")
+    if len(parts) > 2 or any(part not in HALF_DTYPES for part in parts):
+        raise InputError(
+            f"--dtype must be {' or '.join(HALF_DTYPES)}, or LORA/OUT such as fp16/bf16, got {text!r}"
+        )
+    return parts[0], parts[-1]
+
+
+def _read_shapes(path: Path, lora_dtype: str, out_dtype: str) -> Iterator[GemmProblem]:
+    import yaml
+
+    try:
+        document = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a text file"
+        raise InputError(f"cannot read --shapes {path}: {reason}") from None
+    except yaml.YAMLError as error:
+        raise InputError(f"--shapes {path} is not YAML: {' '.join(str(error).split())}") from None
+    entries = document.get(SHAPES_KEY) if isinstance(document, dict) else document
+    if not isinstance(entries, list) or not entries:
+        raise InputError(f"--shapes {path} must hold a list of M,K,N,R, or one under {SHAPES_KEY}:")
+    for number, entry in enumerate(entries, start=1):
+        try:
+            yield _problem_entry(entry, lora_dtype, out_dtype)
+        except InputError as error:
+            raise InputError(f"{path}, entry {number}: {error}") from None
+
+
+def _problem_entry(entry: Any, lora_dtype: str, out_dtype: str) -> GemmProblem:
+    """``4352,3840,3072,128``, or a mapping with ``shape`` and, if wanted, ``lora_dtype`` and ``out_dtype``."""
+    fields = entry if isinstance(entry, dict) else {"shape": entry}
+    return GemmProblem.parse(
+        str(fields.get("shape")),
+        lora_dtype=str(fields.get("lora_dtype", lora_dtype)),
+        out_dtype=str(fields.get("out_dtype", out_dtype)),
+    )
+
+
+def _whole(least: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        if not text.isdecimal() or int(text) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+        return int(text)
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+    return seconds
