@@ -1,0 +1,135 @@
+"""Random operands of a problem, in the layout the kernel takes.
+
+Magnitudes are those of a layer: unit-variance activations and weights with rows up to four times larger or smaller,
+a low-rank term and a bias of the size of the quantized product, column scales around 1 with both signs. So every
+term is far above the tolerance in most elements, and scale factors differ between rows and along K.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+
+from kernel_space.errors import InputError
+from kernel_space.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, quantize_nvfp4
+from kernel_space.problem import GemmProblem
+from kernel_space.reference import (
+    CHUNK_ROWS,
+    TORCH_DTYPES,
+    OutputCheck,
+    PackedInputs,
+    check_packed,
+    packed_reference,
+    packed_tolerance,
+)
+
+ARGUMENT_ORDER = (
+    "act",
+    "ascales",
+    "wgt",
+    "wscales",
+    "lora_act_in",
+    "lora_up",
+    "wcscale",
+    "bias",
+    "y",
+)  # the kernel's pointers; its workspace depends on the config and is not an operand
+SOURCES = ("gaussian", "codes")
+_RANDOM_ELEMENTS = 1 << 20  # generated and quantized at a time
+_SCALE_BYTES = (0x28, 0x40)  # E4M3 from 2^-2 to 1.875
+_CODES_RMS = 2.9  # root mean square of a uniformly random code: sqrt(68.5 / 8)
+_SCALES_RMS = 0.9  # of a uniformly random byte of _SCALE_BYTES
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Operands(PackedInputs):
+    """``PackedInputs`` of ``problem`` and the output ``y``: ``[M, N]`` in out_dtype, filled with NaN.
+
+    All are contiguous CPU tensors. Padding rows and groups of the scale factors are zero.
+    """
+
+    problem: GemmProblem
+    y: torch.Tensor
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """Name -> tensor in the order of the kernel's arguments. With R = 0 the LoRA tensors are empty."""
+        return {name: getattr(self, name) for name in ARGUMENT_ORDER}
+
+    def reference(self, *, chunk_rows: int = CHUNK_ROWS) -> torch.Tensor:
+        """float64 ``[M, N]``."""
+        return packed_reference(self, chunk_rows=chunk_rows)
+
+    def tolerance(self, *, split_k: int = 1, chunk_rows: int = CHUNK_ROWS) -> torch.Tensor:
+        """float64 ``[M, N]``."""
+        return packed_tolerance(self, self.problem.out_dtype, split_k=split_k, chunk_rows=chunk_rows)
+
+    def check(self, *, split_k: int = 1) -> OutputCheck:
+        """How the present content of ``y`` compares with the reference."""
+        return check_packed(self.y, self, split_k=split_k)
+
+
+def make_operands(problem: GemmProblem, seed: int, *, source: str = "gaussian") -> Operands:
+    """Operands of ``problem``, the same for the same seed.
+
+    ``source="gaussian"`` quantizes Gaussian act and wgt with ``quantize_nvfp4``; ``"codes"`` draws uniformly random
+    E2M1 codes and E4M3 scales from 2^-2 to 1.875, several times faster. Raises ``InputError`` for another source.
+    """
+    if source not in SOURCES:
+        raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
+    random = torch.Generator().manual_seed(seed)
+    act_row, wgt_row = _row_magnitudes(problem.m, random), _row_magnitudes(problem.n, random)
+    if source == "gaussian":
+        act, wgt = _gaussian(act_row, problem.k, random), _gaussian(wgt_row, problem.k, random)
+        size = math.sqrt(problem.k)
+    else:
+        act, wgt = _random_codes(problem.m, problem.k, random), _random_codes(problem.n, problem.k, random)
+        act_row, wgt_row = torch.ones_like(act_row), torch.ones_like(wgt_row)
+        size = math.sqrt(problem.k) * (_CODES_RMS * _SCALES_RMS) ** 2
+    lora, out = TORCH_DTYPES[problem.lora_dtype], TORCH_DTYPES[problem.out_dtype]
+    lora_act = torch.randn(problem.m, problem.r, generator=random) * act_row
+    lora_up = torch.randn(problem.n, problem.r, generator=random) * wgt_row
+    wcscale = _column_scales(problem.n, random)
+    bias = torch.randn(problem.n, generator=random) * size * wgt_row.view(-1) * wcscale.abs()
+    return Operands(
+        problem=problem,
+        act=act.codes,
+        ascales=block_scales(act.scales),
+        wgt=wgt.codes,
+        wscales=block_scales(wgt.scales),
+        lora_act_in=lora_act.to(lora),
+        lora_up=(lora_up * (size / math.sqrt(max(problem.r, 1)))).to(lora),
+        wcscale=wcscale,
+        bias=bias,
+        y=torch.full((problem.m, problem.n), math.nan, dtype=out),
+    )
+
+
+def _row_magnitudes(rows: int, random: torch.Generator) -> torch.Tensor:
+    """``[rows, 1]``, log-uniform between 1/4 and 4."""
+    return torch.exp2(torch.rand(rows, 1, generator=random) * 4 - 2)
+
+
+def _column_scales(n: int, random: torch.Generator) -> torch.Tensor:
+    """fp32 ``[n]``: magnitudes from 1/2 to 2, either sign."""
+    sign = torch.randint(0, 2, (n,), generator=random) * 2 - 1
+    return torch.exp2(torch.rand(n, generator=random) * 2 - 1) * sign
+
+
+def _gaussian(row_magnitude: torch.Tensor, k: int, random: torch.Generator) -> NVFP4Tensor:
+    step = max(1, _RANDOM_ELEMENTS // k)
+    parts = [
+        quantize_nvfp4(torch.randn(len(rows), k, generator=random) * rows)
+        for rows in row_magnitude.split(step)
+    ]
+    return NVFP4Tensor(
+        codes=torch.cat([part.codes for part in parts]), scales=torch.cat([part.scales for part in parts])
+    )
+
+
+def _random_codes(rows: int, k: int, random: torch.Generator) -> NVFP4Tensor:
+    codes = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8, generator=random)
+    low, high = _SCALE_BYTES
+    scales = torch.randint(low, high, (rows, k // SF_VEC_SIZE), dtype=torch.uint8, generator=random)
+    return NVFP4Tensor(codes=codes, scales=scales.view(torch.float8_e4m3fn))

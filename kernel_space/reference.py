@@ -1,0 +1,434 @@
+"""Float64 oracles of the operator, and how far a correct kernel may be from them.
+
+``packed``  what the kernel computes: ``y = (scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias``
+``public``  what users of SVDQuant know: ``y = alpha * scaled_mma(act, wgt) * wcscale + bias + lora_act_in @ lora_up.T``
+
+``scaled_mma(A, B)[m, n] = sum_k A[m, k] * SFA[m, k // 16] * B[n, k] * SFB[n, k // 16]``. References are float64 and not
+rounded to the output format. Work goes by chunks of rows: besides the result, memory holds the weights once in
+fp32 (exact) and a few ``[chunk_rows, N]`` matrices. docs/operator.md derives the tolerances.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+
+import torch
+
+from kernel_space.errors import InputError
+from kernel_space.nvfp4 import (
+    NVFP4Tensor,
+    blocked_scale_bytes,
+    dequantize_nvfp4,
+    power_of_two_below,
+    require_scale_bytes,
+    unblock_scales,
+)
+
+TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
+FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+ALL_ROWS = slice(None)
+CHUNK_ROWS = 128
+
+MMA_K = 64  # products of one NVFP4 tensor-core instruction
+LORA_MMA_K = 16  # of one fp16/bf16 instruction
+# The PTX ISA leaves order and rounding within one MMA instruction open ("at least single precision"), truncation
+# included, so one rounding may err by a whole unit in the last place of fp32.
+ACC_ROUNDOFF = 2.0**-23
+FP32_ROUNDOFF = 2.0**-24  # the epilogue rounds to nearest
+SECOND_ORDER = 1 + 2.0**-20  # products of two roundoffs, and float64's own errors
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PackedInputs:
+    """Operands of the packed contract, as the kernel takes them. Raises ``InputError`` when they do not fit.
+
+    ``act``, ``wgt``          uint8 ``[M, K/2]``, ``[N, K/2]``: two E2M1 codes a byte, low nibble first
+    ``ascales``, ``wscales``  uint8, the blocked layout of ``nvfp4.block_scales``
+    ``lora_act_in``           fp16 or bf16 ``[M, R]``, ``lora_up`` ``[N, R]``; R = 0 without LoRA
+    ``wcscale``, ``bias``     fp32 ``[N]``
+    """
+
+    act: torch.Tensor
+    ascales: torch.Tensor
+    wgt: torch.Tensor
+    wscales: torch.Tensor
+    lora_act_in: torch.Tensor
+    lora_up: torch.Tensor
+    wcscale: torch.Tensor
+    bias: torch.Tensor
+
+    def __post_init__(self) -> None:
+        m, n = self.m, self.n
+        byte, half, lora = (torch.uint8,), tuple(TORCH_DTYPES.values()), (self.lora_up.dtype,)
+        k = 2 * require_matrix(self.act, "act", byte, m)
+        require_tensor(self.ascales, "ascales", byte, (blocked_scale_bytes(m, k),))
+        require_tensor(self.wgt, "wgt", byte, (n, k // 2))
+        require_tensor(self.wscales, "wscales", byte, (blocked_scale_bytes(n, k),))
+        r = require_matrix(self.lora_up, "lora_up", half, n)
+        require_tensor(self.lora_act_in, "lora_act_in", lora, (m, r))
+        require_tensor(self.wcscale, "wcscale", (torch.float32,), (n,))
+        require_tensor(self.bias, "bias", (torch.float32,), (n,))
+
+    @property
+    def m(self) -> int:
+        return self.act.shape[0]
+
+    @property
+    def n(self) -> int:
+        return self.wgt.shape[0]
+
+    @property
+    def k(self) -> int:
+        return 2 * self.act.shape[-1]
+
+    @property
+    def r(self) -> int:
+        return self.lora_up.shape[-1]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class PublicInputs:
+    """Operands of the public contract, before packing. Raises ``InputError`` when they do not fit.
+
+    ``act``, ``wgt``       NVFP4 ``[M, K]``, ``[N, K]`` of one level; second levels belong into ``alpha``
+    ``lora_act_in``        ``[M, R]``, ``lora_up`` ``[N, R]`` of any float dtype; R = 0 without LoRA
+    ``wcscale``, ``bias``  ``[N]`` of any float dtype
+    """
+
+    act: NVFP4Tensor
+    wgt: NVFP4Tensor
+    lora_act_in: torch.Tensor
+    lora_up: torch.Tensor
+    wcscale: torch.Tensor
+    bias: torch.Tensor
+    alpha: float
+
+    def __post_init__(self) -> None:
+        if self.act.global_scale is not None or self.wgt.global_scale is not None:
+            raise InputError("act and wgt must have no global scale; multiply it into alpha")
+        n = self.wgt.rows
+        require_tensor(self.wgt.codes, "wgt codes", (torch.uint8,), (n, self.act.k // 2))
+        r = require_matrix(self.lora_up, "lora_up", FLOAT_DTYPES, n)
+        require_tensor(self.lora_act_in, "lora_act_in", FLOAT_DTYPES, (self.act.rows, r))
+        require_tensor(self.wcscale, "wcscale", FLOAT_DTYPES, (n,))
+        require_tensor(self.bias, "bias", FLOAT_DTYPES, (n,))
+
+
+def require_tensor(
+    tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...], shape: tuple[int, ...]
+) -> None:
+    """Raise ``InputError`` unless ``tensor`` has one of ``dtypes`` and this shape."""
+    if tensor.dtype not in dtypes or tuple(tensor.shape) != shape:
+        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+        came = str(tensor.dtype).removeprefix("torch.")
+        raise InputError(f"{name} must be {wanted} {list(shape)}, got {came} {list(tensor.shape)}")
+
+
+def require_matrix(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...], rows: int) -> int:
+    """Columns of ``tensor``. Raise ``InputError`` unless it is ``[rows, columns]`` with one of ``dtypes``."""
+    columns = tensor.shape[1] if tensor.ndim == 2 else 0
+    require_tensor(tensor, name, dtypes, (rows, columns))
+    return columns
+
+
+def packed_reference(
+    inputs: PackedInputs, *, rows: slice = ALL_ROWS, chunk_rows: int = CHUNK_ROWS
+) -> torch.Tensor:
+    """float64 ``[rows, N]`` of the packed contract, not rounded to the output format."""
+    contract = _packed_contract(inputs)
+    return torch.cat([contract.reference(chunk) for chunk in _row_chunks(inputs.m, rows, chunk_rows)])
+
+
+def public_reference(
+    inputs: PublicInputs, *, rows: slice = ALL_ROWS, chunk_rows: int = CHUNK_ROWS
+) -> torch.Tensor:
+    """float64 ``[rows, N]`` of the public contract, not rounded to the output format."""
+    contract = _public_contract(inputs)
+    return torch.cat([contract.reference(chunk) for chunk in _row_chunks(inputs.act.rows, rows, chunk_rows)])
+
+
+def packed_tolerance(
+    inputs: PackedInputs,
+    out_dtype: str,
+    *,
+    split_k: int = 1,
+    rows: slice = ALL_ROWS,
+    chunk_rows: int = CHUNK_ROWS,
+) -> torch.Tensor:
+    """float64 ``[rows, N]``: how far an element of a correct kernel may be from ``packed_reference``.
+
+    One unit in the last place of ``out_dtype`` ("fp16" or "bf16") plus the bound of the fp32 accumulation and the
+    two fp32 operations of the epilogue. ``split_k`` is the kernel's knob.
+    """
+    contract = _packed_contract(inputs)
+    chunks = _row_chunks(inputs.m, rows, chunk_rows)
+    return torch.cat([contract.expected(chunk, out_dtype, split_k)[1] for chunk in chunks])
+
+
+def public_tolerance(
+    inputs: PublicInputs,
+    out_dtype: str,
+    lora_dtype: str,
+    *,
+    split_k: int = 1,
+    rows: slice = ALL_ROWS,
+    chunk_rows: int = CHUNK_ROWS,
+) -> torch.Tensor:
+    """As ``packed_tolerance`` against ``public_reference``: adds the rounding of the folded lora_up to ``lora_dtype``
+    and of ``alpha * wcscale`` to fp32.
+    """
+    contract = _public_contract(inputs, lora_dtype)
+    chunks = _row_chunks(inputs.act.rows, rows, chunk_rows)
+    return torch.cat([contract.expected(chunk, out_dtype, split_k)[1] for chunk in chunks])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OutputCheck:
+    """How an output compares with its reference. ``str()`` is one line for a report.
+
+    ``max_ratio`` is the largest error in units of its element's tolerance, infinite for NaN or a wrong infinity;
+    ``worst_index`` (row, column) is where, ``got``, ``expected`` and ``tolerance`` what is there.
+    ``max_error`` is the largest finite absolute error anywhere.
+    """
+
+    elements: int
+    bad: int
+    max_ratio: float
+    worst_index: tuple[int, int]
+    got: float
+    expected: float
+    tolerance: float
+    max_error: float
+
+    @property
+    def ok(self) -> bool:
+        return self.bad == 0
+
+    def merged(self, other: OutputCheck) -> OutputCheck:
+        """The check of both parts of one output."""
+        worst = self if self.max_ratio >= other.max_ratio else other
+        return dataclasses.replace(
+            worst,
+            elements=self.elements + other.elements,
+            bad=self.bad + other.bad,
+            max_error=max(self.max_error, other.max_error),
+        )
+
+    def __str__(self) -> str:
+        row, column = self.worst_index
+        return (
+            f"{self.bad} of {self.elements} elements beyond the tolerance; worst {self.max_ratio:.3g} x tolerance "
+            f"at [{row}, {column}]: got {self.got:.8g}, expected {self.expected:.8g} +- {self.tolerance:.3g}"
+        )
+
+
+def check_output(
+    y: torch.Tensor, reference: torch.Tensor, tolerance: torch.Tensor, *, first_row: int = 0
+) -> OutputCheck:
+    """Compare fp16 or bf16 ``y`` ``[rows, N]`` with a float64 reference and tolerance of that shape.
+
+    An infinity stands for everything that rounds to it, so it is right where the reference overflows ``y.dtype``.
+    ``first_row`` is the row of the whole output that ``y`` begins with, for ``worst_index``.
+    """
+    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), tuple(reference.shape))
+    value = y.double()
+    error = (value - reference).abs()
+    overflow = _overflow_threshold(y.dtype)
+    beyond = (overflow - value.sign() * reference).clamp_(min=0.0)
+    error = torch.where(value.isinf(), beyond, error)
+    ratio = (error / tolerance).nan_to_num_(nan=math.inf, posinf=math.inf)
+    worst = int(ratio.argmax())
+    row, column = divmod(worst, y.shape[1])
+    return OutputCheck(
+        elements=y.numel(),
+        bad=int((ratio > 1.0).sum()),
+        max_ratio=ratio.view(-1)[worst].item(),
+        worst_index=(first_row + row, column),
+        got=value[row, column].item(),
+        expected=reference[row, column].item(),
+        tolerance=tolerance[row, column].item(),
+        max_error=error.nan_to_num_(nan=0.0, posinf=0.0).max().item(),
+    )
+
+
+def check_packed(
+    y: torch.Tensor, inputs: PackedInputs, *, split_k: int = 1, chunk_rows: int = CHUNK_ROWS
+) -> OutputCheck:
+    """``check_output`` of a whole ``[M, N]`` output against the packed contract, without ``[M, N]`` temporaries."""
+    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (inputs.m, inputs.n))
+    out_dtype = next(name for name, dtype in TORCH_DTYPES.items() if dtype == y.dtype)
+    contract = _packed_contract(inputs)
+    check: OutputCheck | None = None
+    for rows in _row_chunks(inputs.m, ALL_ROWS, chunk_rows):
+        part = check_output(y[rows], *contract.expected(rows, out_dtype, split_k), first_row=rows.start)
+        check = part if check is None else check.merged(part)
+    assert check is not None  # M >= 1
+    return check
+
+
+def output_ulp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """float64 spacing of ``dtype`` at ``x`` (float64), that of its subnormals near zero."""
+    info = torch.finfo(dtype)
+    return power_of_two_below(x).clamp_(min=info.smallest_normal).mul_(info.eps)
+
+
+def _overflow_threshold(dtype: torch.dtype) -> float:
+    """The least magnitude that rounds to infinity: half a unit beyond the largest finite number."""
+    info = torch.finfo(dtype)
+    return info.max + 2.0 ** (math.floor(math.log2(info.max)) - 1) * info.eps
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class _Contract:
+    """``y = gemm_scale * (act @ wgt.T) + lora_scale * (lora_act_in @ lora_up.T) + bias`` with decoded operands.
+
+    ``act`` still packed, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets ``lora_up``
+    divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
+    """
+
+    act: NVFP4Tensor
+    wgt: torch.Tensor
+    lora_act_in: torch.Tensor
+    lora_up: torch.Tensor
+    gemm_scale: torch.Tensor
+    lora_scale: torch.Tensor
+    bias: torch.Tensor
+    lora_dtype: str | None = None
+
+    def reference(self, rows: slice) -> torch.Tensor:
+        gemm = _product(self._act(rows), self.wgt)
+        return self._epilogue(gemm, self.lora_act_in[rows] @ self.lora_up.T)
+
+    def expected(self, rows: slice, out_dtype: str, split_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """(reference, tolerance) of ``rows``."""
+        act, lora_act = self._act(rows), self.lora_act_in[rows]
+        gemm, gemm_peak = _product_and_peak(act, self.wgt, MMA_K)
+        lora, lora_peak = _product_and_peak(lora_act, self.lora_up, LORA_MMA_K)
+        reference = self._epilogue(gemm, lora)
+        peak = gemm_peak * self.gemm_scale.abs() + lora_peak * self.lora_scale.abs()
+        total = _fp32_product(act.abs(), self._wgt_magnitude) * self.gemm_scale.abs()
+        total += _fp32_product(lora_act.abs(), self.lora_up.abs()) * self.lora_scale.abs()
+        error = self._accumulation_error(peak, total, split_k)
+        error += FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
+        if self.lora_dtype is not None:
+            error += self._folding_error(gemm, lora_act)
+        info = torch.finfo(TORCH_DTYPES[out_dtype])
+        ulp = output_ulp(reference, TORCH_DTYPES[out_dtype])
+        return reference, error.mul_(SECOND_ORDER * (1 + info.eps / 2)).add_(ulp)
+
+    def _accumulation_error(self, peak: torch.Tensor, total: torch.Tensor, split_k: int) -> torch.Tensor:
+        """fp32 accumulation: ``peak`` bounds the partial sums between instructions, ``total`` sums all |products|."""
+        k, r = self.wgt.shape[1], self.lora_up.shape[1]
+        roundings = math.ceil(k / MMA_K) * (MMA_K + 1) + math.ceil(r / LORA_MMA_K) * (LORA_MMA_K + 1)
+        roundings += split_k - 1
+        if roundings * ACC_ROUNDOFF > 0.5:
+            raise InputError(f"K={k} is too large for a meaningful bound of an fp32 accumulation")
+        start_anywhere = 1 if split_k == 1 else 2  # a sum over k0..k1 is the difference of two sums from 0
+        first_order = peak * (roundings * start_anywhere) + total * (MMA_K + 1)
+        return first_order * (ACC_ROUNDOFF / (1 - roundings * ACC_ROUNDOFF) ** 2)
+
+    def _folding_error(self, gemm: torch.Tensor, lora_act: torch.Tensor) -> torch.Tensor:
+        """lora_up / gemm_scale rounded to lora_dtype (through fp32) and gemm_scale rounded to fp32."""
+        info = torch.finfo(TORCH_DTYPES[self.lora_dtype])
+        relative, absolute = info.eps / 2 + FP32_ROUNDOFF, info.smallest_normal * info.eps / 2
+        each = relative * self.lora_up.abs() + absolute * self.gemm_scale.abs().unsqueeze(1)
+        # 2 % for what the folding does to the other terms of the bound, which is second order
+        return (lora_act.abs() @ each.T + FP32_ROUNDOFF * (gemm * self.gemm_scale).abs()) * 1.02
+
+    @functools.cached_property
+    def _wgt_magnitude(self) -> torch.Tensor:
+        return self.wgt.abs()
+
+    def _epilogue(self, gemm: torch.Tensor, lora: torch.Tensor) -> torch.Tensor:
+        return gemm * self.gemm_scale + lora * self.lora_scale + self.bias
+
+    def _act(self, rows: slice) -> torch.Tensor:
+        return dequantize_nvfp4(NVFP4Tensor(codes=self.act.codes[rows], scales=self.act.scales[rows]))
+
+
+def _packed_contract(inputs: PackedInputs) -> _Contract:
+    act = _row_major(inputs.act, inputs.ascales, "ascales")
+    wgt = _row_major(inputs.wgt, inputs.wscales, "wscales")
+    return _Contract(
+        act=act,
+        wgt=dequantize_nvfp4(wgt),
+        lora_act_in=inputs.lora_act_in.double(),
+        lora_up=inputs.lora_up.double(),
+        gemm_scale=inputs.wcscale.double(),
+        lora_scale=inputs.wcscale.double(),
+        bias=inputs.bias.double(),
+    )
+
+
+def _public_contract(inputs: PublicInputs, lora_dtype: str | None = None) -> _Contract:
+    require_scale_bytes(inputs.act.scales, "ascales")
+    require_scale_bytes(inputs.wgt.scales, "wscales")
+    return _Contract(
+        act=inputs.act,
+        wgt=dequantize_nvfp4(inputs.wgt),
+        lora_act_in=inputs.lora_act_in.double(),
+        lora_up=inputs.lora_up.double(),
+        gemm_scale=inputs.wcscale.double() * inputs.alpha,
+        lora_scale=torch.ones(inputs.wgt.rows, dtype=torch.float64),
+        bias=inputs.bias.double(),
+        lora_dtype=lora_dtype,
+    )
+
+
+def _row_major(codes: torch.Tensor, blocked: torch.Tensor, name: str) -> NVFP4Tensor:
+    scales = unblock_scales(blocked, codes.shape[0], 2 * codes.shape[1])
+    require_scale_bytes(scales, name)
+    return NVFP4Tensor(codes=codes, scales=scales)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """float64 ``a @ b.T``, converting panels of K so that ``b`` need not be held in float64."""
+    out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64)
+    with _threads_for(out.numel() * 1024):
+        for panel in _panels(a.shape[1], 1024):
+            out.addmm_(a[:, panel].double(), b[:, panel].double().T)
+    return out
+
+
+def _product_and_peak(a: torch.Tensor, b: torch.Tensor, mma_k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """float64 ``a @ b.T``, and the largest magnitude it has after any number of instructions of ``mma_k``."""
+    out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64)
+    peak = torch.zeros_like(out)
+    scratch = torch.empty_like(out)
+    with _threads_for(out.numel() * mma_k):
+        for panel in _panels(a.shape[1], mma_k):
+            out.addmm_(a[:, panel].double(), b[:, panel].double().T)
+            torch.maximum(peak, torch.abs(out, out=scratch), out=peak)
+    return out, peak
+
+
+@contextlib.contextmanager
+def _threads_for(products: int) -> Iterator[None]:
+    """One thread for small matrix products: on a busy machine two wait for each other for milliseconds each time."""
+    before = torch.get_num_threads()
+    if products < 1 << 24:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _fp32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """``a @ b.T`` of nonnegative numbers, in fp32 for speed: the error is below one factor 1 / (1 - roundings * u)."""
+    return (a.float() @ b.float().T).double()
+
+
+def _row_chunks(length: int, rows: slice, step: int) -> Iterator[slice]:
+    start, stop, stride = rows.indices(length)
+    if stride != 1 or start >= stop:
+        raise InputError(f"rows must be a non-empty contiguous slice of {length}, got {rows}")
+    return (slice(first, min(first + step, stop)) for first in range(start, stop, step))
+
+
+def _panels(length: int, width: int) -> Iterator[slice]:
+    return (slice(first, first + width) for first in range(0, length, width))
