@@ -5,10 +5,12 @@ The DSL is imported when a function is called, not when this module is.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import platform
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +56,10 @@ def compile_function(
     # The DSL names its dump files after the function, not after what it was compiled for: two compilations
     # that share a directory read back each other's PTX and cubin.
     with tempfile.TemporaryDirectory(prefix="compile-") as dump:
-        flags = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dump} {options}".strip()
-        try:
+        flags = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dump} {_host_target()} {options}"
+        with compile_errors():
             compiled = cute.compile(function, *arguments, options=flags, **keywords)
             object_code, header = _export(compiled, Path(dump), prefix)
-        except Exception as error:
-            raise CompileError(_reason(error)) from error
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
     if not ptx or not cubin:
         raise CompileError("the function launches no kernel: the compiler left no PTX and cubin")
@@ -68,12 +68,30 @@ def compile_function(
     return compiled, Artifacts(ptx=ptx, cubin=cubin, object_code=object_code, header=header, prefix=prefix)
 
 
+@contextlib.contextmanager
+def compile_errors() -> Iterator[None]:
+    """Whatever the body raises becomes a ``CompileError``: tracing a kernel runs arbitrary Python of the kernel."""
+    try:
+        yield
+    except Exception as error:
+        raise CompileError(_reason(error)) from error
+
+
 def _export(compiled: Any, directory: Path, prefix: str) -> tuple[bytes, str | None]:
     """Object and header; no header for arguments that C cannot describe (the object needs none)."""
     if compiled.c_header_arguments.error_msg is not None:
         return compiled.dump_to_object(prefix), None
     compiled.export_to_c(str(directory), "export", prefix)
     return (directory / "export.o").read_bytes(), (directory / "export.h").read_text()
+
+
+def _host_target() -> str:
+    """The oldest CPU of this machine's kind: by default the DSL uses every instruction of the CPU it runs on
+    (AVX and more), and an object compiled on one machine would not run on another.
+    """
+    machine = platform.machine()
+    cpu = {"x86_64": " -mcpu=x86-64"}.get(machine, "")
+    return f"--host-target 'llvm -mtriple={machine}-unknown-linux-gnu{cpu}'"
 
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
