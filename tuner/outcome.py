@@ -88,6 +88,7 @@ class Outcome:
 class Trial:
     """One evaluation as one flat record.
 
+    ``number`` counts the candidates of one search, which ``seed`` names; -1 for a point that was never a candidate.
     ``problem`` prints as ``M,K,N,R``; ``config`` is the candidate as asked, ``resolved`` its canonical
     legal form (empty when a rule rejected it): the key under which a candidate is evaluated only once.
     ``us``, ``low_us``, ``high_us`` are microseconds, None unless timed. ``validation`` is empty until the
@@ -106,6 +107,7 @@ class Trial:
     status: Status
     reason: str = ""
     origin: Origin = Origin.SAMPLED
+    seed: int = 0
     kind: Kind | None = None
     us: float | None = None
     low_us: float | None = None

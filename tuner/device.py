@@ -1,0 +1,231 @@
+"""Who judges candidates: the Device protocol, the modelled devices, and the choice between them.
+
+A device class (``b200``) is a kind of GPU and the folder below ``results/``. Devices that measure register
+themselves for their class with ``register``; until one does, a class is judged by the timing model, and says so.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from kernel_space.arch import SM90A, SM100A, SM103A, Arch
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tuner.outcome import Kind, Outcome, Status, Timing
+from tuner.space import has_space
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+    from kernel_space.rules import Legal
+
+AUTO = "auto"
+NOT_VALIDATED = "not validated: nothing here executes the kernel"
+
+
+class Device(Protocol):
+    """What the stages validate and time ask.
+
+    ``judge`` names what its verdicts depend on besides the kernel: the hash of the model, or driver and clocks;
+    trials of another judge never answer for this one. ``eager_validation``: check each candidate before it is
+    timed (cheap on hardware); otherwise only those whose time could win. ``note`` is one line for the user, or empty.
+    """
+
+    name: str
+    arch: Arch
+    sm_count: int
+    kind: Kind
+    judge: str
+    eager_validation: bool
+    note: str
+
+    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        """OK, or why not. OK with a reason means: nothing speaks against it, but it was not checked, because ..."""
+        ...
+
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        """OK with ``timing``, or why there is none."""
+        ...
+
+
+Validator = Callable[["CompiledKernel", "Legal", GemmProblem], Outcome]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DeviceClass:
+    """A kind of GPU. ``sm_count`` is that of the usual product; a visible card's own count takes its place."""
+
+    name: str
+    arch: Arch
+    sm_count: int
+
+
+# SMs: B200 148 (SemiAnalysis, "Dissecting Blackwell tensor cores", 2026: two dies of 74), B300 SXM6 148 (what
+# cudaGetDeviceProperties reports on HGX B300; boards differ, so a visible card's count is used), H200 132 (data sheet).
+DEVICE_CLASSES = {
+    device_class.name: device_class
+    for device_class in (
+        DeviceClass(name="b200", arch=SM100A, sm_count=148),
+        DeviceClass(name="b300", arch=SM103A, sm_count=148),
+        DeviceClass(name="h200", arch=SM90A, sm_count=132),
+    )
+}
+DEFAULT_CLASS = "b200"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelledDevice:
+    """A device class whose times come from ``tuner/timing_model.py``; it never sees the hardware.
+
+    ``validator`` executes candidates by other means (a simulator) and says whether their numbers are right.
+    """
+
+    name: str
+    arch: Arch
+    sm_count: int
+    validator: Validator | None = None
+    note: str = ""
+    kind: Kind = dataclasses.field(default=Kind.MODELLED, init=False)
+    eager_validation: bool = dataclasses.field(default=False, init=False)
+
+    @classmethod
+    def of_class(cls, name: str, *, sm_count: int | None = None, note: str = "") -> ModelledDevice:
+        device_class = _device_class(name)
+        return cls(name=name, arch=device_class.arch, sm_count=sm_count or device_class.sm_count, note=note)
+
+    @property
+    def judge(self) -> str:
+        from tuner.timing_model import model_hash
+
+        return model_hash()
+
+    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        if self.validator is None:
+            return Outcome(status=Status.OK, reason=NOT_VALIDATED)
+        return self.validator(compiled, legal, problem)
+
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        from tuner.timing_model import model_time
+
+        modelled = model_time(legal.config, problem, self)
+        timing = Timing(
+            kind=Kind.MODELLED,
+            us=modelled.us,
+            low_us=modelled.low_us,
+            high_us=modelled.high_us,
+            evidence={**modelled.terms, "bound": modelled.bound},
+        )
+        return Outcome(status=Status.OK, timing=timing)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Card:
+    """A GPU that the machine shows. ``index`` counts as in ``cuda:<index>``."""
+
+    index: int
+    name: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+
+    def __str__(self) -> str:
+        major, minor = self.compute_capability
+        return f"cuda:{self.index} ({self.name}, compute capability {major}.{minor}, {self.sm_count} SMs)"
+
+
+Probe = Callable[[], list[Card]]
+Factory = Callable[[DeviceClass, Card], Device]
+_measuring: dict[str, Factory] = {}
+
+
+def register(class_name: str, factory: Factory) -> None:
+    """``factory`` makes the device that measures on a visible card of this class."""
+    _measuring[_device_class(class_name).name] = factory
+
+
+def probe_cuda() -> list[Card]:
+    """The cards that CUDA shows to torch; none on a machine without a GPU or driver."""
+    try:
+        ctypes.CDLL(
+            "libcuda.so.1"
+        )  # the driver's library; without it, importing torch (seconds) is for nothing
+    except OSError:
+        return []
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+    cards = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        cards.append(
+            Card(
+                index=index,
+                name=properties.name,
+                compute_capability=(properties.major, properties.minor),
+                sm_count=properties.multi_processor_count,
+            )
+        )
+    return cards
+
+
+def select_device(name: str = AUTO, *, probe: Probe = probe_cuda) -> Device:
+    """``auto``, a class (``b200``: modelled, whatever is plugged in) or a card (``cuda:0``).
+
+    ``auto`` takes the first visible card whose compute capability has a kernel, else the modelled b200.
+    Raises ``InputError`` for an unknown name, a card that is not there, and a card without a kernel.
+    """
+    if name == AUTO:
+        return _automatic(probe())
+    if match := re.fullmatch(r"cuda:([0-9]+)", name):
+        return _device_of(_card(int(match[1]), probe()))
+    return ModelledDevice.of_class(name)
+
+
+def _automatic(cards: list[Card]) -> Device:
+    for card in cards:
+        device_class = _class_of(card)
+        if device_class and has_space(device_class.arch.kernel):
+            return _device_of(card)
+    note = f"no kernel here runs on {', '.join(map(str, cards))}: {DEFAULT_CLASS}, modelled" if cards else ""
+    return ModelledDevice.of_class(DEFAULT_CLASS, note=note)
+
+
+def _card(index: int, cards: list[Card]) -> Card:
+    for card in cards:
+        if card.index == index:
+            return card
+    visible = ", ".join(str(card) for card in cards) or "none"
+    raise InputError(
+        f"cuda:{index} is not there (visible cards: {visible}); use --device {DEFAULT_CLASS} for modelled times"
+    )
+
+
+def _device_of(card: Card) -> Device:
+    device_class = _class_of(card)
+    if device_class is None or not has_space(device_class.arch.kernel):
+        known = " or ".join(
+            f"{'.'.join(map(str, one.arch.compute_capability))} ({one.name})"
+            for one in DEVICE_CLASSES.values()
+            if has_space(one.arch.kernel)
+        )
+        raise InputError(f"a card needs compute capability {known}, got {card}; use --device {DEFAULT_CLASS}")
+    if factory := _measuring.get(device_class.name):
+        return factory(device_class, card)
+    note = f"{card} is a {device_class.name}, but nothing here measures on one yet: times are modelled"
+    return ModelledDevice.of_class(device_class.name, sm_count=card.sm_count, note=note)
+
+
+def _class_of(card: Card) -> DeviceClass | None:
+    for device_class in DEVICE_CLASSES.values():
+        if device_class.arch.compute_capability == card.compute_capability:
+            return device_class
+    return None
+
+
+def _device_class(name: str) -> DeviceClass:
+    if name not in DEVICE_CLASSES:
+        raise InputError(f"--device must be auto, {', '.join(DEVICE_CLASSES)} or cuda:N, got {name!r}")
+    return DEVICE_CLASSES[name]

@@ -1,0 +1,254 @@
+"""Tune one problem on one device: search, compile, judge, write down, until the budget is spent.
+
+However the search ends (all trials, ``timeout_s``, Ctrl-C), the best of everything found enters the dispatch table and
+the report; every finished trial is in the journal already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernel_space.config import KernelConfig
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, legalize
+from tuner import results
+from tuner.device import Device
+from tuner.dispatch import FILE_NAME, DispatchTable, record
+from tuner.dispatch_merge import Decision
+from tuner.evaluate import illegal_trial
+from tuner.loop import Loop, OutOfTime, Pool
+from tuner.outcome import Status, Trial
+from tuner.progress import Progress
+from tuner.report import ReportFiles
+from tuner.search import Search
+from tuner.space import SearchSpace
+from tuner.space_count import Count
+from tuner.store import make_folder
+
+NEIGHBOURS = 5  # winners of other problems that are tried first
+COMPILE_TIMEOUT_S = 60.0  # a candidate takes half a second; two-minute compiles are known, and not worth it
+TIMED_OUT, INTERRUPTED = "timeout", "interrupted"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneOptions:
+    """``trials``: distinct legal candidates; None is 200, or all when at most 300 are legal. ``timeout_s``: seconds
+    for the search, None for no limit. ``jobs``: compile workers. ``out``: folder of results. ``cache_dir``: of compiled
+    kernels, None for the user's. ``resume``: let the journal answer for candidates evaluated before.
+    ``count_space``: also count legal and rejected points for the report (seconds).
+    """
+
+    trials: int | None = None
+    timeout_s: float | None = None
+    jobs: int = os.cpu_count() or 1
+    seed: int = 0
+    out: Path = Path("results")
+    cache_dir: Path | None = None
+    compile_timeout_s: float = COMPILE_TIMEOUT_S
+    resume: bool = True
+    count_space: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TuneResult:
+    """What a tune found.
+
+    ``trials``: all of the journal, of earlier runs too, in the order in which they were first finished. ``winner`` is
+    the fastest against which nothing speaks, ``legal`` its config with its budget, ``default`` the default rule's
+    trial. ``fresh`` and ``known``: trials of this run's search that were evaluated now, or before. ``stopped``: empty,
+    ``timeout`` or ``interrupted``. ``decision`` says what became of the winner's row.
+    """
+
+    problem: GemmProblem
+    device: Device
+    trials: tuple[Trial, ...]
+    illegal: tuple[Trial, ...]
+    winner: Trial | None
+    runner_up: Trial | None
+    default: Trial | None
+    legal: Legal | None
+    space: Count | None
+    planned: int
+    fresh: int
+    known: int
+    stopped: str
+    seconds: float
+    journal: Path
+    decision: Decision | None
+    report: ReportFiles
+
+    @property
+    def counts(self) -> dict[Status, int]:
+        """Status -> trials, the illegal points that were proposed included."""
+        return results.status_counts([*self.trials, *self.illegal])
+
+    def failure_summary(self) -> str:
+        """One line for a tune without a winner."""
+        counts = (
+            ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no trial was made"
+        )
+        return f"no candidate of {self.problem} on {self.device.name} could be used: {counts}"
+
+
+def tune(
+    problem: GemmProblem,
+    device: Device,
+    options: TuneOptions | None = None,
+    *,
+    pool: Pool | None = None,
+    space: SearchSpace | None = None,
+    progress: Progress | None = None,
+) -> TuneResult:
+    """Find the best config for ``problem`` on ``device``.
+
+    ``pool`` compiles (and stays open; without one, workers live as long as this call), ``space`` takes the place of the
+    kernel's. Raises ``InputError`` for what the user can mend and ``StoreError`` when the disk refuses.
+    """
+    options = options or TuneOptions()
+    progress = progress or Progress(str(problem))
+    start = time.monotonic()
+    make_folder(options.out)
+    _mend_table(options.out, device, progress)
+    space = space or SearchSpace.load(device.arch.kernel)
+    study = results.open_study(options.out, problem, device)
+    search = Search(
+        space,
+        problem,
+        device.arch,
+        seed=options.seed,
+        trials=options.trials,
+        first=_neighbours(options.out, problem, device),
+    )
+    with _pool(pool, options) as compile_pool:
+        loop = Loop(
+            problem=problem,
+            device=device,
+            search=search,
+            study=study,
+            pool=compile_pool,
+            jobs=options.jobs,
+            legalize=legalize,
+            progress=progress,
+            resume=options.resume,
+            deadline=None if options.timeout_s is None else start + options.timeout_s,
+        )
+        stopped = _run(loop)
+        progress.finish(loop.state)
+        order = results.ranked(study.trials.values())
+        decision = _record(options.out, device, order, loop, progress)
+    seconds = time.monotonic() - start
+    counted = space.count(problem, device.arch) if options.count_space and not stopped else None
+    report = results.write_sweep(
+        options.out,
+        problem,
+        device,
+        list(study.trials.values()),
+        rejected=search.rejected,
+        space=counted,
+        facts=_facts(options, loop, stopped, seconds, decision),
+    )
+    return TuneResult(
+        problem=problem,
+        device=device,
+        trials=tuple(study.trials.values()),
+        illegal=tuple(illegal_trial(*point, problem, device) for point in search.rejected.items()),
+        winner=order[0] if order else None,
+        runner_up=order[1] if len(order) > 1 else None,
+        default=_default_trial(space, problem, device, study.trials),
+        legal=_legal(order[0], problem, device) if order else None,
+        space=counted,
+        planned=search.planned,
+        fresh=len(loop.fresh),
+        known=len(loop.known),
+        stopped=stopped,
+        seconds=seconds,
+        journal=study.path,
+        decision=decision,
+        report=report,
+    )
+
+
+def _run(loop: Loop) -> str:
+    """Why the search ended before its time, or nothing."""
+    try:
+        loop.search()
+        loop.validate_leaders()
+    except OutOfTime:
+        return TIMED_OUT
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        loop.cancel()
+    return ""
+
+
+def _mend_table(out: Path, device: Device, progress: Progress) -> None:
+    """Learn before the search, not after it, that the table cannot take rows; a damaged one is set aside."""
+    path = out / device.name / FILE_NAME
+    if path.exists():
+        record(path, [], results.current(device), say=progress.say)
+
+
+def _record(
+    out: Path, device: Device, order: list[Trial], loop: Loop, progress: Progress
+) -> Decision | None:
+    if not order:
+        progress.say("no candidate could be used, so the dispatch table stays as it is")
+        return None
+    row = results.winning_row(device, order, loop.compiled(order[0]))
+    return record(out / device.name / FILE_NAME, [row], results.current(device), say=progress.say)[0]
+
+
+def _neighbours(out: Path, problem: GemmProblem, device: Device) -> list[KernelConfig]:
+    """Winners of the nearest problems in the table; a row that this version cannot read is no neighbour."""
+    table = DispatchTable.load(out / device.name, arch=device.arch)
+    configs = []
+    for row in table.neighbours(problem, NEIGHBOURS):
+        with contextlib.suppress(InputError):
+            configs.append(KernelConfig.parse(row.config))
+    return configs
+
+
+@contextlib.contextmanager
+def _pool(pool: Pool | None, options: TuneOptions) -> Iterator[Pool]:
+    if pool is not None:
+        yield pool
+        return
+    from tuner.compile_pool import CompilePool
+
+    with CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir) as own:
+        yield own
+
+
+def _legal(trial: Trial, problem: GemmProblem, device: Device) -> Legal:
+    legal = legalize(KernelConfig.parse(trial.resolved), problem, device.arch)
+    if not isinstance(legal, Legal):
+        raise AssertionError(f"the winner {trial.resolved} is not legal: {legal}")
+    return legal
+
+
+def _default_trial(
+    space: SearchSpace, problem: GemmProblem, device: Device, trials: dict[str, Trial]
+) -> Trial | None:
+    legal = legalize(space.default(problem), problem, device.arch)
+    return trials.get(str(legal.config)) if isinstance(legal, Legal) else None
+
+
+def _facts(
+    options: TuneOptions, loop: Loop, stopped: str, seconds: float, decision: Decision | None
+) -> dict[str, str]:
+    facts = {
+        "search": f"seed {options.seed}, {len(loop.fresh)} new and {len(loop.known)} known trials",
+        "duration": f"{seconds:.1f} s with {options.jobs} compile workers",
+    }
+    if stopped:
+        facts["stopped by"] = stopped
+    if decision is not None:
+        facts["dispatch row"] = f"{'recorded' if decision.recorded else 'not recorded'}: {decision.reason}"
+    return facts

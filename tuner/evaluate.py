@@ -1,0 +1,126 @@
+"""The stages of one candidate after it is known to be legal: compile (done by the pool), validate, time.
+
+Expected failures become a status in the trial; an exception here is a bug and goes up.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kernel_space.arch import Arch
+from kernel_space.config import KernelConfig
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, Rejection
+from tuner.device import Device
+from tuner.outcome import Origin, Outcome, Status, Trial
+from tuner.search import Candidate
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+    from tuner.compile_pool import CompileResult
+
+PASSED = "passed"  # Trial.validation of a kernel whose results were checked
+
+
+def evaluate(candidate: Candidate, compiled: CompileResult, problem: GemmProblem, device: Device) -> Trial:
+    """The trial of ``candidate`` from what its compilation gave: timed, and checked before that if the device is
+    one that checks every candidate."""
+    trial = dataclasses.replace(
+        blank_trial(problem, device.name, device.arch, candidate.config),
+        number=candidate.number,
+        resolved=candidate.resolved,
+        origin=candidate.origin,
+        seed=candidate.seed,
+        status=compiled.status,
+        reason=compiled.reason,
+        build=build_record(compiled.compiled, candidate.legal),
+        legal_seconds=candidate.seconds,
+        compile_seconds=compiled.seconds,
+    )
+    if trial.status is Status.OK and device.eager_validation:
+        trial = validate(trial, compiled.compiled, candidate.legal, problem, device)
+    if trial.status is Status.OK:
+        trial = _time(trial, compiled.compiled, candidate.legal, problem, device)
+    return dataclasses.replace(trial, finished=utc_now())
+
+
+def validate(
+    trial: Trial, compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Device
+) -> Trial:
+    """``trial`` with the device's verdict on the kernel's results."""
+    outcome, seconds = _stopwatch(lambda: device.validate(compiled, legal, problem))
+    passed = outcome.reason or PASSED
+    return dataclasses.replace(
+        trial,
+        status=outcome.status,
+        reason="" if outcome.ok else outcome.reason,
+        validation=passed if outcome.ok else f"{outcome.status}: {outcome.reason}",
+        validate_seconds=seconds,
+        finished=utc_now(),
+    )
+
+
+def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProblem, device: Device) -> Trial:
+    """The record of a point that a rule rejects; it has no number among the candidates: -1."""
+    return dataclasses.replace(
+        blank_trial(problem, device.name, device.arch, config),
+        status=Status.ILLEGAL,
+        reason=f"{rejection.rule}: {rejection.reason}",
+    )
+
+
+def blank_trial(problem: GemmProblem, device_name: str, arch: Arch, config: KernelConfig) -> Trial:
+    return Trial(
+        number=-1,
+        problem=str(problem),
+        lora_dtype=problem.lora_dtype,
+        out_dtype=problem.out_dtype,
+        device=device_name,
+        arch=arch.name,
+        config=str(config),
+        resolved="",
+        status=Status.FAILED,
+        origin=Origin.SAMPLED,
+    )
+
+
+def build_record(compiled: CompiledKernel | None, legal: Legal) -> dict[str, Any]:
+    """What a report and a dispatch row want to know of a compiled kernel, as scalars."""
+    budget = {"smem_bytes": legal.budget.smem_bytes, "tmem_columns": legal.budget.tmem_columns_allocated}
+    if compiled is None:
+        return budget
+    return {
+        **budget,
+        "registers": compiled.resources.registers,
+        "spill_bytes": compiled.resources.spill_bytes,
+        "cubin_sha256": compiled.cubin_sha256,
+        "source_hash": compiled.source_hash,
+        "dsl_version": compiled.dsl_version,
+        "variant": compiled.variant,
+    }
+
+
+def utc_now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+def _time(
+    trial: Trial, compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Device
+) -> Trial:
+    outcome, seconds = _stopwatch(lambda: device.time(compiled, legal, problem))
+    trial = dataclasses.replace(trial, status=outcome.status, reason=outcome.reason, time_seconds=seconds)
+    if not outcome.ok:
+        return trial
+    if outcome.timing is None:
+        raise AssertionError(f"device {device.name} says OK without a time for {trial.resolved}")
+    return trial.with_timing(outcome.timing)
+
+
+def _stopwatch(stage: Callable[[], Outcome]) -> tuple[Outcome, float]:
+    start = time.perf_counter()
+    outcome = stage()
+    return outcome, round(time.perf_counter() - start, 6)

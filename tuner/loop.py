@@ -1,0 +1,175 @@
+"""The stream of candidates: asked, compiled by the pool, judged, journalled, told; then the leaders validated."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from kernel_space.arch import Arch
+from kernel_space.config import KernelConfig
+from kernel_space.problem import GemmProblem, ProblemClass
+from kernel_space.rules import Legal
+from tuner.device import Device
+from tuner.evaluate import PASSED, evaluate, validate
+from tuner.outcome import TRANSIENT, Status, Trial
+from tuner.progress import Progress, State
+from tuner.search import Candidate, Search
+from tuner.space_count import Legalize
+from tuner.study import Study
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+    from tuner.compile_pool import CompileResult
+
+LEADERS = 10  # validated where that is dear: the winner and those that could take its place
+IN_FLIGHT_PER_JOB = 2  # one compiles, one waits: workers are never idle, and little is lost at the end
+POLL_S = 0.5  # seconds between two looks at the clock while nothing finishes
+
+
+class Pool(Protocol):
+    """What the loop needs of ``CompilePool``; a result is a value whatever happens to the worker."""
+
+    def submit(
+        self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
+    ) -> concurrent.futures.Future[CompileResult]: ...
+
+
+class OutOfTime(Exception):
+    """The deadline has passed."""
+
+
+class Loop:
+    """Evaluates what ``search`` asks, with ``pool`` compiling and ``device`` judging, into ``study``.
+
+    ``resume``: trials of the journal answer for their candidates; without it everything is evaluated anew.
+    ``deadline`` is a time of ``time.monotonic()``, None for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        problem: GemmProblem,
+        device: Device,
+        search: Search,
+        study: Study,
+        pool: Pool,
+        jobs: int,
+        legalize: Legalize,
+        progress: Progress,
+        resume: bool = True,
+        deadline: float | None = None,
+    ) -> None:
+        self._problem, self._device, self._search, self._study = problem, device, search, study
+        self._pool, self._jobs, self._legalize, self._progress = pool, jobs, legalize, progress
+        self._deadline = deadline
+        self._answers = dict(study.trials) if resume else {}
+        self._in_flight: dict[concurrent.futures.Future[CompileResult], Candidate] = {}
+        self._compiled: dict[str, CompiledKernel] = {}
+        self.fresh: dict[str, Trial] = {}  # evaluated by this run
+        self.known: dict[str, Trial] = {}  # answered by the journal
+
+    def search(self) -> None:
+        """Run until the search is done. Raises ``OutOfTime`` and ``KeyboardInterrupt``; the journal is whole then."""
+        while True:
+            self._check_time()
+            self._fill()
+            self._progress.update(self.state)
+            if not self._in_flight:
+                return
+            self._collect()
+
+    def validate_leaders(self) -> None:
+        """Have the device check the fastest until ``LEADERS`` of them stand. Raises as ``search`` does."""
+        asked: set[str] = set()
+        while unchecked := [trial for trial in self.leaders() if trial.resolved not in asked]:
+            self._check_time()
+            asked.add(unchecked[0].resolved)
+            self._validate(unchecked[0])
+
+    def leaders(self) -> list[Trial]:
+        """The fastest trials against which nothing speaks, best first; of equal times the earlier number."""
+        good = [trial for trial in self._study.trials.values() if trial.ok]
+        return sorted(good, key=lambda trial: (trial.us, trial.number))[:LEADERS]
+
+    def cancel(self) -> None:
+        """Give up what is still being compiled."""
+        for future in self._in_flight:
+            future.cancel()
+        self._in_flight.clear()
+
+    def compiled(self, trial: Trial) -> CompiledKernel | None:
+        """The kernel of ``trial``; from the build cache when an earlier run compiled it. None if that fails now."""
+        if trial.resolved not in self._compiled:
+            config = KernelConfig.parse(trial.resolved)
+            future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
+            if (result := future.result()).compiled is None:
+                return None
+            self._compiled[trial.resolved] = result.compiled
+        return self._compiled[trial.resolved]
+
+    @property
+    def state(self) -> State:
+        trials = [*self.known.values(), *self.fresh.values()]
+        best = min((trial for trial in trials if trial.ok), key=lambda trial: trial.us or 0, default=None)
+        return State(
+            done=len(trials),
+            total=self._search.planned,
+            known=len(self.known),
+            failed=sum(trial.status is not Status.OK for trial in trials),
+            compiling=len(self._in_flight),
+            best_us=best and best.us,
+            kind=str(self._device.kind),
+        )
+
+    def _check_time(self) -> None:
+        if self._deadline is not None and time.monotonic() >= self._deadline:
+            raise OutOfTime
+
+    def _fill(self) -> None:
+        while len(self._in_flight) < IN_FLIGHT_PER_JOB * self._jobs and (candidate := self._search.ask()):
+            known = self._answers.get(candidate.resolved)
+            if known is not None and known.status not in TRANSIENT:
+                self.known[known.resolved] = known
+                self._search.tell(candidate.number, known.us)
+            else:
+                config = candidate.legal.config
+                future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
+                self._in_flight[future] = candidate
+
+    def _collect(self) -> None:
+        finished, _ = concurrent.futures.wait(
+            self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
+        )
+        for future in sorted(finished, key=lambda future: self._in_flight[future].number):
+            result = future.result()
+            candidate = self._in_flight.pop(future)
+            trial = evaluate(candidate, result, self._problem, self._device)
+            self._study.append(trial)
+            if result.compiled is not None:
+                self._compiled[trial.resolved] = result.compiled
+            self.fresh[trial.resolved] = trial
+            self._search.tell(candidate.number, trial.us)
+
+    def _patience(self) -> float:
+        if self._deadline is None:
+            return POLL_S
+        return max(0.0, min(POLL_S, self._deadline - time.monotonic()))
+
+    def _validate(self, trial: Trial) -> None:
+        if trial.validation == PASSED:
+            return
+        legal = self._legalize(KernelConfig.parse(trial.resolved), self._problem, self._device.arch)
+        if not isinstance(legal, Legal):
+            raise AssertionError(f"the journal holds {trial.resolved}, which is not legal: {legal}")
+        compiled = self.compiled(trial)
+        if compiled is None:
+            checked = dataclasses.replace(trial, status=Status.COMPILE_FAILED, reason="cannot be rebuilt")
+        else:
+            checked = validate(trial, compiled, legal, self._problem, self._device)
+        if (checked.status, checked.validation) != (trial.status, trial.validation):
+            self._study.append(checked)
+            for group in (self.fresh, self.known):
+                if trial.resolved in group:
+                    group[trial.resolved] = checked

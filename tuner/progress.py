@@ -1,0 +1,130 @@
+"""What the user sees while a tune runs: one rewritten line on a terminal, now and then a plain line elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+TERMINAL_PERIOD_S = 0.1
+PLAIN_PERIOD_S = 10.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a tune stands. Trials count distinct legal candidates; ``known`` of ``done`` came from the journal."""
+
+    done: int = 0
+    total: int = 0
+    known: int = 0
+    failed: int = 0
+    compiling: int = 0
+    best_us: float | None = None
+    best_config: str = ""
+    kind: str = ""
+
+    def line(self, elapsed_s: float) -> str:
+        parts = [f"{self.done}/{self.total} trials"]
+        if self.known:
+            parts.append(f"{self.known} from the journal")
+        if self.failed:
+            parts.append(f"{self.failed} failed")
+        parts.append(f"{self.compiling} compiling")
+        if self.best_us is not None:
+            parts.append(f"best {self.best_us:.2f} us {self.kind}")
+        remaining = self.remaining_s(elapsed_s)
+        parts.append(
+            f"ETA {duration(remaining)}" if remaining is not None else f"{duration(elapsed_s)} so far"
+        )
+        return ", ".join(parts)
+
+    def remaining_s(self, elapsed_s: float) -> float | None:
+        """At the rate of this run's own trials; None before the first of them. The journal's cost no time."""
+        fresh = self.done - self.known
+        if fresh <= 0 or self.total <= self.done:
+            return None
+        return elapsed_s / fresh * (self.total - self.done)
+
+
+class Progress:
+    """Shows states on ``stream`` (stderr unless told otherwise), never on stdout, never too often."""
+
+    def __init__(
+        self,
+        label: str = "",
+        *,
+        stream: TextIO | None = None,
+        terminal: bool | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stream = stream if stream is not None else sys.stderr
+        self._terminal = self._stream.isatty() if terminal is None else terminal
+        self._label = f"{label}: " if label else ""
+        self._clock = clock
+        self._start = clock()
+        self._period = TERMINAL_PERIOD_S if self._terminal else PLAIN_PERIOD_S
+        self._next = self._start if self._terminal else self._start + self._period
+        self._shown = ""
+
+    def update(self, state: State) -> None:
+        """Show ``state`` unless another one was shown a moment ago."""
+        if self._clock() >= self._next:
+            self._show(state)
+
+    def finish(self, state: State) -> None:
+        """Show the last state in any case and leave it standing."""
+        self._show(state)
+        if self._terminal:
+            self._stream.write("\n")
+            self._shown = ""
+        self._stream.flush()
+
+    def say(self, text: str) -> None:
+        """One line that stays, such as a warning; the rewritten line moves below it."""
+        self._erase()
+        self._stream.write(f"{self._label}{text}\n")
+        self._rewrite()
+
+    def _show(self, state: State) -> None:
+        now = self._clock()
+        self._next = now + self._period
+        text = self._label + state.line(now - self._start)
+        if self._terminal:
+            width = shutil.get_terminal_size().columns - 1
+            self._erase()
+            self._shown = text[:width]
+            self._rewrite()
+        else:
+            self._stream.write(text + "\n")
+            self._stream.flush()
+
+    def _erase(self) -> None:
+        if self._shown:
+            self._stream.write("\r\x1b[K")
+
+    def _rewrite(self) -> None:
+        self._stream.write(self._shown)
+        self._stream.flush()
+
+
+class Silent(Progress):
+    """For callers that want no lines."""
+
+    def _show(self, state: State) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
+def duration(seconds: float) -> str:
+    """``42 s``, ``3 min 05 s``, ``2 h 07 min``."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

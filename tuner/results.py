@@ -1,0 +1,140 @@
+"""What a tune leaves below ``<out>/<device>/``: a row of the dispatch table and a report, from a journal's trials."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_space.build_key import kernel_source_hash, toolchain
+from kernel_space.config import KernelConfig
+from kernel_space.problem import OP, GemmProblem
+from kernel_space.rules import Legal, Rejection, legalize
+from tuner.device import Device
+from tuner.dispatch_merge import Current
+from tuner.dispatch_row import ObjectRef, Row, make_row
+from tuner.outcome import Kind, Status, Trial
+from tuner.report import Rejected, ReportFiles, Sweep, report_folder, write_report
+from tuner.space_count import Count
+from tuner.study import Identity, Study
+from tuner.timing_model import model_hash
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+
+STUDY_FOLDER = ".studies"
+
+
+def identity(problem: GemmProblem, device: Device) -> Identity:
+    """Which journal the trials of ``problem`` on ``device`` belong to, as things are today."""
+    return Identity(
+        op=OP,
+        device=device.name,
+        arch=device.arch.name,
+        problem=str(problem),
+        lora_dtype=problem.lora_dtype,
+        out_dtype=problem.out_dtype,
+        source_hash=kernel_source_hash(device.arch.kernel),
+        dsl_version=toolchain().dsl_version,
+        judge=f"{device.kind} {device.judge} {device.sm_count} SMs",
+    )
+
+
+def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
+    """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
+    return Study(out / STUDY_FOLDER, identity(problem, device))
+
+
+def current(device: Device) -> Current:
+    """Today's provenance: rows made under another one are stale."""
+    models = {Kind.MODELLED: model_hash()}
+    if device.kind is Kind.SIMULATED:
+        models[Kind.SIMULATED] = device.judge
+    return Current(
+        kernel_source=kernel_source_hash(device.arch.kernel),
+        dsl_version=toolchain().dsl_version,
+        models=models,
+    )
+
+
+def ranked(trials: Iterable[Trial]) -> list[Trial]:
+    """Trials against which nothing speaks, fastest first; of equal times the earlier candidate."""
+    return sorted((trial for trial in trials if trial.ok), key=lambda trial: (trial.us or 0.0, trial.number))
+
+
+def status_counts(trials: Iterable[Trial]) -> dict[Status, int]:
+    """Status -> trials, in the order of the enum."""
+    found = [trial.status for trial in trials]
+    return {status: found.count(status) for status in Status if status in found}
+
+
+def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel | None) -> Row:
+    """The row that ``order[0]`` claims, with the next best as its runner-up."""
+    return make_row(
+        order[0],
+        model=current(device).provenance(device.kind).model,
+        protocol=f"{device.kind} on {device.name}, {device.sm_count} SMs",
+        runner_up=order[1] if len(order) > 1 else None,
+        object=compiled and object_ref(compiled),
+        versions=versions(),
+    )
+
+
+def object_ref(compiled: CompiledKernel) -> ObjectRef:
+    return ObjectRef(key=compiled.key, file=compiled.object_path.name, sha256=compiled.object_sha256)
+
+
+def versions() -> dict[str, str]:
+    """Packages that decide what is compiled and searched."""
+    return {
+        "python": platform.python_version(),
+        "optuna": importlib.metadata.version("optuna"),
+        **dict(package.split("==") for package in toolchain().packages),
+    }
+
+
+def write_sweep(
+    out: Path,
+    problem: GemmProblem,
+    device: Device,
+    trials: Sequence[Trial],
+    *,
+    rejected: Mapping[KernelConfig, Rejection] | None = None,
+    space: Count | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> ReportFiles:
+    """The report of ``trials``, which need a winner for its budget only. Raises ``StoreError``."""
+    order = ranked(trials)
+    budget = None
+    if order:
+        legal = legalize(KernelConfig.parse(order[0].resolved), problem, device.arch)
+        budget = legal.budget if isinstance(legal, Legal) else None
+    sweep = Sweep(
+        problem=problem,
+        device=device.name,
+        arch=device.arch,
+        sm_count=device.sm_count,
+        trials=trials,
+        winner=order[0] if order else None,
+        runner_up=order[1] if len(order) > 1 else None,
+        budget=budget,
+        rejected=[
+            Rejected(config=str(config), rule=rejection.rule, reason=rejection.reason)
+            for config, rejection in (rejected or {}).items()
+        ],
+        space=space,
+        facts={**_provenance_facts(problem, device), **(facts or {})},
+    )
+    return write_report(report_folder(out, device.name, problem), sweep)
+
+
+def _provenance_facts(problem: GemmProblem, device: Device) -> dict[str, str]:
+    about = dataclasses.asdict(identity(problem, device))
+    return {
+        "times": f"{device.kind}; judge {device.judge}",
+        "kernel source": about["source_hash"],
+        **versions(),
+    }

@@ -1,0 +1,216 @@
+"""Which candidate to try next: the default, the neighbours' winners, then Optuna's TPE (or everything).
+
+The sequence of candidates depends on the seed and on the values told, never on when they arrive: result number
+``i`` reaches the sampler exactly when candidate ``i + WINDOW`` is asked for, however many jobs run. Illegal points
+and repetitions never leave this module: the sampler hears at once that a point is illegal, and the value of a
+candidate that was asked before.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import random
+import time
+from collections.abc import Iterable, Iterator
+
+import optuna
+
+from kernel_space.arch import Arch
+from kernel_space.config import KernelConfig
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, Rejection, legalize
+from tuner.outcome import Origin
+from tuner.space import SearchSpace
+from tuner.space_count import Legalize
+
+TRIALS = 200
+EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
+WINDOW = (
+    16  # results the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs
+)
+FRUITLESS_LIMIT = 64  # asks in a row that gave nothing new before a random legal point is taken instead
+RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A legal point nobody asked before in this search. ``number`` counts from 0; ``seconds``: finding it took."""
+
+    number: int
+    config: KernelConfig  # as asked
+    legal: Legal
+    origin: Origin
+    seed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def resolved(self) -> str:
+        """The key of journal, cache and table."""
+        return str(self.legal.config)
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Asked:
+    """A candidate on its way. ``us`` is None when it has failed."""
+
+    candidate: Candidate
+    trials: list[optuna.Trial]  # Optuna's, one per time it was proposed
+    told: bool = False
+    applied: bool = False
+    us: float | None = None
+
+
+class Search:
+    """Ask for candidates, tell their times.
+
+    ``trials`` bounds the distinct legal candidates; None means 200, or all of them when at most 300 are legal.
+    ``first`` holds configs of neighbouring problems, tried after the default. ``planned`` is how many will come.
+    ``rejected`` collects the illegal points that were proposed, each once, with the rule that rejects it.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        problem: GemmProblem,
+        arch: Arch,
+        *,
+        seed: int = 0,
+        trials: int | None = None,
+        first: Iterable[KernelConfig] = (),
+        rules: Legalize = legalize,
+    ) -> None:
+        self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
+        enough = max(EXHAUSTIVE_LIMIT + 1, trials or TRIALS)
+        legal_count = space.legal_up_to(enough, problem, arch, rules)
+        self.exhaustive = legal_count <= EXHAUSTIVE_LIMIT and (trials is None or trials >= legal_count)
+        self.planned = legal_count if self.exhaustive else min(trials or TRIALS, legal_count)
+        self.rejected: dict[KernelConfig, Rejection] = {}
+        self.seed = seed
+        self._asked: dict[str, _Asked] = {}
+        self._by_number: list[_Asked] = []
+        self._waiting: collections.deque[_Asked] = (
+            collections.deque()
+        )  # asked, value not yet with the sampler
+        self._fixed = self._fixed_points(tuple(first))
+        self._used_up = False
+        self._random = random.Random(seed)
+        self._study = _new_study(seed)
+        self._distributions = {
+            name: optuna.distributions.CategoricalDistribution(knob.choices)
+            for name, knob in space.knobs.items()
+        }
+
+    @property
+    def done(self) -> bool:
+        """No candidate will come any more."""
+        return self._used_up or (not self.exhaustive and len(self._by_number) >= self.planned)
+
+    def ask(self) -> Candidate | None:
+        """The next candidate; None when the search is done or waits for a value to be told."""
+        if self.done or not self._make_room():
+            return None
+        start = time.perf_counter()
+        candidate = self._next_fixed()
+        if candidate is None and not self.exhaustive:
+            candidate = self._sample() or self._random_point()
+        if candidate is None:
+            self._used_up = True
+            return None
+        return dataclasses.replace(candidate, seconds=round(time.perf_counter() - start, 6))
+
+    def tell(self, number: int, us: float | None) -> None:
+        """The time of candidate ``number`` in microseconds, None when it failed; in any order, each once."""
+        asked = self._by_number[number]
+        if asked.told:
+            raise ValueError(f"candidate {number} was told before")
+        asked.told, asked.us = True, us
+
+    def _fixed_points(self, first: tuple[KernelConfig, ...]) -> Iterator[tuple[Origin, KernelConfig]]:
+        yield Origin.DEFAULT, self._space.default(self._problem)
+        for config in first:
+            yield Origin.NEIGHBOUR, config
+        if self.exhaustive:
+            for legal in self._space.legal_points(self._problem, self._arch, self._rules):
+                yield Origin.EXHAUSTIVE, legal.config
+
+    def _next_fixed(self) -> Candidate | None:
+        for origin, config in self._fixed:
+            if candidate := self._admit(config, origin, self._optuna_trial(config)):
+                return candidate
+        return None
+
+    def _make_room(self) -> bool:
+        """At most WINDOW values may be outstanding; the oldest goes to the sampler when there are as many."""
+        if len(self._waiting) < WINDOW:
+            return True
+        oldest = self._waiting[0]
+        if not oldest.told:
+            return False
+        self._waiting.popleft()
+        oldest.applied = True
+        for trial in oldest.trials:
+            self._tell_sampler(trial, oldest.us)
+        return True
+
+    def _sample(self) -> Candidate | None:
+        for _ in range(FRUITLESS_LIMIT):
+            trial = self._study.ask(self._distributions)
+            config = self._space.config(trial.params)
+            if candidate := self._admit(config, Origin.SAMPLED, trial):
+                return candidate
+        return None
+
+    def _random_point(self) -> Candidate | None:
+        for _ in range(RANDOM_LIMIT):
+            config = self._space.random_config(self._random)
+            legal = self._rules(config, self._problem, self._arch)
+            if isinstance(legal, Legal) and str(legal.config) not in self._asked:
+                return self._admit(config, Origin.SAMPLED, self._optuna_trial(config))
+        return None
+
+    def _admit(self, config: KernelConfig, origin: Origin, trial: optuna.Trial | None) -> Candidate | None:
+        """The candidate when ``config`` is legal and new; otherwise the sampler is answered from what is known."""
+        legal = self._rules(config, self._problem, self._arch)
+        if isinstance(legal, Rejection):
+            self.rejected.setdefault(config, legal)
+            if trial:
+                _tell_infeasible(self._study, trial, "legal")
+            return None
+        if asked := self._asked.get(str(legal.config)):
+            if trial and asked.applied:
+                self._tell_sampler(trial, asked.us)
+            elif trial:
+                asked.trials.append(trial)
+            return None
+        number = len(self._by_number)
+        candidate = Candidate(number=number, config=config, legal=legal, origin=origin, seed=self.seed)
+        asked = _Asked(candidate=candidate, trials=[trial] if trial else [])
+        self._asked[candidate.resolved] = asked
+        self._by_number.append(asked)
+        self._waiting.append(asked)
+        return candidate
+
+    def _optuna_trial(self, config: KernelConfig) -> optuna.Trial | None:
+        """A trial that makes the sampler learn from a point it did not propose; None if it cannot spell it."""
+        params = self._space.spell(config, self._problem, self._arch, self._rules)
+        if self.exhaustive or params is None:
+            return None
+        self._study.enqueue_trial(params)
+        return self._study.ask(self._distributions)
+
+    def _tell_sampler(self, trial: optuna.Trial, us: float | None) -> None:
+        if us is None:
+            _tell_infeasible(self._study, trial, "evaluated")
+        else:
+            self._study.tell(trial, us)
+
+
+def _new_study(seed: int) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="minimize", sampler=optuna.samplers.TPESampler(seed=seed))
+
+
+def _tell_infeasible(study: optuna.Study, trial: optuna.Trial, constraint: str) -> None:
+    trial.set_constraint(constraint, 1.0)
+    study.tell(trial, state=optuna.trial.TrialState.PRUNED)

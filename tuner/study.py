@@ -1,0 +1,161 @@
+"""The journal of one problem on one device: every trial ever finished, one JSON line each.
+
+The first line says what the file is about. Lines are appended and synced under a lock that dies with its
+owner, so a killed tuner loses at most what it had not finished; a last line that a kill or a full disk tore is cut
+off at the last newline by whoever comes next. Nothing is ever rewritten: a later line about the same
+candidate supplements the earlier one. Several tuners may append to one journal and see each other's trials.
+
+A journal belongs to one version of the kernel source, the DSL and the device's judgement. When one of them
+changes, another file is started and the old one stays.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from kernel_space.errors import InputError
+from tuner.outcome import Trial
+from tuner.store import StoreError, locked, make_folder
+
+FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Identity:
+    """What a journal is about; trials of another identity never answer for this one.
+
+    ``source_hash`` covers the kernel's sources, ``judge`` what decides times and verdicts: the model's hash of a
+    modelled device, driver and clocks of a real one.
+    """
+
+    op: str
+    device: str
+    arch: str
+    problem: str
+    lora_dtype: str
+    out_dtype: str
+    source_hash: str
+    dsl_version: str
+    judge: str
+
+    @property
+    def file_name(self) -> str:
+        """Readable, and different for every identity: ``4352x3840x3072x128_fp16_fp16-0123456789ab.jsonl``."""
+        text = json.dumps([FORMAT_VERSION, dataclasses.astuple(self)])
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        sizes = self.problem.replace(",", "x")
+        return f"{sizes}_{self.lora_dtype}_{self.out_dtype}-{digest}.jsonl"
+
+    def header(self) -> dict[str, Any]:
+        return {"version": FORMAT_VERSION, "identity": dataclasses.asdict(self)}
+
+
+class Study:
+    """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance.
+
+    Raises ``InputError`` when the folder cannot be made or a complete line is not what this class writes, and
+    ``StoreError`` when the disk refuses or the lock stays taken.
+    """
+
+    def __init__(self, folder: Path, identity: Identity) -> None:
+        self.identity = identity
+        self.path = make_folder(folder / identity.device) / identity.file_name
+        self.trials: dict[str, Trial] = {}
+        self._read_bytes = 0
+        with locked(self.path):
+            fd = self._open()
+            try:
+                self._catch_up(fd)
+            finally:
+                os.close(fd)
+
+    def find(self, resolved: str) -> Trial | None:
+        """The latest trial of the candidate that resolves to ``resolved``, this process's or another's."""
+        return self.trials.get(resolved)
+
+    def append(self, trial: Trial) -> None:
+        """Write ``trial`` so that it survives whatever ends the process; also picks up what others wrote.
+
+        Raises ``ValueError`` for a trial without ``resolved``: an illegal point was not evaluated.
+        """
+        if not trial.resolved:
+            raise ValueError("a journal holds legal candidates only")
+        with locked(self.path):
+            fd = self._open()
+            try:
+                self._catch_up(fd)
+                self._write(fd, trial.to_record())
+            finally:
+                os.close(fd)
+        self.trials[trial.resolved] = trial
+
+    def _open(self) -> int:
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise StoreError(
+                f"cannot open the journal {self.path}: {error.strerror}", errno=error.errno
+            ) from None
+
+    def _catch_up(self, fd: int) -> None:
+        """Read what was appended since the last look, cut a torn tail off, write the header of a new file."""
+        size = os.fstat(fd).st_size
+        if size < self._read_bytes:  # somebody removed the file: start over, this process's trials stay known
+            self._read_bytes = 0
+        data = _pread(fd, self._read_bytes, size)
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.ftruncate(fd, self._read_bytes + whole)
+        for line in data[:whole].split(b"\n")[:-1]:
+            self._take(line)
+            self._read_bytes += len(line) + 1
+        if self._read_bytes == 0:
+            self._write(fd, self.identity.header())
+
+    def _take(self, line: bytes) -> None:
+        try:
+            record = json.loads(line)
+            if self._read_bytes == 0:
+                self._check_header(record)
+            else:
+                trial = Trial.from_record(record)
+                self.trials[trial.resolved] = trial
+        except ValueError as error:
+            raise InputError(
+                f"{self.path} is damaged at byte {self._read_bytes} ({error}); move the file away to start anew"
+            ) from None
+
+    def _check_header(self, record: Any) -> None:
+        if record != self.identity.header():
+            raise InputError(f"the first line must name {self.identity.problem} on {self.identity.device}")
+
+    def _write(self, fd: int, record: dict[str, Any]) -> None:
+        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        rest = memoryview(line)
+        try:
+            os.lseek(fd, 0, os.SEEK_END)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            os.fsync(fd)
+        except OSError as error:
+            raise StoreError(
+                f"cannot append to {self.path}: {error.strerror}; all earlier trials are kept",
+                errno=error.errno,
+            ) from error
+        self._read_bytes += len(line)
+
+
+def _pread(fd: int, start: int, end: int) -> bytes:
+    parts = []
+    while start < end:
+        part = os.pread(fd, end - start, start)
+        if not part:
+            break
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)
