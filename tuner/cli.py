@@ -1,8 +1,8 @@
 """Commands of ``tune.py``: which there are, their options, and how errors end.
 
-Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation failed, the disk refused); 2 bad
-input, one line on stderr; 130 interrupted, with everything found so far written down. Modules that are slow to import
-are imported by the command that needs them.
+Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation failed, the disk
+refused); 2 bad input, one line on stderr; 130 interrupted, with everything found so far written down. Modules
+that are slow to import are imported by the command that needs them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from kernel_space.errors import InputError
 from tuner import cli_options as options
+from tuner.store import StoreError
 
 DEFAULT_COMMAND = "tune"
 INTERRUPTED = 130
@@ -76,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(list(sys.argv[1:] if argv is None else argv))
     except InputError as error:
         return _fail(str(error), BAD_INPUT)
-    except CommandError as error:
+    except (CommandError, StoreError) as error:
         return _fail(str(error), 1)
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)

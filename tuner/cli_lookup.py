@@ -7,41 +7,30 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.build_cache import default_cache_dir
-from kernel_space.build_key import kernel_source_hash, toolchain
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
+from tuner import results
 from tuner.cli_options import check_out, problems_of
-from tuner.device import Device, select_device
+from tuner.device import select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
-from tuner.dispatch_merge import Current
-from tuner.outcome import Kind
-from tuner.timing_model import model_hash
 
 
 def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device)
     folder = check_out(args.out) / device.name
-    table = DispatchTable.load(folder, arch=device.arch, current=_current(device))
+    table = DispatchTable.load(folder, arch=device.arch, current=results.current(device))
     answers = [(problem, table.lookup(problem)) for problem in problems]
     if args.json:
-        results = [_record(problem, answer) for problem, answer in answers]
+        records = [_record(problem, answer) for problem, answer in answers]
         text.print_json(
-            {"device": text.device_record(device), "table": str(table_path(folder)), "results": results}
+            {"device": text.device_record(device), "table": str(table_path(folder)), "results": records}
         )
         return 0
     for number, (problem, answer) in enumerate(answers):
         print("\n" * min(number, 1), end="")
         _print(problem, answer)
     return 0
-
-
-def _current(device: Device) -> Current:
-    return Current(
-        kernel_source=kernel_source_hash(device.arch.kernel),
-        dsl_version=toolchain().dsl_version,
-        models={Kind.MODELLED: model_hash()},
-    )
 
 
 def _object_path(answer: Lookup) -> Path | None:

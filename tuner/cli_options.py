@@ -79,9 +79,14 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 def add_tune_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trials", type=_whole(1), metavar="N", help="distinct candidates (200)")
-    parser.add_argument("--timeout", type=_seconds, metavar="S", help="stop searching after so many seconds")
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="S", help="stop each search after so many seconds"
+    )
     parser.add_argument("--jobs", type=_whole(1), metavar="N", help="compile workers (one per core)")
     parser.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="same seed, same trials (0)")
+    parser.add_argument(
+        "--no-resume", action="store_true", help="evaluate anew what the journal of an earlier run answers"
+    )
 
 
 def problems_of(args: argparse.Namespace) -> list[GemmProblem]:

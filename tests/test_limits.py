@@ -1,0 +1,248 @@
+"""What keeps the code readable and its layers apart, held by machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import statistics
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kernel_space.config import KernelConfig, knob_names
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("kernel_space", "tuner")
+SOURCES = sorted(
+    [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    + list(ROOT.glob("*.py"))
+    + list((ROOT / "benchmarks").glob("*.py"))
+)
+FILE_LINES = 335
+FILE_LINES_MOST = 500
+FUNCTION_LINES = 50
+MEDIAN_FUNCTION_LINES = 12
+
+# One warp role, one instruction table or one list of rules is read as a whole: splitting it would hide its order.
+LONG_FILES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+KERNELS = ROOT / "kernel_space" / "kernels"
+READS_ENVIRONMENT = {
+    "kernel_space/build_cache.py": "where the cache lies",
+    "kernel_space/dsl_env.py": "sets what the DSL reads at import",
+}
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def imported(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """(module, line) of every import below ``tree``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "", node.lineno
+
+
+def imported_at_load(tree: ast.Module) -> Iterator[tuple[str, int]]:
+    """Imports that run when the module is loaded: outside functions and ``if TYPE_CHECKING``."""
+    waiting: list[ast.stmt] = list(tree.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from imported(node)
+        waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+
+
+def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef]]:
+    """(qualified name, node) of every function and method, nested ones included."""
+    waiting: list[tuple[str, ast.AST]] = [("", tree)]
+    while waiting:
+        prefix, node = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            name = getattr(child, "name", "")
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{prefix}{name}", child
+            waiting.append((f"{prefix}{name}." if name else prefix, child))
+
+
+def code_lines(path: Path, node: ast.FunctionDef) -> int:
+    """Lines of the body without docstring, comments and blank lines."""
+    body = node.body
+    if isinstance(body[0], ast.Expr) and isinstance(getattr(body[0], "value", None), ast.Constant):
+        body = body[1:]
+    if not body:
+        return 0
+    return sum(body[0].lineno <= line <= (node.end_lineno or 0) for line in lines_with_code(path))
+
+
+def lines_with_code(path: Path, _seen: dict[Path, set[int]] = {}) -> set[int]:  # noqa: B006
+    """Line numbers that hold a token other than a comment."""
+    if path not in _seen:
+        skip = {
+            tokenize.COMMENT,
+            tokenize.NL,
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        }
+        with path.open("rb") as file:
+            tokens = [token for token in tokenize.tokenize(file.readline) if token.type not in skip]
+        _seen[path] = {line for token in tokens for line in range(token.start[0], token.end[0] + 1)}
+    return _seen[path]
+
+
+def test_kernel_space_never_imports_tuner() -> None:
+    found = [
+        f"{relative(path)}:{line} imports {module}"
+        for path in SOURCES
+        if relative(path).startswith("kernel_space/")
+        for module, line in imported(parse(path))
+        if module.split(".")[0] in ("tuner", "tune")
+    ]
+    assert not found
+
+
+def test_tuner_never_imports_the_command_line() -> None:
+    found = [
+        f"{relative(path)}:{line} imports {module}"
+        for path in SOURCES
+        if relative(path).startswith("tuner/") and not path.name.startswith("cli")
+        for module, line in imported(parse(path))
+        if module == "tune" or re.match(r"tuner\.cli", module)
+    ]
+    assert not found
+
+
+def test_only_kernel_files_load_the_dsl() -> None:
+    found = [
+        f"{relative(path)}:{line} imports {module}"
+        for path in SOURCES
+        if KERNELS not in path.parents
+        for module, line in imported_at_load(parse(path))
+        if module.split(".")[0] in ("cutlass", "cuda") or module.startswith("kernel_space.kernels.")
+    ]
+    assert not found
+
+
+def test_kernel_files_have_live_annotations() -> None:
+    """The DSL evaluates annotations of traced functions: as strings they are lost."""
+    found = [
+        relative(path)
+        for path in SOURCES
+        if re.search(r"^ *@cute\.(jit|kernel|struct)", path.read_text(), re.M)
+        and "from __future__ import annotations" in path.read_text()
+    ]
+    assert not found
+
+
+def test_environment_is_read_in_one_place_each() -> None:
+    found = {
+        f"{relative(path)}:{node.lineno}"
+        for path in SOURCES
+        if relative(path) not in READS_ENVIRONMENT and relative(path) != "tune.py"
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb", "putenv")
+    }
+    assert not found
+
+
+def test_files_are_short() -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in SOURCES}
+    too_long = {
+        name: lines for name, lines in lengths.items() if lines > FILE_LINES and name not in LONG_FILES
+    }
+    most = max(len(too_long), 1)
+    assert all(lines <= FILE_LINES_MOST for lines in too_long.values()), too_long
+    assert most <= max(1, len(lengths) // 10), (
+        f"more than one file in ten is over {FILE_LINES} lines: {too_long}"
+    )
+    assert all(lengths.get(name, 0) > FILE_LINES for name in LONG_FILES), "an exemption is no longer needed"
+
+
+def test_functions_are_short() -> None:
+    lengths = {
+        f"{relative(path)}:{name}": code_lines(path, node)
+        for path in SOURCES
+        for name, node in functions(parse(path))
+    }
+    too_long = {
+        name: lines
+        for name, lines in lengths.items()
+        if lines > FUNCTION_LINES and name not in LONG_FUNCTIONS
+    }
+    assert not too_long
+    assert statistics.median(lengths.values()) <= MEDIAN_FUNCTION_LINES
+    assert all(lengths.get(name, 0) > FUNCTION_LINES for name in LONG_FUNCTIONS), (
+        "an exemption is no longer needed"
+    )
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "search_spaces").glob("svdquant_gemm_sm100a.yaml")), ids=relative
+)
+def test_knobs_of_the_space_are_the_fields_of_the_config(path: Path) -> None:
+    knobs = yaml.safe_load(path.read_text())["knobs"]
+    assert list(knobs) == list(knob_names())
+
+
+def test_every_knob_is_explained_where_it_is_defined() -> None:
+    for name in knob_names():
+        assert f"``{name}``" in (KernelConfig.__doc__ or ""), name
+
+
+def test_readme_names_what_exists() -> None:
+    """Every knob, command and option of README exists, and every knob and command is in README."""
+    from tuner.cli import COMMANDS, parser_of
+
+    text = (ROOT / "README.md").read_text()
+    assert not [name for name in (*knob_names(), *COMMANDS) if not re.search(rf"\b{name}\b", text)]
+    options = {option for name in COMMANDS for option in parser_of(name)._option_string_actions}
+    mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
+    assert mentioned <= options | {"--version", "--extra-index-url"}, mentioned - options
+
+
+def test_readme_paths_exist() -> None:
+    for document in ("README.md", "CONTRIBUTING.md", "docs/architecture.md"):
+        text = (ROOT / document).read_text()
+        paths = set(
+            re.findall(r"`((?:kernel_space|tuner|search_spaces|docs|tests|benchmarks)/[\w./]+)`", text)
+        )
+        missing = sorted(path for path in paths if not (ROOT / path).exists())
+        assert not missing, f"{document} names {missing}"
+
+
+def test_make_targets_of_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^\s*make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_nothing_names_the_machine_it_was_made_on() -> None:
+    found = [
+        f"{relative(path)}: {match.group()}"
+        for path in [
+            *SOURCES,
+            *ROOT.glob("*.md"),
+            *(ROOT / "docs").glob("*.md"),
+            *(ROOT / "tests").rglob("*.py"),
+        ]
+        if path.name != "test_limits.py"
+        for match in re.finditer(r"(?<![\w.])/(?:root|work)/[\w./-]+", path.read_text())
+    ]
+    assert not found

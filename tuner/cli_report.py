@@ -1,0 +1,63 @@
+"""``report``: write the report of a problem again, from its journal or else from the trials beside the old report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tuner import cli_text as text
+from tuner import results
+from tuner.cli_options import check_out, problems_of
+from tuner.device import Device, select_device
+from tuner.outcome import Trial
+from tuner.report import ReportFiles, read_trials, report_folder
+
+TRIALS = "trials.parquet"
+
+
+def report_command(args: argparse.Namespace) -> int:
+    problems = problems_of(args)
+    device = select_device(args.device)
+    out = check_out(args.out)
+    sources = [(problem, *_trials(out, problem, device)) for problem in problems]
+    written = [
+        (
+            problem,
+            len(trials),
+            results.write_sweep(out, problem, device, trials, facts={"trials from": source}),
+        )
+        for problem, trials, source in sources
+    ]
+    if args.json:
+        records = [_record(*one) for one in written]
+        text.print_json({"device": text.device_record(device), "results": records})
+        return 0
+    for problem, count, files in written:
+        text.print_block([("problem", text.describe_problem(problem)), ("trials", count)])
+        text.print_block(
+            (("report" if path is files.html else ""), path) for path in (files.html, files.markdown)
+        )
+        text.print_block(("", path) for path in (files.csv, files.parquet))
+    return 0
+
+
+def _trials(out: Path, problem: GemmProblem, device: Device) -> tuple[list[Trial], str]:
+    """(trials, where they come from). Raises ``InputError`` when there are none."""
+    about = results.identity(problem, device)
+    if (out / results.STUDY_FOLDER / about.device / about.file_name).is_file():
+        trials = list(results.open_study(out, problem, device).trials.values())
+        if trials:
+            return trials, f"journal {about.file_name}"
+    parquet = report_folder(out, device.name, problem) / TRIALS
+    if parquet.is_file():
+        return read_trials(parquet), str(parquet)
+    raise InputError(
+        f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
+    )
+
+
+def _record(problem: GemmProblem, count: int, files: ReportFiles) -> dict[str, object]:
+    paths = {name: str(path) for name, path in vars(files).items()}
+    return {**text.problem_record(problem), "trials": count, **paths}

@@ -1,0 +1,182 @@
+"""``tune``: run the search for every problem and print what won, by how much, and where it is written down."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kernel_space.config import KernelConfig
+from kernel_space.problem import GemmProblem
+from tuner import cli_text as text
+from tuner.cli import INTERRUPTED, CommandError
+from tuner.cli_options import check_out, problems_of
+from tuner.compile_pool import CompilePool
+from tuner.device import Device, select_device
+from tuner.dispatch import FILE_NAME
+from tuner.driver import INTERRUPTED as STOPPED_BY_USER
+from tuner.driver import TuneOptions, TuneResult, tune
+from tuner.outcome import Kind, Trial
+from tuner.progress import Progress
+from tuner.report_data import differences
+from tuner.timing_model import CORNERS, agreement
+
+
+def tune_command(args: argparse.Namespace) -> int:
+    problems = problems_of(args)
+    device = select_device(args.device)
+    check_out(args.out)
+    if device.note:
+        Progress().say(device.note)
+    found = []
+    for result in _tune_all(problems, device, _options(args)):
+        found.append(result)
+        if not args.json:
+            print("\n" * min(len(found) - 1, 1), end="")
+            _print(result, device)
+    if args.json:
+        text.print_json(
+            {"device": text.device_record(device), "results": [_record(result, device) for result in found]}
+        )
+    if any(result.stopped == STOPPED_BY_USER for result in found):
+        return INTERRUPTED
+    if lost := [result.failure_summary() for result in found if result.winner is None]:
+        raise CommandError("; ".join(lost))
+    return 0
+
+
+def _options(args: argparse.Namespace) -> TuneOptions:
+    options = TuneOptions(
+        trials=args.trials, timeout_s=args.timeout, seed=args.seed, out=args.out, resume=not args.no_resume
+    )
+    return options if args.jobs is None else dataclasses.replace(options, jobs=args.jobs)
+
+
+def _tune_all(problems: list[GemmProblem], device: Device, options: TuneOptions) -> Iterator[TuneResult]:
+    """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir))
+        for problem in problems:
+            result = tune(problem, device, options, pool=pool)
+            yield result
+            if result.stopped == STOPPED_BY_USER:
+                return
+
+
+def _record(result: TuneResult, device: Device) -> dict[str, Any]:
+    """The result of one problem for ``--json``."""
+    winner, legal = result.winner, result.legal
+    return {
+        **text.problem_record(result.problem),
+        "winner": winner and _trial_record(winner),
+        "runner_up": result.runner_up and winner and _beaten_record(result.runner_up, winner),
+        "default": result.default and winner and _beaten_record(result.default, winner),
+        "order_certainty": _certainty(result, device),
+        "budget": legal and text.budget_record(legal.budget),
+        "trials": {
+            "planned": result.planned,
+            "new": result.fresh,
+            "known": result.known,
+            "by_status": {str(status): count for status, count in result.counts.items()},
+        },
+        "stopped": result.stopped or None,
+        "seconds": round(result.seconds, 3),
+        "table": str(_table(result)),
+        "row": result.decision and {"recorded": result.decision.recorded, "reason": result.decision.reason},
+        "report": {name: str(path) for name, path in vars(result.report).items()},
+        "journal": str(result.journal),
+    }
+
+
+def _trial_record(trial: Trial) -> dict[str, Any]:
+    return {
+        "config": trial.resolved,
+        "kind": trial.kind and str(trial.kind),
+        "us": trial.us,
+        "low_us": trial.low_us,
+        "high_us": trial.high_us,
+        "validation": trial.validation,
+        "evidence": trial.evidence,
+        "build": trial.build,
+    }
+
+
+def _beaten_record(trial: Trial, winner: Trial) -> dict[str, Any]:
+    return {"config": trial.resolved, "us": trial.us, "margin": _margin(trial, winner)}
+
+
+def _margin(trial: Trial, winner: Trial) -> float | None:
+    """By which share of the winner's time ``trial`` is slower."""
+    return trial.us / winner.us - 1 if trial.us and winner.us else None
+
+
+def _table(result: TuneResult) -> Path:
+    return result.report.html.parent.parent / FILE_NAME
+
+
+def _certainty(result: TuneResult, device: Device) -> float | None:
+    """Share of the model's constant sets under which the winner beats the runner-up; None unless modelled."""
+    winner, second = result.winner, result.runner_up
+    if winner is None or second is None or winner.kind is not Kind.MODELLED:
+        return None
+    fast, slow = (KernelConfig.parse(trial.resolved) for trial in (winner, second))
+    return agreement(fast, slow, result.problem, device)
+
+
+def _print(result: TuneResult, device: Device) -> None:
+    text.print_block(
+        [("problem", text.describe_problem(result.problem)), ("device", text.describe_device(device))]
+    )
+    if result.winner is not None:
+        _print_winner(result, result.winner, device)
+    text.print_block(_where(result))
+
+
+def _print_winner(result: TuneResult, winner: Trial, device: Device) -> None:
+    time = text.describe_time(winner.us or 0.0, winner.low_us or 0.0, winner.high_us or 0.0, winner.kind)
+    pairs: list[tuple[str, object]] = [("winner", winner.resolved), ("time", time)]
+    if winner.validation:
+        pairs.append(("checked", winner.validation))
+    if result.runner_up is not None:
+        pairs.append(("runner-up", _compare(result.runner_up, winner) + _order(_certainty(result, device))))
+    if result.default is not None:
+        pairs.append(("default", _compare(result.default, winner)))
+    text.print_block(pairs)
+    if result.legal is not None:
+        print(f"\n{result.legal.budget}\n")
+
+
+def _compare(trial: Trial, winner: Trial) -> str:
+    if trial.resolved == winner.resolved:
+        return "is the winner"
+    margin = _margin(trial, winner)
+    changed = differences(trial.resolved, winner.resolved)
+    knobs = " ".join(f"{name}={value}" for name, value in changed.items())
+    time = f"{trial.us:.2f} us, {margin:.1%} slower" if margin is not None else str(trial.status)
+    return f"{time}: {knobs}"
+
+
+def _order(certainty: float | None) -> str:
+    if certainty is None:
+        return ""
+    sets = len(CORNERS) + 1
+    return f" (slower under {round(certainty * sets)} of {sets} sets of constants)"
+
+
+def _where(result: TuneResult) -> list[tuple[str, object]]:
+    counts = ", ".join(f"{count} {status}" for status, count in result.counts.items())
+    stopped = f", stopped by {result.stopped}" if result.stopped else ""
+    pairs: list[tuple[str, object]] = [
+        (
+            "trials",
+            f"{result.fresh} new and {result.known} known of {result.planned} in {result.seconds:.1f} s{stopped}; "
+            f"journal: {counts or 'none'}",
+        )
+    ]
+    if result.decision is not None:
+        state = "row recorded" if result.decision.recorded else "row not recorded"
+        pairs.append(("table", f"{_table(result)}: {state}, {result.decision.reason}"))
+    return [*pairs, ("report", result.report.html), ("", result.report.markdown)]
