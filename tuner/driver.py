@@ -113,7 +113,7 @@ def tune(
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
-    make_folder(options.out)
+    make_folder(options.out / device.name)
     _mend_table(options.out, device, progress)
     space = space or SearchSpace.load(device.arch.kernel)
     study = results.open_study(options.out, problem, device)
@@ -144,12 +144,12 @@ def tune(
         decision = _record(options.out, device, order, loop, progress)
     seconds = time.monotonic() - start
     counted = space.count(problem, device.arch) if options.count_space and not stopped else None
+    illegal = [illegal_trial(*point, problem, device) for point in search.rejected.items()]
     report = results.write_sweep(
         options.out,
         problem,
         device,
-        list(study.trials.values()),
-        rejected=search.rejected,
+        [*study.trials.values(), *illegal],
         space=counted,
         facts=_facts(options, loop, stopped, seconds, decision),
     )
@@ -157,7 +157,7 @@ def tune(
         problem=problem,
         device=device,
         trials=tuple(study.trials.values()),
-        illegal=tuple(illegal_trial(*point, problem, device) for point in search.rejected.items()),
+        illegal=tuple(illegal),
         winner=order[0] if order else None,
         runner_up=order[1] if len(order) > 1 else None,
         default=_default_trial(space, problem, device, study.trials),
@@ -195,9 +195,7 @@ def _mend_table(out: Path, device: Device, progress: Progress) -> None:
         record(path, [], results.current(device), say=progress.say)
 
 
-def _record(
-    out: Path, device: Device, order: list[Trial], loop: Loop, progress: Progress
-) -> Decision | None:
+def _record(out: Path, device: Device, order: list[Trial], loop: Loop, progress: Progress) -> Decision | None:
     if not order:
         progress.say("no candidate could be used, so the dispatch table stays as it is")
         return None

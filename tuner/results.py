@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from kernel_space.build_key import kernel_source_hash, toolchain
 from kernel_space.config import KernelConfig
 from kernel_space.problem import OP, GemmProblem
-from kernel_space.rules import Legal, Rejection, legalize
+from kernel_space.rules import Legal, legalize
 from tuner.device import Device
 from tuner.dispatch_merge import Current
 from tuner.dispatch_row import ObjectRef, Row, make_row
 from tuner.outcome import Kind, Status, Trial
-from tuner.report import Rejected, ReportFiles, Sweep, report_folder, write_report
+from tuner.report import ReportFiles, Sweep, report_folder, write_report
 from tuner.space_count import Count
 from tuner.study import Identity, Study
 from tuner.timing_model import model_hash
@@ -102,11 +102,10 @@ def write_sweep(
     device: Device,
     trials: Sequence[Trial],
     *,
-    rejected: Mapping[KernelConfig, Rejection] | None = None,
     space: Count | None = None,
     facts: Mapping[str, str] | None = None,
 ) -> ReportFiles:
-    """The report of ``trials``, which need a winner for its budget only. Raises ``StoreError``."""
+    """The report of ``trials``, illegal points among them or not. Raises ``StoreError``."""
     order = ranked(trials)
     budget = None
     if order:
@@ -121,10 +120,6 @@ def write_sweep(
         winner=order[0] if order else None,
         runner_up=order[1] if len(order) > 1 else None,
         budget=budget,
-        rejected=[
-            Rejected(config=str(config), rule=rejection.rule, reason=rejection.reason)
-            for config, rejection in (rejected or {}).items()
-        ],
         space=space,
         facts={**_provenance_facts(problem, device), **(facts or {})},
     )
