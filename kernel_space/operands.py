@@ -13,13 +13,12 @@ import math
 import torch
 
 from kernel_space.errors import InputError
+from kernel_space.inputs import TORCH_DTYPES, PackedInputs
 from kernel_space.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, quantize_nvfp4
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import (
     CHUNK_ROWS,
-    TORCH_DTYPES,
     OutputCheck,
-    PackedInputs,
     check_packed,
     packed_reference,
     packed_tolerance,

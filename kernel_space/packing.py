@@ -12,9 +12,9 @@ import dataclasses
 import torch
 
 from kernel_space.errors import InputError
+from kernel_space.inputs import FLOAT_DTYPES, TORCH_DTYPES, require_matrix, require_tensor
 from kernel_space.nvfp4 import SF_VEC_SIZE, block_scales, require_scale_bytes
 from kernel_space.problem import GemmProblem, ProblemClass
-from kernel_space.reference import FLOAT_DTYPES, TORCH_DTYPES, require_matrix, require_tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

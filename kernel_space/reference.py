@@ -19,17 +19,15 @@ from collections.abc import Iterator
 import torch
 
 from kernel_space.errors import InputError
+from kernel_space.inputs import TORCH_DTYPES, PackedInputs, PublicInputs, require_tensor
 from kernel_space.nvfp4 import (
     NVFP4Tensor,
-    blocked_scale_bytes,
     dequantize_nvfp4,
     power_of_two_below,
     require_scale_bytes,
     unblock_scales,
 )
 
-TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 ALL_ROWS = slice(None)
 CHUNK_ROWS = 128
 
@@ -40,99 +38,6 @@ LORA_MMA_K = 16  # of one fp16/bf16 instruction
 ACC_ROUNDOFF = 2.0**-23
 FP32_ROUNDOFF = 2.0**-24  # the epilogue rounds to nearest
 SECOND_ORDER = 1 + 2.0**-20  # products of two roundoffs, and float64's own errors
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class PackedInputs:
-    """Operands of the packed contract, as the kernel takes them. Raises ``InputError`` when they do not fit.
-
-    ``act``, ``wgt``          uint8 ``[M, K/2]``, ``[N, K/2]``: two E2M1 codes a byte, low nibble first
-    ``ascales``, ``wscales``  uint8, the blocked layout of ``nvfp4.block_scales``
-    ``lora_act_in``           fp16 or bf16 ``[M, R]``, ``lora_up`` ``[N, R]``; R = 0 without LoRA
-    ``wcscale``, ``bias``     fp32 ``[N]``
-    """
-
-    act: torch.Tensor
-    ascales: torch.Tensor
-    wgt: torch.Tensor
-    wscales: torch.Tensor
-    lora_act_in: torch.Tensor
-    lora_up: torch.Tensor
-    wcscale: torch.Tensor
-    bias: torch.Tensor
-
-    def __post_init__(self) -> None:
-        m, n = self.m, self.n
-        byte, half, lora = (torch.uint8,), tuple(TORCH_DTYPES.values()), (self.lora_up.dtype,)
-        k = 2 * require_matrix(self.act, "act", byte, m)
-        require_tensor(self.ascales, "ascales", byte, (blocked_scale_bytes(m, k),))
-        require_tensor(self.wgt, "wgt", byte, (n, k // 2))
-        require_tensor(self.wscales, "wscales", byte, (blocked_scale_bytes(n, k),))
-        r = require_matrix(self.lora_up, "lora_up", half, n)
-        require_tensor(self.lora_act_in, "lora_act_in", lora, (m, r))
-        require_tensor(self.wcscale, "wcscale", (torch.float32,), (n,))
-        require_tensor(self.bias, "bias", (torch.float32,), (n,))
-
-    @property
-    def m(self) -> int:
-        return self.act.shape[0]
-
-    @property
-    def n(self) -> int:
-        return self.wgt.shape[0]
-
-    @property
-    def k(self) -> int:
-        return 2 * self.act.shape[-1]
-
-    @property
-    def r(self) -> int:
-        return self.lora_up.shape[-1]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class PublicInputs:
-    """Operands of the public contract, before packing. Raises ``InputError`` when they do not fit.
-
-    ``act``, ``wgt``       NVFP4 ``[M, K]``, ``[N, K]`` of one level; second levels belong into ``alpha``
-    ``lora_act_in``        ``[M, R]``, ``lora_up`` ``[N, R]`` of any float dtype; R = 0 without LoRA
-    ``wcscale``, ``bias``  ``[N]`` of any float dtype
-    """
-
-    act: NVFP4Tensor
-    wgt: NVFP4Tensor
-    lora_act_in: torch.Tensor
-    lora_up: torch.Tensor
-    wcscale: torch.Tensor
-    bias: torch.Tensor
-    alpha: float
-
-    def __post_init__(self) -> None:
-        if self.act.global_scale is not None or self.wgt.global_scale is not None:
-            raise InputError("act and wgt must have no global scale; multiply it into alpha")
-        n = self.wgt.rows
-        require_tensor(self.wgt.codes, "wgt codes", (torch.uint8,), (n, self.act.k // 2))
-        r = require_matrix(self.lora_up, "lora_up", FLOAT_DTYPES, n)
-        require_tensor(self.lora_act_in, "lora_act_in", FLOAT_DTYPES, (self.act.rows, r))
-        require_tensor(self.wcscale, "wcscale", FLOAT_DTYPES, (n,))
-        require_tensor(self.bias, "bias", FLOAT_DTYPES, (n,))
-
-
-def require_tensor(
-    tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...], shape: tuple[int, ...]
-) -> None:
-    """Raise ``InputError`` unless ``tensor`` has one of ``dtypes`` and this shape."""
-    if tensor.dtype not in dtypes or tuple(tensor.shape) != shape:
-        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        came = str(tensor.dtype).removeprefix("torch.")
-        raise InputError(f"{name} must be {wanted} {list(shape)}, got {came} {list(tensor.shape)}")
-
-
-def require_matrix(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...], rows: int) -> int:
-    """Columns of ``tensor``. Raise ``InputError`` unless it is ``[rows, columns]`` with one of ``dtypes``."""
-    columns = tensor.shape[1] if tensor.ndim == 2 else 0
-    require_tensor(tensor, name, dtypes, (rows, columns))
-    return columns
 
 
 def packed_reference(
@@ -276,6 +181,18 @@ def output_ulp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return power_of_two_below(x).clamp_(min=info.smallest_normal).mul_(info.eps)
 
 
+@contextlib.contextmanager
+def _threads_for(products: int) -> Iterator[None]:
+    """One thread for a small chunk: on a busy machine two wait for each other for milliseconds at every operation."""
+    before = torch.get_num_threads()
+    if products < 1 << 28:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _overflow_threshold(dtype: torch.dtype) -> float:
     """The least magnitude that rounds to infinity: half a unit beyond the largest finite number."""
     info = torch.finfo(dtype)
@@ -300,25 +217,27 @@ class _Contract:
     lora_dtype: str | None = None
 
     def reference(self, rows: slice) -> torch.Tensor:
-        gemm = _product(self._act(rows), self.wgt)
-        return self._epilogue(gemm, self.lora_act_in[rows] @ self.lora_up.T)
+        with self._threads(rows):
+            gemm = _product(self._act(rows), self.wgt)
+            return self._epilogue(gemm, self.lora_act_in[rows] @ self.lora_up.T)
 
     def expected(self, rows: slice, out_dtype: str, split_k: int) -> tuple[torch.Tensor, torch.Tensor]:
         """(reference, tolerance) of ``rows``."""
-        act, lora_act = self._act(rows), self.lora_act_in[rows]
-        gemm, gemm_peak = _product_and_peak(act, self.wgt, MMA_K)
-        lora, lora_peak = _product_and_peak(lora_act, self.lora_up, LORA_MMA_K)
-        reference = self._epilogue(gemm, lora)
-        peak = gemm_peak * self.gemm_scale.abs() + lora_peak * self.lora_scale.abs()
-        total = _fp32_product(act.abs(), self._wgt_magnitude) * self.gemm_scale.abs()
-        total += _fp32_product(lora_act.abs(), self.lora_up.abs()) * self.lora_scale.abs()
-        error = self._accumulation_error(peak, total, split_k)
-        error += FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
-        if self.lora_dtype is not None:
-            error += self._folding_error(gemm, lora_act)
-        info = torch.finfo(TORCH_DTYPES[out_dtype])
-        ulp = output_ulp(reference, TORCH_DTYPES[out_dtype])
-        return reference, error.mul_(SECOND_ORDER * (1 + info.eps / 2)).add_(ulp)
+        with self._threads(rows):
+            act, lora_act = self._act(rows), self.lora_act_in[rows]
+            gemm, gemm_peak = _product_and_peak(act, self.wgt, MMA_K)
+            lora, lora_peak = _product_and_peak(lora_act, self.lora_up, LORA_MMA_K)
+            reference = self._epilogue(gemm, lora)
+            peak = gemm_peak * self.gemm_scale.abs() + lora_peak * self.lora_scale.abs()
+            total = _fp32_product(act.abs(), self._wgt_magnitude) * self.gemm_scale.abs()
+            total += _fp32_product(lora_act.abs(), self.lora_up.abs()) * self.lora_scale.abs()
+            error = self._accumulation_error(peak, total, split_k)
+            error += FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
+            if self.lora_dtype is not None:
+                error += self._folding_error(gemm, lora_act)
+            half = TORCH_DTYPES[out_dtype]
+            error *= SECOND_ORDER * (1 + torch.finfo(half).eps / 2)
+            return reference, error.add_(output_ulp(reference, half))
 
     def _accumulation_error(self, peak: torch.Tensor, total: torch.Tensor, split_k: int) -> torch.Tensor:
         """fp32 accumulation: ``peak`` bounds the partial sums between instructions, ``total`` sums all |products|."""
@@ -338,6 +257,9 @@ class _Contract:
         each = relative * self.lora_up.abs() + absolute * self.gemm_scale.abs().unsqueeze(1)
         # 2 % for what the folding does to the other terms of the bound, which is second order
         return (lora_act.abs() @ each.T + FP32_ROUNDOFF * (gemm * self.gemm_scale).abs()) * 1.02
+
+    def _threads(self, rows: slice) -> contextlib.AbstractContextManager[None]:
+        return _threads_for((rows.stop - rows.start) * self.wgt.numel())
 
     @functools.cached_property
     def _wgt_magnitude(self) -> torch.Tensor:
@@ -388,9 +310,8 @@ def _row_major(codes: torch.Tensor, blocked: torch.Tensor, name: str) -> NVFP4Te
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """float64 ``a @ b.T``, converting panels of K so that ``b`` need not be held in float64."""
     out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64)
-    with _threads_for(out.numel() * 1024):
-        for panel in _panels(a.shape[1], 1024):
-            out.addmm_(a[:, panel].double(), b[:, panel].double().T)
+    for panel in _panels(a.shape[1], 1024):
+        out.addmm_(a[:, panel].double(), b[:, panel].double().T)
     return out
 
 
@@ -399,23 +320,10 @@ def _product_and_peak(a: torch.Tensor, b: torch.Tensor, mma_k: int) -> tuple[tor
     out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64)
     peak = torch.zeros_like(out)
     scratch = torch.empty_like(out)
-    with _threads_for(out.numel() * mma_k):
-        for panel in _panels(a.shape[1], mma_k):
-            out.addmm_(a[:, panel].double(), b[:, panel].double().T)
-            torch.maximum(peak, torch.abs(out, out=scratch), out=peak)
+    for panel in _panels(a.shape[1], mma_k):
+        out.addmm_(a[:, panel].double(), b[:, panel].double().T)
+        torch.maximum(peak, torch.abs(out, out=scratch), out=peak)
     return out, peak
-
-
-@contextlib.contextmanager
-def _threads_for(products: int) -> Iterator[None]:
-    """One thread for small matrix products: on a busy machine two wait for each other for milliseconds each time."""
-    before = torch.get_num_threads()
-    if products < 1 << 24:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _fp32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

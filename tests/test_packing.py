@@ -88,6 +88,11 @@ def test_without_lora_and_bias() -> None:
     assert pack(lora_up=None, lora_dtype="bf16").lora_dtype == "bf16"
 
 
+def test_an_fp32_bias_is_kept_exactly() -> None:
+    bias = torch.linspace(-1e5, 1e5, N)
+    assert torch.equal(pack(bias=bias).bias, bias)
+
+
 def with_row(tensor: torch.Tensor, row: int, value: float) -> torch.Tensor:
     changed = tensor.clone()
     changed[row] = value

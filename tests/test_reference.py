@@ -9,14 +9,12 @@ import pytest
 import torch
 
 from kernel_space.errors import InputError
+from kernel_space.inputs import TORCH_DTYPES, PackedInputs, PublicInputs
 from kernel_space.nvfp4 import block_scales, dequantize_nvfp4, quantize_nvfp4
 from kernel_space.operands import Operands, make_operands
 from kernel_space.packing import pack_svdquant_weights
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import (
-    TORCH_DTYPES,
-    PackedInputs,
-    PublicInputs,
     check_output,
     check_packed,
     output_ulp,
@@ -135,6 +133,18 @@ def test_row_chunks_and_slices_change_nothing(chunk_rows: int) -> None:
     torch.testing.assert_close(part, tolerance[some], rtol=1e-5, atol=0)
 
 
+def test_the_number_of_torch_threads_is_left_alone() -> None:
+    inputs = operands("3,64,8,16")
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        packed_reference(inputs)
+        packed_tolerance(inputs, "fp16")
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 # --- the tolerance
 
 
@@ -220,7 +230,7 @@ def all_equal_operands(k: int, code_byte: int, scale_byte: int) -> PackedInputs:
     return PackedInputs(
         act=codes,
         ascales=block_scales(scales),
-        wgt=codes,
+        wgt=codes.clone(),
         wscales=block_scales(scales),
         lora_act_in=torch.zeros(8, 0, dtype=torch.float16),
         lora_up=torch.zeros(8, 0, dtype=torch.float16),
@@ -266,6 +276,26 @@ def test_the_tolerance_by_hand() -> None:
     assert packed_tolerance(inputs, "fp16")[3, 5].item() == pytest.approx(expected, rel=1e-9)
     two_splits = expected + u * (65 * 64 + 2 * 64) * 0.5  # partial sums may start anywhere; one rounding more
     assert packed_tolerance(inputs, "fp16", split_k=2)[3, 5].item() == pytest.approx(two_splits, rel=1e-4)
+
+
+def test_partial_sums_that_cancel_widen_the_tolerance() -> None:
+    """K = 192: 64 products of 1, 64 of -1, 64 of 0. The result is 0, the partial sum after one instruction 64."""
+    inputs = all_equal_operands(192, 0x22, 0x38)
+    inputs.act[:, 32:64] = 0xAA  # -1
+    inputs.act[:, 64:] = 0x00
+    assert packed_reference(inputs).unique().tolist() == [0.0]
+    bound = 2.0**-23 * (3 * 65 * 64 + 65 * 128) * 2.0**-12  # wcscale is 2^-12
+    assert packed_tolerance(inputs, "fp16")[0, 0].item() == pytest.approx(2.0**-24 + bound, rel=1e-3)
+
+
+def test_lora_counts_in_the_tolerance_by_hand() -> None:
+    """K = 64 and R = 32: 65 + 2 * 17 roundings; partial sums up to 64 + 32; magnitudes sum to 96."""
+    bare = all_equal_operands(64, 0x22, 0x38)
+    lora = torch.ones(8, 32, dtype=torch.float16)
+    inputs = dataclasses.replace(bare, lora_act_in=lora, lora_up=-lora, wcscale=torch.ones(8))
+    bound = 2.0**-23 * (99 * 96 + 65 * 96) + 2.0**-24 * (32 + 32)
+    assert packed_reference(inputs).unique().tolist() == [32.0]
+    assert packed_tolerance(inputs, "fp16")[0, 0].item() == pytest.approx(2.0**-5 + bound, rel=1e-4)
 
 
 @pytest.mark.parametrize("out_dtype", ["fp16", "bf16"])
