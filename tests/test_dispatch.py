@@ -454,7 +454,7 @@ def test_make_row() -> None:
         versions={"torch": "2.13"},
     )
     assert made.key == KEY
-    assert (made.time_us, made.low_us, made.high_us, made.noise_us) == (20.0, 19.0, 22.0, None)
+    assert (made.time_us, made.low_us, made.high_us) == (20.0, 19.0, 22.0)
     assert made.evidence == {"mma": 6.66667, "bound": "tensor", "versions": {"torch": "2.13"}}
     assert made.cubin_sha256 == "ff"
     assert made.runner_up is not None
@@ -462,6 +462,18 @@ def test_make_row() -> None:
     assert made.runner_up.margin == pytest.approx(0.05)
     assert stale_reason(made, CURRENT) == ""
     assert Row.from_record(made.to_record()) == made
+
+
+def test_a_formula_has_no_noise_but_what_it_states() -> None:
+    def noise(kind: Kind, **evidence: float) -> float | None:
+        return make_row(
+            trial(3, 20.0, CONFIG_A, kind=kind, evidence=evidence), model="", protocol=""
+        ).noise_us
+
+    assert noise(Kind.MODELLED) == 0.0
+    assert noise(Kind.MODELLED, noise_us=0.5) == 0.5
+    assert noise(Kind.SIMULATED) is None
+    assert noise(Kind.MEASURED) is None
 
 
 def test_make_row_states_the_noise_once() -> None:

@@ -166,17 +166,19 @@ def make_row(
     object: ObjectRef | None = None,
     versions: Mapping[str, str] | None = None,
 ) -> Row:
-    """The row of a tune's winner; its build record and evidence hold the rest, ``noise_us`` if it is stated.
+    """The row of a tune's winner; its build record and evidence hold the rest.
 
-    ``model``: hash of the model or simulator that timed it, empty if measured. ``protocol``: how it was
-    timed, in words. ``versions``: torch, driver and the like, as far as known. Raises ``ValueError`` for a
-    trial without a time.
+    ``noise_us`` is what the evidence states. A modelled time has none unless stated: the formula gives the same number
+    every time, and what may be wrong with it is wrong for its rivals too, so the interval must not keep a config in
+    the table that the same model calls slower. ``model``: hash of the model or simulator that timed it, empty if
+    measured. ``protocol``: how it was timed, in words. ``versions``: torch, driver and the like, as far as known.
+    Raises ``ValueError`` for a trial without a time.
     """
     timing = trial.timing
     if timing is None:
         raise ValueError(f"trial {trial.number} has no time, so it cannot be a row")
     evidence = {name: _short(value) for name, value in timing.evidence.items() if name != "noise_us"}
-    noise_us = timing.evidence.get("noise_us")
+    noise_us = timing.evidence.get("noise_us", 0.0 if timing.kind is Kind.MODELLED else None)
     return Row(
         key=DispatchKey.of(trial.gemm_problem, trial.arch),
         config=trial.resolved,

@@ -1,0 +1,149 @@
+"""Write what a sweep found: ``report.md``, ``report.html``, ``trials.csv`` and ``trials.parquet`` in one folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tuner.outcome import Trial
+from tuner.report_data import Section, Sweep, knobs_of
+from tuner.report_html import render_html
+from tuner.report_markdown import render_markdown
+from tuner.store import atomic_write, make_folder
+
+__all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_report"]
+
+DEFAULT_DTYPES = ("fp16", "fp16")
+MAX_REASON = 160  # characters of a reason in trials.csv; trials.parquet holds it whole
+JSON_COLUMNS = ("evidence", "build")
+# Without effect on what a reader of the CSV wants to know: the hash of every cubin is in trials.parquet.
+PARQUET_ONLY = frozenset({"cubin_sha256", "source_hash", "dsl_version", "variant"})
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportFiles:
+    markdown: Path
+    html: Path
+    csv: Path
+    parquet: Path
+
+
+def report_folder(results: Path, device: str, problem: GemmProblem) -> Path:
+    """``results/b200/4352x3840x3072x128``; dtypes other than fp16 are added: ``...-bf16-fp16`` (LoRA, output)."""
+    dtypes = (problem.lora_dtype, problem.out_dtype)
+    suffix = "" if dtypes == DEFAULT_DTYPES else "-" + "-".join(dtypes)
+    return results / device / (str(problem).replace(",", "x") + suffix)
+
+
+def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
+    """Write the four files, each atomically. Raises ``InputError`` for a bad folder, ``StoreError`` for a full disk."""
+    make_folder(folder)
+    files = ReportFiles(
+        folder / "report.md", folder / "report.html", folder / "trials.csv", folder / "trials.parquet"
+    )
+    atomic_write(files.csv, trials_csv(sweep.evaluated))
+    atomic_write(files.parquet, trials_parquet(sweep.trials))
+    atomic_write(files.markdown, render_markdown(sweep))
+    atomic_write(files.html, render_html(sweep))
+    return files
+
+
+def trials_csv(trials: Sequence[Trial]) -> str:
+    """One line per trial for people and spreadsheets: one column per knob (resolved; as asked if illegal) and per
+    scalar of build and evidence, five significant digits, reasons cut at 160 characters."""
+    import pandas
+
+    columns: dict[str, None] = {}
+    for group in (_what, _knobs, _build, _evidence, _how):
+        columns |= dict.fromkeys(name for trial in trials for name in group(trial))
+    rows = [_what(one) | _knobs(one) | _build(one) | _evidence(one) | _how(one) for one in trials]
+    return pandas.DataFrame(rows, columns=list(columns)).to_csv(index=False, float_format="%.5g")
+
+
+def _what(trial: Trial) -> dict[str, Any]:
+    return {
+        "number": trial.number,
+        "status": trial.status.value,
+        "kind": trial.kind and trial.kind.value,
+        "us": trial.us,
+        "low_us": trial.low_us,
+        "high_us": trial.high_us,
+        "origin": trial.origin.value,
+    }
+
+
+def _knobs(trial: Trial) -> dict[str, str]:
+    return knobs_of(trial.resolved or trial.config)
+
+
+def _build(trial: Trial) -> dict[str, Any]:
+    return {name: value for name, value in trial.build.items() if name not in PARQUET_ONLY}
+
+
+def _evidence(trial: Trial) -> dict[str, Any]:
+    return {f"evidence.{name}": value for name, value in trial.evidence.items()}
+
+
+def _how(trial: Trial) -> dict[str, Any]:
+    return {
+        "compile_seconds": trial.compile_seconds,
+        "validation": trial.validation[:MAX_REASON],
+        "reason": trial.reason[:MAX_REASON],
+    }
+
+
+def trials_parquet(trials: Sequence[Trial]) -> bytes:
+    """Every field of every trial (zstd), ``evidence`` and ``build`` as JSON text with six significant digits;
+    ``read_trials`` gives the trials back."""
+    import pyarrow
+    import pyarrow.parquet
+
+    types = {"str": pyarrow.string(), "int": pyarrow.int64(), "float": pyarrow.float64()}
+    fields = [
+        (field.name, types.get(_base(field.type), pyarrow.string())) for field in dataclasses.fields(Trial)
+    ]
+    table = pyarrow.Table.from_pylist([_record(trial) for trial in trials], schema=pyarrow.schema(fields))
+    buffer = io.BytesIO()
+    # Column statistics would be a third of so small a file.
+    pyarrow.parquet.write_table(
+        table, buffer, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
+    )
+    return buffer.getvalue()
+
+
+def _base(annotation: Any) -> str:
+    """``float | None`` -> ``float``; annotations are text here."""
+    return str(annotation).split(" ")[0]
+
+
+def _record(trial: Trial) -> dict[str, Any]:
+    record = trial.to_record()
+    return record | {name: json.dumps(_rounded(record[name])) for name in JSON_COLUMNS}
+
+
+def _rounded(scalars: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in scalars.items()
+    }
+
+
+def read_trials(path: Path) -> list[Trial]:
+    """The trials of a ``trials.parquet``. Raises ``InputError`` when it is not one."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    except (OSError, pyarrow.ArrowException) as error:
+        raise InputError(f"cannot read trials from {path}: {error}") from None
+    return [Trial.from_record(_from_row(row)) for row in rows]
+
+
+def _from_row(row: dict[str, Any]) -> dict[str, Any]:
+    return row | {name: json.loads(row.get(name) or "{}") for name in JSON_COLUMNS}
