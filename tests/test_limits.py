@@ -26,14 +26,24 @@ FILE_LINES_MOST = 500
 FUNCTION_LINES = 50
 MEDIAN_FUNCTION_LINES = 12
 
-# One warp role, one instruction table or one list of rules is read as a whole: splitting it would hide its order.
-LONG_FILES: dict[str, str] = {}
-LONG_FUNCTIONS: dict[str, str] = {}
+# A warp role, or the kernel that starts the roles, is one traced sequence of barriers and copies: cut in pieces, its
+# order would have to be gathered from several places.
+_KERNEL = "kernel_space/kernels/svdquant_gemm_sm100a.py"
+_ROLE = "one warp role"
+LONG_FILES = {_KERNEL: "the kernel: host side, launch, TMA warp and MMA warp, which walk the same sequence"}
+LONG_FUNCTIONS = {
+    f"{_KERNEL}:SvdquantGemmSm100a.__call__": "TMA descriptors and launch",
+    f"{_KERNEL}:SvdquantGemmSm100a.kernel": "allocations and barriers",
+    f"{_KERNEL}:SvdquantGemmSm100a.tma_warp": _ROLE,
+    f"{_KERNEL}:SvdquantGemmSm100a.mma_warp": _ROLE,
+    "kernel_space/kernels/epilogue_sm100a.py:EpilogueSm100a.epilogue_warps": _ROLE,
+}
 
 KERNELS = ROOT / "kernel_space" / "kernels"
-READS_ENVIRONMENT = {
+TOUCHES_ENVIRONMENT = {
     "kernel_space/build_cache.py": "where the cache lies",
     "kernel_space/dsl_env.py": "sets what the DSL reads at import",
+    "tuner/compile_worker.py": "sets what the DSL reads at import, and hides GPUs from it",
 }
 
 
@@ -155,7 +165,7 @@ def test_environment_is_read_in_one_place_each() -> None:
     found = {
         f"{relative(path)}:{node.lineno}"
         for path in SOURCES
-        if relative(path) not in READS_ENVIRONMENT and relative(path) != "tune.py"
+        if relative(path) not in TOUCHES_ENVIRONMENT and relative(path) != "tune.py"
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb", "putenv")
     }
@@ -172,7 +182,9 @@ def test_files_are_short() -> None:
     assert most <= max(1, len(lengths) // 10), (
         f"more than one file in ten is over {FILE_LINES} lines: {too_long}"
     )
-    assert all(lengths.get(name, 0) > FILE_LINES for name in LONG_FILES), "an exemption is no longer needed"
+    assert all(lengths.get(name, 0) > FILE_LINES for name in LONG_FILES), (
+        "an exemption is not needed any more"
+    )
 
 
 def test_functions_are_short() -> None:
@@ -189,7 +201,7 @@ def test_functions_are_short() -> None:
     assert not too_long
     assert statistics.median(lengths.values()) <= MEDIAN_FUNCTION_LINES
     assert all(lengths.get(name, 0) > FUNCTION_LINES for name in LONG_FUNCTIONS), (
-        "an exemption is no longer needed"
+        "an exemption is not needed any more"
     )
 
 
