@@ -1,0 +1,6 @@
+"""Windows of the generic address space that hold kernel parameters and shared memory."""
+
+from __future__ import annotations
+
+PARAM_WINDOW = 0x2000_0000_0000_0000
+SHARED_WINDOW = 0x1000_0000_0000_0000

@@ -1,0 +1,214 @@
+"""Floating-point arithmetic on register bits: f16, bf16, f32 and f64, round to nearest even.
+
+Values are integers or arrays of bits as in ``lanes``; a uniform value is computed as an array of one element.
+Sums, products, quotients, square roots and fma are correctly rounded; the ``.approx`` functions are computed in
+float64 and rounded once, which lies inside the error that the ISA allows them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kernel_space.sim.lanes import UNSIGNED, Array, Value, lane_mask, ndarray
+
+FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+
+
+def decode(value: Value, kind: str) -> Array:
+    """Bits -> numbers; bf16 comes as float32. A uniform value gives one element."""
+    width = BITS[kind]
+    bits = value if type(value) is ndarray else np.array([value], UNSIGNED[width])
+    if kind == "bf16":
+        return (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.view(FLOATS[kind])
+
+
+def encode(numbers: Array, kind: str) -> Value:
+    """Numbers (of any float type) -> bits of ``kind``, rounded to nearest even once."""
+    if kind == "bf16":
+        bits: Array = round_to_bf16(numbers)
+    else:
+        with np.errstate(over="ignore", under="ignore"):
+            bits = numbers.astype(FLOATS[kind], copy=False).view(UNSIGNED[BITS[kind]])
+    return bits if bits.size != 1 else int(bits[0])
+
+
+def round_to_bf16(numbers: Array) -> Array:
+    """float32 or float64 -> bf16 bits, to nearest even."""
+    if numbers.dtype == np.float64:
+        numbers = round_to_odd_f32(numbers)
+    bits = np.ascontiguousarray(numbers, dtype=np.float32).view(np.uint32)
+    rounded = (bits + (0x7FFF + (bits >> 16 & 1))) >> 16
+    return np.where(np.isnan(numbers), np.uint32(0x7FFF), rounded).astype(np.uint16)
+
+
+def round_to_odd_f32(numbers: Array) -> Array:
+    """float64 -> float32 by truncation with a sticky last bit: a later rounding to fewer bits is then exact."""
+    with np.errstate(over="ignore", under="ignore"):
+        near = numbers.astype(np.float32)
+    back = near.astype(np.float64)
+    bits = near.view(np.int32).copy()
+    too_far = np.abs(back) > np.abs(numbers)
+    bits[too_far] -= 1
+    inexact = (back != numbers) & np.isfinite(numbers)
+    bits[inexact] |= 1
+    return bits.view(np.float32)
+
+
+def flush(numbers: Array) -> Array:
+    """``.ftz``: subnormal float32 become zeros of their sign."""
+    tiny = np.abs(numbers) < np.float32(2.0**-126)
+    return np.where(tiny, np.copysign(np.float32(0), numbers), numbers) if tiny.any() else numbers
+
+
+def binary(function: Callable[[Array, Array], Array], a: Value, b: Value, kind: str, ftz: bool = False) -> Value:
+    """A two-operand operation; for 16-bit kinds it is computed in float32, which rounds right for ``+ - *``."""
+    x, y = decode(a, kind), decode(b, kind)
+    if ftz:
+        x, y = flush(x), flush(y)
+    if kind == "f16":
+        x, y = x.astype(np.float32), y.astype(np.float32)
+    with np.errstate(all="ignore"):
+        result = function(x, y)
+    return encode(flush(result) if ftz else result, kind)
+
+
+def unary(function: Callable[[Array], Array], a: Value, kind: str, ftz: bool = False) -> Value:
+    """A one-operand function computed in float64 and rounded to ``kind``."""
+    x = decode(a, kind)
+    if ftz:
+        x = flush(x)
+    with np.errstate(all="ignore"):
+        result = function(x.astype(np.float64))
+    return encode(flush(result.astype(np.float32)) if ftz else result, kind)
+
+
+def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
+    """``a * b + c`` with one rounding."""
+    x, y, z = decode(a, kind), decode(b, kind), decode(c, kind)
+    if kind == "f64":
+        return _fma_f64(x, y, z)
+    if ftz:
+        x, y, z = flush(x), flush(y), flush(z)
+    with np.errstate(all="ignore"):
+        product = x.astype(np.float64) * y
+        total = product + z
+    if kind != "f32" or (total.view(np.uint64) & 0x1FFFFFFF == 0x10000000).any():
+        total = _sticky(product, z.astype(np.float64), total)
+    if kind == "f16":
+        return _encode_f16(total)
+    return encode(flush(total.astype(np.float32)) if ftz else total, kind)
+
+
+def _encode_f16(total: Array) -> Value:
+    return encode(total, "f16")
+
+
+def _sticky(product: Array, addend: Array, total: Array) -> Array:
+    """Round-to-odd of ``product + addend``: a float64 that rounds to fewer bits as the exact sum does."""
+    with np.errstate(all="ignore"):
+        part = total - product
+        error = (product - (total - part)) + (addend - part)
+    bits = total.view(np.int64).copy()
+    inexact = np.isfinite(total) & (error != 0)
+    even = inexact & (bits & 1 == 0)
+    away = (error > 0) == (total > 0)
+    bits[even & away] += 1
+    bits[even & ~away] -= 1
+    return bits.view(np.float64)
+
+
+def _fma_f64(x: Array, y: Array, z: Array) -> Value:
+    from fractions import Fraction
+
+    def one(a: float, b: float, c: float) -> float:
+        if not all(np.isfinite([a, b, c])):
+            return a * b + c
+        exact = Fraction(a) * Fraction(b) + Fraction(c)
+        return float(exact) if exact else a * b + c
+
+    size = max(x.size, y.size, z.size)
+    rows = [np.broadcast_to(v, size).tolist() for v in (x, y, z)]
+    return encode(np.array([one(*row) for row in zip(*rows, strict=True)]), "f64")
+
+
+def minimum(a: Array, b: Array) -> Array:
+    """The number when one is NaN; -0 counts as less than +0."""
+    result = np.fmin(a, b)
+    zeros = (a == 0) & (b == 0)
+    return np.where(zeros & (np.signbit(a) | np.signbit(b)), np.copysign(a * 0, -1), result)
+
+
+def maximum(a: Array, b: Array) -> Array:
+    return -minimum(-a, -b)
+
+
+def minimum_nan(a: Array, b: Array) -> Array:
+    return np.where(np.isnan(a) | np.isnan(b), np.nan, minimum(a, b)).astype(a.dtype)
+
+
+def maximum_nan(a: Array, b: Array) -> Array:
+    return np.where(np.isnan(a) | np.isnan(b), np.nan, maximum(a, b)).astype(a.dtype)
+
+
+_ORDERED: dict[str, Callable[[Array, Array], Array]] = {
+    "eq": np.equal,
+    "ne": lambda a, b: (a != b) & ~(np.isnan(a) | np.isnan(b)),
+    "lt": np.less,
+    "le": np.less_equal,
+    "gt": np.greater,
+    "ge": np.greater_equal,
+    "num": lambda a, b: ~(np.isnan(a) | np.isnan(b)),
+    "nan": lambda a, b: np.isnan(a) | np.isnan(b),
+}
+COMPARISONS = frozenset({*_ORDERED, "equ", "neu", "ltu", "leu", "gtu", "geu"})
+
+
+def compare(a: Value, b: Value, how: str, kind: str) -> int:
+    """Lane mask of the comparison; the forms ending in u are true for NaN."""
+    x, y = decode(a, kind), decode(b, kind)
+    if how in _ORDERED:
+        flags = _ORDERED[how](x, y)
+    else:
+        flags = _ORDERED[how[:-1]](x, y) | np.isnan(x) | np.isnan(y)
+    return lane_mask(flags if flags.size != 1 else bool(flags[0]))
+
+
+def halves(a: Value) -> tuple[Value, Value]:
+    """A packed pair of 16-bit values -> (low, high)."""
+    if type(a) is ndarray:
+        return (a & 0xFFFF).astype(np.uint16), (a >> 16).astype(np.uint16)
+    return a & 0xFFFF, a >> 16
+
+
+def join(low: Value, high: Value) -> Value:
+    """(low, high) 16-bit values -> packed 32 bits."""
+    if type(low) is not ndarray and type(high) is not ndarray:
+        return low | high << 16
+    low32 = low.astype(np.uint32) if type(low) is ndarray else low
+    high32 = high.astype(np.uint32) if type(high) is ndarray else high
+    return low32 | high32 << 16
+
+
+def packed(function: Callable[..., Value], *args: Value) -> Value:
+    """A 16-bit operation on both halves of packed operands."""
+    pairs = [halves(arg) for arg in args]
+    return join(function(*(low for low, _ in pairs)), function(*(high for _, high in pairs)))
+
+
+def cvt_f16x2(high: Value, low: Value) -> Value:
+    """``cvt.rn.f16x2.f32 d, a, b``: a goes to the upper half."""
+    if type(high) is ndarray and type(low) is ndarray:
+        both = np.empty((32, 2), np.float16)
+        with np.errstate(over="ignore"):
+            both[:, 0] = low.view(np.float32)
+            both[:, 1] = high.view(np.float32)
+        return both.view(np.uint32).reshape(32)
+    return join(encode(decode(low, "f32"), "f16"), encode(decode(high, "f32"), "f16"))
+
+
+def cvt_bf16x2(high: Value, low: Value) -> Value:
+    return join(encode(decode(low, "f32"), "bf16"), encode(decode(high, "f32"), "bf16"))

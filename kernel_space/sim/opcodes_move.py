@@ -1,0 +1,144 @@
+"""Moves, shuffles, votes and elections. PTX ISA 9.7.9 "mov", "shfl.sync", 9.7.13 "elect.sync", "vote", "redux"."""
+
+from __future__ import annotations
+
+from kernel_space.sim.lanes import FULL
+from kernel_space.sim.opcodes import INTEGER_TYPES, Modifiers, opcode
+from kernel_space.sim.opcodes_float import FLOAT_TYPES, split
+from kernel_space.sim.operands import Imm, Operand, Pair, Reg, Symbol, Vec
+from kernel_space.sim.parse import Instr
+from kernel_space.sim.writer import Writer
+
+
+@opcode("mov")
+def mov(c: Writer, i: Instr, m: Modifiers) -> None:
+    if m.take("pred"):
+        return c.write(i.operands[0], c.predicate(i.operands[1]))
+    kind = m.need(*INTEGER_TYPES, *FLOAT_TYPES, "b128")
+    target, source = i.operands
+    width = 128 if kind == "b128" else INTEGER_TYPES[kind][0] if kind in INTEGER_TYPES else FLOAT_TYPES[kind]
+    if isinstance(target, Vec):
+        return _unpack(c, target, source, width)
+    if isinstance(source, Vec) and width == 64 and len(source.items) == 2:
+        return _pack(c, target, source)
+    pair = c.pair_of(source)
+    if pair is not None and isinstance(target, Reg):
+        return c.write_pair(target, *pair, c.varies(source))
+    c.write(target, c.read(source, width))
+
+
+def _pack(c: Writer, target: Operand, source: Vec) -> None:
+    assert isinstance(target, Reg)
+    texts = []
+    for item in source.items:
+        if isinstance(item, Reg):
+            texts.append(c.read(item))
+        else:
+            local = c.temporary()
+            c.emit(f"{local} = {c.read(item)}")
+            texts.append(local)
+    c.write_pair(target, texts[0], texts[1], c.varies(source))
+
+
+def _unpack(c: Writer, target: Vec, source: Operand, width: int) -> None:
+    items = target.items
+    if width == 64 and len(items) == 2:
+        texts = list(split(c, source))
+        if all(isinstance(item, Reg) for item in items):
+            names = [c.temporary(), c.temporary()]
+            for name, text in zip(names, texts, strict=True):
+                c.emit(f"{name} = {text}")
+            texts = names
+    else:
+        part = width // len(items)
+        text = c.read(source, width)
+        texts = [f"bits_at({text}, {part * n}, {part})" for n in range(len(items))]
+    for item, text in zip(items, texts, strict=True):
+        c.write(item, text)
+
+
+@opcode("shfl.sync")
+def shfl(c: Writer, i: Instr, m: Modifiers) -> None:
+    how = m.need("up", "down", "bfly", "idx")
+    m.need("b32")
+    value, lane, clamp = (c.read(operand) for operand in i.operands[1:4])
+    target = i.operands[0]
+    if how == "idx" and not c.varies(i.operands[1]) and not isinstance(target, Pair):
+        return c.write(target, value)
+    if how == "idx" and isinstance(i.operands[2], Imm) and i.operands[3] == Imm(31) and not isinstance(target, Pair):
+        return c.write(target, f"lane_value({value}, {lane})")
+    name = c.temporary()
+    c.emit(f"{name} = shuffle({value}, {lane}, {clamp}, {how!r}, {c.mask})")
+    if isinstance(target, Pair):
+        c.write(target.first, f"{name}[0]")
+        c.write(target.second, f"{name}[1]")
+    else:
+        c.write(target, f"{name}[0]")
+
+
+@opcode("elect.sync")
+def elect(c: Writer, i: Instr, m: Modifiers) -> None:
+    """The leader is the lowest lane of the member mask (measured on Hopper)."""
+    target = i.operands[0]
+    assert isinstance(target, Pair)
+    members = c.read(i.operands[1])
+    if members == str(FULL) and c.converged:
+        leader, mask = "0", "1"
+    else:
+        name = c.temporary()
+        c.emit(f"{name} = {members} & {c.mask}")
+        leader, mask = f"({name} & -{name}).bit_length() - 1", f"{name} & -{name}"
+    if not (isinstance(target.first, Symbol) or _unused(c, target.first)):
+        c.write(target.first, leader)
+    c.write(target.second, mask)
+
+
+def _unused(c: Writer, register: Operand) -> bool:
+    """The leader's lane is asked for in every elect and used by almost none."""
+    return isinstance(register, Reg) and not c.graph.used >> register.slot & 1
+
+
+@opcode("vote.sync")
+def vote(c: Writer, i: Instr, m: Modifiers) -> None:
+    how = m.need("all", "any", "uni", "ballot")
+    m.need("pred", "b32")
+    c.write(i.operands[0], f"vote({c.predicate(i.operands[1])}, {c.mask}, {how!r})")
+
+
+@opcode("activemask")
+def activemask(c: Writer, i: Instr, m: Modifiers) -> None:
+    m.need("b32")
+    c.write(i.operands[0], c.mask)
+
+
+@opcode("match")
+def match(c: Writer, i: Instr, m: Modifiers) -> None:
+    m.need("any")
+    m.need("sync")
+    width, _ = m.integer()
+    c.write(i.operands[0], f"match_any({c.read(i.operands[1], width)}, {c.mask}, {width})")
+
+
+@opcode("redux.sync")
+def redux(c: Writer, i: Instr, m: Modifiers) -> None:
+    how = m.need("add", "min", "max", "and", "or", "xor")
+    kind = m.need("u32", "s32", "b32")
+    c.write(i.operands[0], f"reduce_lanes({c.read(i.operands[1])}, {c.mask}, {how!r}, {kind!r})")
+
+
+@opcode("prefetch", "applypriority", "discard", "prefetchu")
+def prefetch(c: Writer, i: Instr, m: Modifiers) -> None:
+    """Cache hints have no effect on the result."""
+    m.rest = []
+
+
+@opcode("nop", "pmevent")
+def nop(c: Writer, i: Instr, m: Modifiers) -> None:
+    m.rest = []
+
+
+@opcode("setmaxnreg")
+def setmaxnreg(c: Writer, i: Instr, m: Modifiers) -> None:
+    """Register files are not modelled."""
+    m.need("inc", "dec")
+    m.ignore("sync", "aligned", "u32")

@@ -1,0 +1,3 @@
+"""placeholder"""
+class Races:
+    def __init__(self, program): raise NotImplementedError

@@ -1,0 +1,152 @@
+"""Public entry: run a compiled CuTe DSL function on the CPU, in the executable model of sm_100a."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from kernel_space.capture import Launch
+from kernel_space.sim.faults import Fault, SimStatus, Unsupported
+from kernel_space.sim.global_memory import GlobalMemory
+from kernel_space.sim.launch import as_capturable, bind, captured, tensor_extent
+from kernel_space.sim.machine import Grid, Machine
+from kernel_space.sim.races import Races
+from kernel_space.sim.report import Finding, budget_finding, deadlock_finding, fault_finding, race_findings
+from kernel_space.sim.schedules import make_schedule
+from kernel_space.sim.translate import Program, translate
+
+DEFAULT_BUDGET = 200_000_000
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimResult:
+    """Outcome of one run.
+
+    ``status``        verdict; ``OK`` says nothing about the numbers, which are in the caller's tensors
+    ``findings``      what was wrong, the most important first; empty when OK
+    ``instructions``  warp-instructions executed
+    ``seconds``       {"capture", "translate", "run"}: host time
+    """
+
+    status: SimStatus
+    findings: tuple[Finding, ...]
+    instructions: int
+    seconds: dict[str, float]
+
+    @property
+    def ok(self) -> bool:
+        return self.status is SimStatus.OK
+
+    def __str__(self) -> str:
+        head = f"{self.status}: {self.instructions} warp-instructions simulated in {self.seconds['run']:.2f} s"
+        return "\n".join([head, *(str(finding) for finding in self.findings)])
+
+
+def run_compiled(
+    compiled: Any,
+    *args: Any,
+    sms: int = 148,
+    schedule: str = "eager",
+    seed: int = 0,
+    check_races: bool = True,
+    ptx: str | None = None,
+    max_instructions: int = DEFAULT_BUDGET,
+    barrier_names: dict[int, str] | None = None,
+    roles: dict[int, str] | None = None,
+    memory: Sequence[Any] = (),
+) -> SimResult:
+    """Call a compiled function as its owner would, with torch CPU tensors or numpy arrays for the pointers.
+
+    ``compiled``       ``CompiledKernel``, ``sim.launch.Exported`` or what ``cute.compile`` returned with ``--keep-ptx``
+    ``args``           one value per argument of the function; a tensor stands for its address and makes its bytes
+                       accessible; tuples are flattened; a last stream argument may be left out
+    ``sms``            SMs of the chip: bounds the clusters that run at the same time; the others wait their turn
+    ``schedule``       one of ``sim.schedules.SCHEDULES``; ``seed`` drives ``random``
+    ``check_races``    happens-before checking of shared, tensor and global memory
+    ``ptx``            run this text instead of the compiled one, with the same launch
+    ``barrier_names``  offset from the start of dynamic shared memory -> name, for reports
+    ``roles``          warp number -> name, for reports
+    ``memory``         further tensors that the kernel may touch through pointers it finds in memory
+
+    What the program does wrong is in the result. Raises ``InputError`` for arguments that do not fit.
+    """
+    started = time.perf_counter()
+    capturable = as_capturable(compiled)
+    values, regions = bind(capturable, args)
+    for number, item in enumerate(memory):
+        extent = tensor_extent(item)
+        if extent is not None:
+            regions.add(*extent, f"memory[{number}]")
+    launches = captured(capturable, values)
+    seconds = {"capture": time.perf_counter() - started, "translate": 0.0, "run": 0.0}
+    instructions = 0
+    for launch in launches:
+        result = run_launch(
+            launch, ptx or capturable.ptx, regions, sms=sms, schedule=schedule, seed=seed, check_races=check_races,
+            max_instructions=max_instructions, barrier_names=barrier_names, roles=roles,
+        )  # fmt: skip
+        instructions += result.instructions
+        for part in ("translate", "run"):
+            seconds[part] += result.seconds[part]
+        if not result.ok:
+            break
+    return dataclasses.replace(result, instructions=instructions, seconds=seconds)
+
+
+def run_launch(
+    launch: Launch,
+    ptx: str,
+    regions: GlobalMemory,
+    *,
+    sms: int = 148,
+    schedule: str = "eager",
+    seed: int = 0,
+    check_races: bool = True,
+    max_instructions: int = DEFAULT_BUDGET,
+    barrier_names: dict[int, str] | None = None,
+    roles: dict[int, str] | None = None,
+) -> SimResult:
+    """Run one captured launch on the given memory. See ``run_compiled``."""
+    started = time.perf_counter()
+    grid = Grid(
+        grid=launch.grid, block=launch.block, cluster=launch.cluster, smem_bytes=launch.smem_bytes, params=launch.params
+    )
+    try:
+        program = translate(ptx, launch.kernel_name)
+    except Unsupported as error:
+        return _unsupported(error, started)
+    translated = time.perf_counter()
+    races = Races(program) if check_races else None
+    machine = Machine(
+        program, grid, regions, make_schedule(schedule, seed), sms=sms, races=races, barrier_names=barrier_names,
+        roles=roles, max_instructions=max_instructions,
+    )  # fmt: skip
+    status, findings = _execute(machine, program, races)
+    seconds = {"capture": 0.0, "translate": translated - started, "run": time.perf_counter() - translated}
+    return SimResult(
+        status=status, findings=tuple(findings), instructions=machine.executed, seconds=seconds
+    )
+
+
+def _unsupported(error: Unsupported, started: float) -> SimResult:
+    seconds = {"capture": 0.0, "translate": time.perf_counter() - started, "run": 0.0}
+    finding = Finding(status=SimStatus.UNSUPPORTED, text=str(error))
+    return SimResult(status=SimStatus.UNSUPPORTED, findings=(finding,), instructions=0, seconds=seconds)
+
+
+def _execute(machine: Machine, program: Program, races: Races | None) -> tuple[SimStatus, list[Finding]]:
+    try:
+        status = machine.run()
+    except Unsupported as error:
+        return SimStatus.UNSUPPORTED, [fault_finding(machine, SimStatus.UNSUPPORTED, str(error))]
+    except Fault as error:
+        found = race_findings(races)
+        return error.status, [*found, fault_finding(machine, error.status, error.reason)]
+    found = race_findings(races)
+    if status is SimStatus.DEADLOCK:
+        return status, [deadlock_finding(machine), *found]
+    if status is SimStatus.BUDGET_EXCEEDED:
+        return status, [budget_finding(machine), *found]
+    return (SimStatus.RACE, found) if found else (status, [])

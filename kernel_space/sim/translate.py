@@ -1,0 +1,271 @@
+"""Basic blocks -> Python functions.
+
+One function per entry block, made on first use, runs a superblock: the block, what follows it without a wait or a
+backward branch, and, inlined under a lane mask, the one-block bodies of ``elect.sync``. Two versions exist: for all
+lanes, and for a part of them (``m``), which blends the varying registers. A function returns the next block or one
+of the codes below.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from kernel_space.sim import runtime_names
+from kernel_space.sim.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
+from kernel_space.sim.faults import Unsupported
+from kernel_space.sim.opcodes import find_opcode
+from kernel_space.sim.operands import Reg
+from kernel_space.sim.parse import Instr, Kernel, parse_ptx
+from kernel_space.sim.address_windows import PARAM_WINDOW
+from kernel_space.sim.uniformity import varying_registers
+from kernel_space.sim.writer import Writer
+
+AGAIN = -2  # the first instruction of the block has to wait: run the block again when woken
+LATER = -3  # the warp waits and goes on at ``warp.pc``
+SPLIT = -4  # lanes went different ways: see ``warp.frames``
+MAX_INSTRS = 300
+
+
+BlockFunction = Callable[..., int]
+
+
+class Program:
+    """A translated kernel. ``full[i](warp, registers)`` and ``part[i](warp, registers, mask)`` run block ``i``."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.graph: Graph = build_graph(kernel)
+        self.varying = varying_registers(self.graph)
+        self.layout = SharedLayout(kernel)
+        self.symbols = self._symbols()
+        self.sites: list[Instr] = kernel.instrs
+        self._site_of = {id(instr): number for number, instr in enumerate(kernel.instrs)}
+        count = len(self.graph.blocks)
+        self.predecessors = [0] * count
+        for block in self.graph.blocks:
+            for target in block.successors:
+                if target != EXIT:
+                    self.predecessors[target] += 1
+        self.full: list[BlockFunction] = [self._lazy(index, partial=False) for index in range(count)]
+        self.part: list[BlockFunction] = [self._lazy(index, partial=True) for index in range(count)]
+
+    def _symbols(self) -> dict[str, str]:
+        symbols = {name: f"(w.shared_base + {offset})" for name, offset in self.layout.offsets.items()}
+        offset = 0
+        self.param_offsets: list[int] = []
+        for param in self.kernel.params:
+            offset = -(-offset // param.align) * param.align
+            self.param_offsets.append(offset)
+            symbols[param.name] = str(PARAM_WINDOW + offset)
+            offset += param.size
+        self.param_bytes = offset
+        return symbols
+
+    def _lazy(self, index: int, *, partial: bool) -> BlockFunction:
+        def first_time(*args: Any) -> int:
+            function = self.compile_block(index, partial=partial)
+            (self.part if partial else self.full)[index] = function
+            return function(*args)
+
+        return first_time
+
+    def compile_block(self, index: int, *, partial: bool) -> BlockFunction:
+        text = self.python_text(index, partial=partial)
+        namespace = dict(runtime_names.NAMES)
+        exec(compile(text, f"<ptx block {index}{' part' if partial else ''}>", "exec"), namespace)
+        return namespace["block"]
+
+    def python_text(self, index: int, *, partial: bool) -> str:
+        """The generated source, for people who debug the translator."""
+        writer = Writer(self.graph, self.varying, self.symbols, partial=partial)
+        _Superblock(self, writer, index).write()
+        head = f"def block(w, R{', m' if partial else ''}):"
+        return "\n".join([head, *writer.lines, ""])
+
+    def site(self, instr: Instr) -> int:
+        return self._site_of[id(instr)]
+
+    def check(self) -> None:
+        """Translate every block now. Raises ``Unsupported`` for what the machine does not model."""
+        for index in range(len(self.graph.blocks)):
+            self.python_text(index, partial=False)
+
+
+class SharedLayout:
+    """Offsets of shared variables: static ones from 0x400 on, then the dynamic array, aligned as declared."""
+
+    START = 0x400
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.offsets: dict[str, int] = {}
+        at = self.START
+        shared = [variable for variable in kernel.variables if variable.space == "shared"]
+        for variable in sorted(shared, key=lambda item: item.extern):
+            at = -(-at // variable.align) * variable.align
+            self.offsets[variable.name] = at
+            at += variable.size
+        self.static_end = at
+        self.dynamic = next((self.offsets[item.name] for item in shared if item.extern), at)
+
+
+class _Superblock:
+    def __init__(self, program: Program, writer: Writer, start: int) -> None:
+        self.program, self.graph, self.w, self.start = program, program.graph, writer, start
+        self.instrs = 0
+
+    def write(self) -> None:
+        index: int | None = self.start
+        while index is not None:
+            index = self._block(self.graph.blocks[index])
+
+    def _block(self, block: Block) -> int | None:
+        """Emit one block; the index of the block to go on with, or None when the function has returned."""
+        self.instrs += len(block.instrs)
+        body = block.instrs[:-1] if ends_flow(block.instrs[-1]) else block.instrs
+        for instr in body:
+            self._instr(instr, block)
+            if self.w.lines and self.w.lines[-1].startswith("    return "):
+                return None
+        return self._end(block)
+
+    def _instr(self, instr: Instr, block: Block) -> None:
+        writer = self.w
+        writer.instr, writer.site = instr, self.program.site(instr)
+        writer.counted += 1
+        emitter = find_opcode(instr)
+        if instr.guard is None:
+            emitter(writer, instr, block)
+        else:
+            self._guarded(instr, block, emitter)
+
+    def _guarded(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
+        writer = self.w
+        assert instr.guard is not None
+        if starts_block(instr) and not block.spin and instr.tokens[:2] != ("mbarrier", "try_wait"):
+            raise writer.fail("a guarded operation that may wait is not modelled")
+        writer.touches(instr)
+        guard = writer.predicate(instr.guard)
+        if instr.negated:
+            guard = f"({guard} ^ 4294967295)"
+        if writer.varies(instr.guard):
+            name = writer.temporary()
+            writer.emit(f"{name} = {guard} & {writer.mask}")
+            saved = writer.open_region(name, name)
+        else:
+            saved = writer.open_region(guard, None)
+        emitter(writer, instr, block)
+        writer.close_region(saved, (1 << len(self.graph.kernel.registers)) - 1)
+
+    # -- ends ----------------------------------------------------------------------------------------------------
+    def _end(self, block: Block) -> int | None:
+        writer, last = self.w, block.instrs[-1]
+        if ends_flow(last):
+            writer.counted += 1
+            writer.instr = last
+            if last.tokens[0] == "trap":
+                writer.emit("w.trap()")
+            if last.guard is not None:
+                return self._conditional(block)
+            return self._go(block.taken if block.taken is not None else EXIT, block)
+        return self._go(block.fall if block.fall is not None else EXIT, block)
+
+    def _go(self, target: int, block: Block) -> int | None:
+        if self._continues(target, block):
+            return target
+        self.w.leave(str(target), self.graph.live_out(block))
+        return None
+
+    def _continues(self, target: int, block: Block) -> bool:
+        if target == EXIT or target <= block.index or self.instrs > MAX_INSTRS:
+            return False
+        if self.w.converged is False and self._is_meeting(target):
+            return False
+        following = self.graph.blocks[target]
+        first = following.instrs[0]
+        return not starts_block(first) or (first.tokens[0] == "mbarrier" and not following.spin)
+
+    def _is_meeting(self, target: int) -> bool:
+        """In the partial version lanes may have to wait for others at a post-dominator: the scheduler must see it."""
+        return target in self.program.graph.ipdom
+
+    def _conditional(self, block: Block) -> int | None:
+        last = block.instrs[-1]
+        taken, fall = block.taken, block.fall
+        assert last.guard is not None and taken is not None and fall is not None
+        if self._inlines(fall, taken, block):
+            self._inline(fall, taken, last.guard, want=last.negated)
+            return self._go(taken, block)
+        self.w.depth = 1
+        guard = self.w.predicate(last.guard)
+        if not self.w.varies(last.guard):
+            return self._uniform_branch(block, f"not {guard}" if last.negated else guard, taken, fall)
+        self._varying_branch(block, guard, last.negated, taken, fall)
+        return None
+
+    def _uniform_branch(self, block: Block, condition: str, taken: int, fall: int) -> int | None:
+        writer = self.w
+        writer.emit(f"if {condition}:")
+        writer.depth += 1
+        writer.leave(str(taken), self._live_at(taken))
+        writer.depth -= 1
+        return self._go(fall, block)
+
+    def _live_at(self, target: int) -> int:
+        return self.graph.live_in[target] if target != EXIT else 0
+
+    def _varying_branch(self, block: Block, guard: str, negated: bool, taken: int, fall: int) -> None:
+        writer, meeting = self.w, self.graph.ipdom[block.index]
+        if negated:
+            taken, fall = fall, taken
+        name = writer.temporary()
+        writer.emit(f"{name} = {guard} & {writer.mask}")
+        writer.emit(f"w.executed += {writer.counted}")
+        writer.counted = 0
+        writer.store(self.graph.live_out(block))
+        writer.emit(f"if {name} == {writer.mask}: return {taken}")
+        writer.emit(f"if not {name}: return {fall}")
+        writer.emit(f"return w.split({name}, {taken}, {fall}, {meeting})")
+
+    def _inlines(self, body: int, join: int, block: Block) -> bool:
+        """Is ``body`` a single block that only this branch enters and that goes straight to ``join``?"""
+        if body == EXIT or join == EXIT or body == join or self.program.predecessors[body] != 1:
+            return False
+        candidate = self.graph.blocks[body]
+        if candidate.successors != [join] or len(candidate.instrs) > 60:
+            return False
+        return not any(starts_block(instr) or _waits(instr) for instr in candidate.instrs)
+
+    def _inline(self, body: int, join: int, guard: Reg, *, want: bool) -> None:
+        writer, candidate = self.w, self.graph.blocks[body]
+        live = self.graph.live_in[join]
+        instrs = [instr for instr in candidate.instrs if not ends_flow(instr)]
+        writer.preload(instrs, live)
+        text = writer.predicate(guard)
+        counted = writer.counted
+        if writer.varies(guard):
+            name = writer.temporary()
+            writer.emit(f"{name} = {text} & {writer.mask}" if want else f"{name} = ~{text} & {writer.mask}")
+            saved = writer.open_region(name, name)
+        else:
+            saved = writer.open_region(text if want else f"not {text}", None)
+        writer.counted = 0
+        for instr in instrs:
+            self._instr(instr, candidate)
+        writer.emit(f"w.executed += {writer.counted}")
+        writer.close_region(saved, live)
+        writer.counted = counted
+
+
+def _waits(instr: Instr) -> bool:
+    return instr.tokens[0] in ("bar", "barrier", "nanosleep")
+
+
+@functools.lru_cache(maxsize=64)
+def translate(ptx: str, kernel_name: str | None = None) -> Program:
+    """The translated kernel of a PTX module; kept, so that further launches cost nothing."""
+    return Program(parse_ptx(ptx, kernel_name))
+
+
+__all__ = ["AGAIN", "EXIT", "LATER", "SPLIT", "Program", "Unsupported", "translate"]
