@@ -126,7 +126,7 @@ def parse_knob(name: str, value: Any) -> Any:
     text = print_knob(tuple(value) if isinstance(value, list) else value)
     if name in _PAIRS:
         parts = text.split("x")
-        if len(parts) != 2 or not all(part.isdigit() for part in parts):
+        if len(parts) != 2 or not all(_is_number(part) for part in parts):
             raise InputError(f"{name} must be MxN such as 256x128, got {text!r}")
         return (int(parts[0]), int(parts[1]))
     if name in _FLAGS:
@@ -139,11 +139,16 @@ def parse_knob(name: str, value: Any) -> Any:
         return text
     if (name in _STAGES and text == AUTO) or (name == "lora_tile_k" and text == ALL):
         return text
-    if not text.isdigit():
+    if not _is_number(text):
         word = AUTO if name in _STAGES else ALL if name == "lora_tile_k" else None
         hint = f" or {word}" if word else ""
         raise InputError(f"{name} must be a whole number{hint}, got {text!r}")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """Decimal digits that ``int`` takes; ``isdigit`` alone also accepts superscripts."""
+    return text.isascii() and text.isdigit()
 
 
 def _split_fields(text: str) -> dict[str, str]:
