@@ -43,45 +43,48 @@ class Count:
     rejected: dict[str, int]
 
 
-class _Unread(Exception):
-    """A knob is read for the first time in a run that has no value for it."""
+class _Run:
+    """One execution: the values it has read so far, in order, and the branches it left for later."""
 
-    def __init__(self, knob: str) -> None:
-        self.knob = knob
-
-
-class _Watch:
-    """Knob names in the order in which they were read, and those that were overwritten."""
-
-    def __init__(self) -> None:
+    def __init__(self, values: dict[str, Any], choices: Choices, pending: list[dict[str, Any]]) -> None:
+        self.values, self.choices, self.pending = values, choices, pending
         self.reads: list[str] = []
         self.writes: set[str] = set()
 
+    def first_read(self, name: str) -> Any:
+        """Go on with the first choice; the others wait with what was read before."""
+        value, *others = self.choices[name]
+        self.pending += [{**self.values, name: other} for other in reversed(others)]
+        self.values[name] = value
+        return value
+
 
 class _Watched(KernelConfig):
-    """A config that knows only some knobs, tells which are read, and raises ``_Unread`` for the others."""
+    """A config whose knobs have no value before they are read. ``replaced`` holds those given by ``replace``."""
 
-    known: Mapping[str, Any]
-    watch: _Watch
+    run: _Run
+    replaced: Mapping[str, Any]
 
     @classmethod
-    def of(cls, known: Mapping[str, Any], watch: _Watch) -> Self:
+    def of(cls, run: _Run, replaced: Mapping[str, Any]) -> Self:
         self = object.__new__(cls)
-        self.__dict__.update(known=known, watch=watch)
+        self.__dict__.update(run=run, replaced=replaced)
         return self
 
     def replace(self, **changes: Any) -> Self:
-        self.watch.writes.update(changes)
-        return self.of({**self.known, **changes}, self.watch)
+        self.run.writes.update(changes)
+        return self.of(self.run, {**self.replaced, **changes})
 
 
 def _revealing(name: str) -> property:
     def read(self: _Watched) -> Any:
-        self.watch.reads.append(name)
-        try:
-            return self.known[name]
-        except KeyError:
-            raise _Unread(name) from None
+        run = self.run
+        run.reads.append(name)
+        if name in self.replaced:
+            return self.replaced[name]
+        if name in run.values:
+            return run.values[name]
+        return run.first_read(name)
 
     return property(read)
 
@@ -92,25 +95,21 @@ for _name in knob_names():
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One run: the values it read, what came out, and what it watched."""
+    """One run: the values it read, what came out, the knobs in the order of reading, and those it overwrote."""
 
     values: dict[str, Any]
     result: Any
-    watch: _Watch
+    reads: list[str]
+    writes: set[str]
 
 
 def explore(function: Callable[[KernelConfig], Any], choices: Choices) -> Iterator[Leaf]:
-    """Run ``function`` for every combination of values that it can tell apart, in the order of ``choices``."""
+    """Run ``function`` once for every combination of values that it can tell apart, in the order of ``choices``."""
     pending: list[dict[str, Any]] = [{}]
     while pending:
-        values = pending.pop()
-        watch = _Watch()
-        try:
-            result = function(_Watched.of(values, watch))
-        except _Unread as unread:
-            pending += [{**values, unread.knob: value} for value in reversed(choices[unread.knob])]
-            continue
-        yield Leaf(values, result, watch)
+        run = _Run(pending.pop(), choices, pending)
+        result = function(_Watched.of(run, {}))
+        yield Leaf(run.values, result, run.reads, run.writes)
 
 
 def legal_points(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize) -> Iterator[Legal]:
@@ -176,27 +175,29 @@ def _count(grid: _Grid, problem: GemmProblem, arch: Arch, legalize: Legalize, kn
     rejected: Counter[str] = Counter()
     spelled, resolved = 0, []
     for leaf in explore(lambda config: legalize(config, problem, arch), grid.values):
-        _check_grid(grid, leaf, problem, knob_rules)
+        points = grid.points(leaf.values)
         if isinstance(leaf.result, Rejection):
-            rejected[leaf.result.rule] += grid.points(leaf.values)
+            rejected[leaf.result.rule] += points
+            if leaf.result.rule in knob_rules:
+                continue
         else:
-            spelled += grid.points(leaf.values)
-            resolved.append(leaf.result.config.known)
+            spelled += points
+            resolved.append({**leaf.values, **leaf.result.config.replaced})
+        _check_grid(grid, leaf, problem, knob_rules)
     raw = math.prod(grid.totals.values())
     return Count(raw=raw, spelled=spelled, legal=_distinct(grid, resolved), rejected=dict(rejected))
 
 
 def _check_grid(grid: _Grid, leaf: Leaf, problem: GemmProblem, knob_rules: KnobRules) -> None:
     """Raise ``_TooCoarse`` if anything after the knob rules looked at a knob whose choices are merged."""
-    watch = _Watch()
-    config = _Watched.of(leaf.values, watch)
-    for rule in knob_rules.values():
-        if rule(config, problem):
-            break
-    if leaf.watch.reads[: len(watch.reads)] != watch.reads:
+    run = _Run(dict(leaf.values), grid.values, [])
+    config = _Watched.of(run, {})
+    if any(rule(config, problem) for rule in knob_rules.values()):
+        raise AssertionError("legalize must reject what a knob rule rejects")
+    asked = len(run.reads)
+    if leaf.reads[:asked] != run.reads:
         raise AssertionError("legalize must ask every knob rule, in order, before anything else")
-    touched = grid.merged & (set(leaf.watch.reads[len(watch.reads) :]) | leaf.watch.writes)
-    if touched:
+    if touched := grid.merged & (leaf.writes | set(leaf.reads[asked:])):
         raise _TooCoarse(touched)
 
 
