@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from kernel_space.capture import Launch
 from kernel_space.sim.faults import Fault, SimStatus, Unsupported
 from kernel_space.sim.global_memory import GlobalMemory
@@ -138,7 +140,9 @@ def _unsupported(error: Unsupported, started: float) -> SimResult:
 
 def _execute(machine: Machine, program: Program, races: Races | None) -> tuple[SimStatus, list[Finding]]:
     try:
-        status = machine.run()
+        # Small products: threads of the BLAS cost more than they bring, and other processes want the cores.
+        with threadpool_limits(1, user_api="blas"):
+            status = machine.run()
     except Unsupported as error:
         return SimStatus.UNSUPPORTED, [fault_finding(machine, SimStatus.UNSUPPORTED, str(error))]
     except Fault as error:

@@ -7,12 +7,13 @@ out as 0xFFFFFFFF (NaN). Warp w of a CTA may touch lanes 32 (w % 4) .. + 31 only
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.sim.lanes import Array, Value, spread
+from kernel_space.sim.smem import OFFSET_MASK
 
 if TYPE_CHECKING:
     from kernel_space.sim.machine import Warp
@@ -29,6 +30,21 @@ class Tmem:
         self.owner = np.full(COLUMNS, -1, np.int64)
         self.permit = True
         self.waiters: list[Warp] = []
+        self.asked = 0
+        self.granted = -1
+        self.clock: Any = None
+
+    def free_base(self, columns: int) -> int:
+        """First free aligned block, or -1."""
+        for base in range(0, COLUMNS, columns):
+            if (self.owner[base : base + columns] < 0).all():
+                return base
+        return -1
+
+    def wake_waiters(self) -> None:
+        waiters, self.waiters = self.waiters, []
+        for warp in waiters:
+            warp.wake()
 
     def check(self, column: int, count: int, what: str) -> None:
         """Raises ``IllegalAccess`` unless the columns are allocated."""
@@ -39,24 +55,44 @@ class Tmem:
 
 
 def tmem_alloc(w: Warp, where: int, columns: int, group: int, site: int) -> bool:
-    """First fit of a power of two of at least 32 columns; writes the base address to shared memory. True: sleep."""
+    """First fit of a power of two of at least 32 columns; writes the base address to shared memory. True: sleep.
+
+    Under cta_group::2 the allocation happens in both CTAs of the pair at once, when both have asked.
+    """
     w.site = site
     tmem = w.cta.tmem
     if columns not in (32, 64, 128, 256, 512):
         raise ProtocolError(f"tcgen05.alloc needs 32, 64, 128, 256 or 512 columns, got {columns}")
     if not tmem.permit:
         raise ProtocolError("tcgen05.alloc after relinquish_alloc_permit")
-    for base in range(0, COLUMNS, columns):
-        if (tmem.owner[base : base + columns] < 0).all():
-            tmem.owner[base : base + columns] = base
-            if w.races is not None:
-                w.races.shared_write(w, w.cta, where & 0xFFFFFF, 4, site)
-                w.races.tmem_alloc(w, base, columns, site)
-            w.cta.peer(where >> 24).smem.views[4][(where & 0xFFFFFF) >> 2] = base
-            return False
-    tmem.waiters.append(w)
-    w.sleep(("alloc", tmem, columns, site))
-    return True
+    group_of = [tmem] if group == 1 else [tmem, w.cta.peer(w.cta.rank ^ 1).tmem]
+    if tmem.asked != columns and w.races is not None:
+        w.races.alloc_asked(w, tmem)
+    tmem.asked = columns
+    if tmem.granted < 0:
+        _grant(group_of, columns)
+    if tmem.granted < 0:
+        tmem.waiters.append(w)
+        w.sleep(("alloc", tmem, columns, site))
+        return True
+    base, tmem.granted, tmem.asked = tmem.granted, -1, 0
+    if w.races is not None:
+        w.races.shared_write(w, w.cta, where & OFFSET_MASK, 4, site)
+        w.races.tmem_alloc(w, group_of, base, columns, site)
+    w.cta.peer(where >> 24).smem.views[4][(where & OFFSET_MASK) >> 2] = base
+    return False
+
+
+def _grant(tmems: list[Tmem], columns: int) -> None:
+    """Give every tensor memory its columns if all have asked and have room."""
+    bases = [tmem.free_base(columns) if tmem.asked == columns else -1 for tmem in tmems]
+    if min(bases) < 0:
+        return
+    for tmem, base in zip(tmems, bases, strict=True):
+        tmem.owner[base : base + columns] = base
+        tmem.granted = base
+    for tmem in tmems:
+        tmem.wake_waiters()
 
 
 def tmem_dealloc(w: Warp, address: int, columns: int, group: int, site: int) -> None:
@@ -67,9 +103,7 @@ def tmem_dealloc(w: Warp, address: int, columns: int, group: int, site: int) -> 
     if w.races is not None:
         w.races.tmem_dealloc(w, base, columns, group, site)
     tmem.owner[base : base + columns] = -1
-    waiters, tmem.waiters = tmem.waiters, []
-    for warp in waiters:
-        warp.wake()
+    tmem.wake_waiters()
 
 
 def tmem_relinquish(w: Warp, site: int) -> None:
