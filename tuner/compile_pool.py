@@ -131,9 +131,8 @@ class CompilePool:
             future, task = item
             if not future.set_running_or_notify_cancel():
                 continue
-            if (
-                worker is not None and not worker.alive
-            ):  # killed while it was idle: not this candidate's doing
+            # One that was killed while it was idle is not this candidate's doing.
+            if worker is not None and not worker.alive:
                 worker = self._retire(worker)
             try:
                 worker = worker or self._start_worker(task.arch.name)
@@ -219,6 +218,7 @@ class _Worker:
             return _failure(Status.COMPILE_CRASHED, self._death(), start)
         if answer is None:
             self.kill()
+            self._process.wait()  # or the next candidate would find it not yet dead
             return _failure(Status.COMPILE_TIMEOUT, f"not compiled within {timeout_s:g} s", start)
         if isinstance(answer, WorkerBug):
             raise WorkerError(f"compiling {task.config} failed:\n{answer.trace}")
