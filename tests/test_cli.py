@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -196,6 +197,23 @@ def test_lookup_exact_nearest_and_default(dispatched: Path) -> None:
 def test_lookup_as_text_says_what_the_time_is(dispatched: Path) -> None:
     done = run("lookup", "--shape", SHAPE, "--device", "b200", "--out", str(dispatched))
     assert "8.00 us modelled (interval 6.00 to 11.00) at 256,3840,3072,128" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_example_of_the_readme_runs(dispatched: Path, tmp_path: Path) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert code is not None
+    (tmp_path / "results").symlink_to(dispatched)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code[1]}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "nearest M" in done.stdout or "exact" in done.stdout
+    assert done.stdout.rstrip().endswith("'max_active_clusters', 'stream']")
 
 
 def test_explain_budget_is_the_published_one() -> None:
