@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -369,6 +371,27 @@ def test_stale_row_is_found_named_and_checked_again() -> None:
     look(table_of(row(), current=CURRENT, rules=rules), 4352)
     look(table_of(row(), current=CURRENT, rules=rules), 4000)
     assert asked == []  # fresh rows need no budget, and so no DSL
+
+
+WITHOUT_DSL = """
+import sys
+from pathlib import Path
+sys.modules["cutlass"] = None  # importing it raises ImportError
+from kernel_space.problem import GemmProblem
+from tuner.dispatch import DispatchTable
+table = DispatchTable.load(Path(sys.argv[1]))
+for m in (4352, 4000):
+    print(table.lookup(GemmProblem(m=m, k=3840, n=3072, r=128)).source)
+"""
+
+
+def test_a_machine_without_the_dsl_can_look_up(tmp_path: Path) -> None:
+    record(tmp_path, [row()], CURRENT)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_DSL, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert done.stderr == ""
+    assert done.stdout == "exact\nnearest M 4352\n"
 
 
 def test_key_of_another_arch() -> None:

@@ -26,7 +26,7 @@ from tuner.svg import Chart, Scale, escape, number
 WIDTH = 1040
 CLIP = 8.0  # times beyond this multiple of the best are drawn at the upper edge
 TEXT_PX = 6.4  # width of a tick label's character
-MIN_COUNT_PX = 34  # room for "n=123" below a value
+MIN_COUNT_PX = 42  # room for "n=123" below a value
 
 
 def convergence_chart(sweep: Sweep) -> str:
@@ -34,8 +34,9 @@ def convergence_chart(sweep: Sweep) -> str:
     usable = timed(sweep.trials)
     trials = sweep.evaluated
     places = {id(trial): place for place, trial in enumerate(trials, start=1)}
-    chart = Chart(WIDTH, 340, "convergence")
+    chart = Chart(WIDTH, 350, "convergence", margins=(64, 20, 16, 46))
     x = chart.x_scale(1, max(2, len(trials)))
+    x.ticks = [tick for tick in x.ticks if tick == round(tick)]
     y = _time_scale(chart, usable)
     chart.axes(x, y, "trial, in the order in which they were finished", f"{usable[0].kind} time, µs")
     if default := default_trial(sweep.trials):
@@ -43,6 +44,11 @@ def convergence_chart(sweep: Sweep) -> str:
         chart.line(chart.left, at, chart.right, at, "reference")
         chart.text(chart.right, at - 5, f"default rule {number(microseconds(default))} µs", "note end")
     _failed_ticks(chart, trials, x)
+    beyond = sum(microseconds(trial) > y.high for trial in usable)
+    if beyond:
+        chart.text(
+            chart.right, chart.top - 3, f"{beyond} above {number(y.high)} µs, drawn at the edge", "note end"
+        )
     for trial in usable:
         css = "pt" if trial.origin is Origin.SAMPLED else f"pt {trial.origin.value}"
         chart.dot(x(places[id(trial)]), y(microseconds(trial)), 2.6, css, tip(trial))
@@ -130,7 +136,7 @@ def importance_chart(importance: Importance) -> str:
 
 def roofline_chart(sweep: Sweep, winner: Trial) -> str:
     """Every candidate against the roofs: by the bytes it brings into SMEM; the winner also by DRAM bytes."""
-    chart = Chart(WIDTH, 400, "roofline", margins=(64, 14, 24, 46))
+    chart = Chart(WIDTH, 400, "roofline", margins=(76, 14, 24, 46))
     all_points = points(sweep.problem, timed(sweep.trials))
     machine = roofs(sweep.problem, sweep.arch, sweep.sm_count)
     by_dram = sweep.problem.flops / dram_bytes(sweep.problem)

@@ -170,7 +170,7 @@ def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[st
     method = f"Method: {importance.note}. It says what mattered among the points the search chose to try."
     known = "" if roofs(sweep.problem, sweep.arch, sweep.sm_count) else " No roofs are known for this arch."
     return [
-        _section(f"The {min(TOP, len(usable))} best", _top_table(sweep, winner)),
+        _section("Best candidates", _top_table(sweep, winner)),
         _section("Convergence", convergence_chart(sweep) + _CONVERGENCE_LEGEND, f"All times {kind}."),
         _section(
             "Time per knob value",

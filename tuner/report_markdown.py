@@ -100,7 +100,7 @@ def _best(sweep: Sweep, winner: Trial) -> list[str]:
         for trial in best
     ]
     head = ("trial", f"us {winner.kind}", "interval", "to winner", *knobs)
-    return [f"## The {len(best)} best", _table(head, rows)]
+    return ["## Best candidates", _table(head, rows)]
 
 
 def _importance(sweep: Sweep) -> list[str]:
