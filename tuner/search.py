@@ -29,7 +29,7 @@ EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
 WINDOW = (
     16  # results the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs
 )
-FRUITLESS_LIMIT = 64  # asks in a row that gave nothing new before a random legal point is taken instead
+FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
 RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
 
 
@@ -81,10 +81,12 @@ class Search:
         rules: Legalize = legalize,
     ) -> None:
         self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
-        enough = max(EXHAUSTIVE_LIMIT + 1, trials or TRIALS)
+        self._limit = trials or TRIALS
+        enough = max(EXHAUSTIVE_LIMIT + 1, self._limit)
         legal_count = space.legal_up_to(enough, problem, arch, rules)
         self.exhaustive = legal_count <= EXHAUSTIVE_LIMIT and (trials is None or trials >= legal_count)
-        self.planned = legal_count if self.exhaustive else min(trials or TRIALS, legal_count)
+        self.planned = legal_count if self.exhaustive else min(self._limit, legal_count)
+        self._all = None if legal_count == enough else space.legal_points(problem, arch, rules)
         self.rejected: dict[KernelConfig, Rejection] = {}
         self.seed = seed
         self._asked: dict[str, _Asked] = {}
@@ -104,7 +106,7 @@ class Search:
     @property
     def done(self) -> bool:
         """No candidate will come any more."""
-        return self._used_up or (not self.exhaustive and len(self._by_number) >= self.planned)
+        return self._used_up or (not self.exhaustive and len(self._by_number) >= self._limit)
 
     def ask(self) -> Candidate | None:
         """The next candidate; None when the search is done or waits for a value to be told."""
@@ -113,7 +115,7 @@ class Search:
         start = time.perf_counter()
         candidate = self._next_fixed()
         if candidate is None and not self.exhaustive:
-            candidate = self._sample() or self._random_point()
+            candidate = self._sample() or self._unsampled()
         if candidate is None:
             self._used_up = True
             return None
@@ -131,8 +133,7 @@ class Search:
         for config in first:
             yield Origin.NEIGHBOUR, config
         if self.exhaustive:
-            for legal in self._space.legal_points(self._problem, self._arch, self._rules):
-                yield Origin.EXHAUSTIVE, legal.config
+            yield from ((Origin.EXHAUSTIVE, legal.config) for legal in self._all or ())
 
     def _next_fixed(self) -> Candidate | None:
         for origin, config in self._fixed:
@@ -161,13 +162,16 @@ class Search:
                 return candidate
         return None
 
-    def _random_point(self) -> Candidate | None:
-        for _ in range(RANDOM_LIMIT):
-            config = self._space.random_config(self._random)
+    def _unsampled(self) -> Candidate | None:
+        """A new legal point without the sampler's advice, None when there is none left."""
+        for config in self._random_configs() if self._all is None else (legal.config for legal in self._all):
             legal = self._rules(config, self._problem, self._arch)
             if isinstance(legal, Legal) and str(legal.config) not in self._asked:
                 return self._admit(config, Origin.SAMPLED, self._optuna_trial(config))
         return None
+
+    def _random_configs(self) -> Iterator[KernelConfig]:
+        return (self._space.random_config(self._random) for _ in range(RANDOM_LIMIT))
 
     def _admit(self, config: KernelConfig, origin: Origin, trial: optuna.Trial | None) -> Candidate | None:
         """The candidate when ``config`` is legal and new; otherwise the sampler is answered from what is known."""
