@@ -1,0 +1,225 @@
+"""The journal: nothing is lost, whatever ends the process, and several tuners may write it."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import multiprocessing
+import os
+from pathlib import Path
+
+import pytest
+
+from kernel_space.errors import InputError
+from tuner.outcome import Kind, Origin, Status, Timing, Trial
+from tuner.store import StoreError
+from tuner.study import Identity, Study
+
+IDENTITY = Identity(
+    op="svdquant_gemm",
+    device="b200",
+    arch="sm_100a",
+    problem="4352,3840,3072,128",
+    lora_dtype="fp16",
+    out_dtype="fp16",
+    source_hash="aaaa",
+    dsl_version="4.8.1",
+    judge="model 1",
+)
+
+
+def trial(number: int, **changes: object) -> Trial:
+    plain = Trial(
+        number=number,
+        problem="4352,3840,3072,128",
+        lora_dtype="fp16",
+        out_dtype="fp16",
+        device="b200",
+        arch="sm_100a",
+        config=f"num_ab_stage=auto prefetch_dist={number}",
+        resolved=f"num_ab_stage=4 prefetch_dist={number}",
+        status=Status.OK,
+        kind=Kind.MODELLED,
+        us=10.0 + number,
+        low_us=9.0,
+        high_us=40.0,
+        evidence={"main_loop": 7.25, "bound": "mma"},
+        build={"registers": 168},
+        finished="2026-11-21T08:00:00+00:00",
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def write_fifty(folder: Path, first: int) -> None:
+    study = Study(folder, IDENTITY)
+    for number in range(first, first + 50):
+        study.append(trial(number))
+
+
+# -- records --
+
+
+def test_record_survives_json() -> None:
+    for one in (
+        trial(3, origin=Origin.NEIGHBOUR),
+        trial(4, status=Status.WRONG_RESULT, reason='y[0,1] is "nan"', validation="wrong\nresult"),
+        Trial(**{**dataclasses.asdict(trial(5)), "kind": None, "us": None, "low_us": None, "high_us": None}),
+    ):
+        assert Trial.from_record(json.loads(json.dumps(one.to_record()))) == one
+
+
+def test_record_of_something_else_is_refused() -> None:
+    record = trial(0).to_record()
+    for broken in ({**record, "status": "good"}, {**record, "extra": 1}, {"number": 0}):
+        with pytest.raises(InputError, match="not the record of a trial"):
+            Trial.from_record(broken)
+
+
+def test_a_time_lies_in_its_interval() -> None:
+    for low, us, high in ((2.0, 1.0, 3.0), (1.0, 4.0, 3.0), (0.0, 1.0, 2.0), (1.0, 1.0, float("inf"))):
+        with pytest.raises(ValueError, match="0 < low_us <= us <= high_us"):
+            Timing(kind=Kind.MODELLED, us=us, low_us=low, high_us=high)
+
+
+# -- the file --
+
+
+def test_trials_come_back(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    for number in range(3):
+        study.append(trial(number))
+    again = Study(tmp_path, IDENTITY)
+    assert list(again.trials.values()) == [trial(0), trial(1), trial(2)]
+    assert again.find(trial(1).resolved) == trial(1) and again.find("never") is None
+
+
+def test_later_line_about_a_candidate_supplements_the_earlier_one(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    study.append(trial(1))
+    study.append(trial(0, validation="passed"))
+    assert list(Study(tmp_path, IDENTITY).trials.values()) == [trial(0, validation="passed"), trial(1)]
+    assert len(study.path.read_text().splitlines()) == 4  # header and all three
+
+
+def test_torn_at_any_byte_keeps_every_complete_line(tmp_path: Path) -> None:
+    """A kill or a power cut may end the file anywhere."""
+    whole = Study(tmp_path, IDENTITY)
+    for number in range(3):
+        whole.append(trial(number))
+    data = whole.path.read_bytes()
+    ends = [position + 1 for position, byte in enumerate(data) if byte == ord("\n")]
+    assert len(ends) == 4
+    for cut in [*range(ends[0] + 40), *range(ends[2] - 40, len(data) + 1)]:
+        whole.path.write_bytes(data[:cut])
+        study = Study(tmp_path, IDENTITY)
+        complete = max(sum(end <= cut for end in ends) - 1, 0)
+        assert list(study.trials.values()) == [trial(number) for number in range(complete)], cut
+        study.append(trial(9))
+        lines = [json.loads(line) for line in study.path.read_bytes().splitlines()]
+        assert [line.get("number") for line in lines] == [None, *range(complete), 9], cut
+
+
+def test_two_writers_see_each_other(tmp_path: Path) -> None:
+    one, other = Study(tmp_path, IDENTITY), Study(tmp_path, IDENTITY)
+    one.append(trial(1))
+    other.append(trial(2))
+    assert trial(1).resolved in other.trials
+    one.append(trial(3))
+    assert list(one.trials) == [trial(number).resolved for number in (1, 2, 3)]
+    assert list(Study(tmp_path, IDENTITY).trials) == list(one.trials)
+
+
+def test_torn_line_of_another_process_is_cut_before_the_next_one(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    with study.path.open("ab") as file:
+        file.write(b'{"number": 1, "prob')
+    study.append(trial(2))
+    assert list(Study(tmp_path, IDENTITY).trials) == [trial(0).resolved, trial(2).resolved]
+
+
+def test_processes_at_once_lose_nothing(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=write_fifty, args=(tmp_path, first)) for first in (0, 50)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+        assert writer.exitcode == 0
+    study = Study(tmp_path, IDENTITY)
+    assert {one.number for one in study.trials.values()} == set(range(100))
+    lines = study.path.read_text().splitlines()
+    assert len(lines) == 101 and json.loads(lines[0])["version"] == 1
+
+
+def test_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    write, calls = os.write, []
+
+    def fills_up(fd: int, data: bytes) -> int:
+        calls.append(len(data))
+        if len(calls) == 1:
+            return write(fd, bytes(data[:20]))
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tuner.study.os.write", fills_up)
+        with pytest.raises(StoreError, match="No space left on device; all earlier trials are kept"):
+            study.append(trial(1))
+    assert trial(1).resolved not in study.trials
+    study.append(trial(2))
+    assert list(Study(tmp_path, IDENTITY).trials.values()) == [trial(0), trial(2)]
+
+
+def test_removed_file_begins_anew(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    study.path.unlink()
+    study.append(trial(1))
+    assert list(Study(tmp_path, IDENTITY).trials) == [trial(1).resolved]
+
+
+# -- identity --
+
+
+def test_any_change_of_what_trials_depend_on_starts_another_file(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    for field in dataclasses.fields(Identity):
+        other = Study(tmp_path, dataclasses.replace(IDENTITY, **{field.name: "8,32,8,0"}))
+        assert other.path != study.path and not other.trials
+    assert list(Study(tmp_path, IDENTITY).trials) == [trial(0).resolved]
+    assert study.path.parent == tmp_path / "b200"
+    assert study.path.name.startswith("4352x3840x3072x128_fp16_fp16-")
+
+
+def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
+    mine = Study(tmp_path, IDENTITY)
+    other = Study(tmp_path, dataclasses.replace(IDENTITY, problem="8,32,8,0"))
+    mine.path.write_bytes(other.path.read_bytes())
+    with pytest.raises(InputError, match="first line must name 4352,3840,3072,128 on b200"):
+        Study(tmp_path, IDENTITY)
+
+
+def test_damaged_line_is_named_and_left_alone(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    damaged = study.path.read_bytes() + b"\x00\x00\x00\n"
+    study.path.write_bytes(damaged)
+    with pytest.raises(InputError, match=f"damaged at byte {len(damaged) - 4} .*; move the file away"):
+        Study(tmp_path, IDENTITY)
+    assert study.path.read_bytes() == damaged
+
+
+def test_folder_below_a_file_is_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file; choose another path"):
+        Study(tmp_path / "file" / "studies", IDENTITY)
+
+
+def test_illegal_points_are_no_evaluations(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="legal candidates only"):
+        Study(tmp_path, IDENTITY).append(trial(0, resolved="", status=Status.ILLEGAL))
