@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from kernel_space.arch import SM100A
+from kernel_space.arch import ARCHS, SM100A
 from kernel_space.arguments import Argument, TensorValue, arguments_from_header, pack
-from kernel_space.capture import CaptureError, CaptureRuntime, Launch, load, load_bytes
+from kernel_space.capture import CaptureError, CaptureRuntime, HostCallError, Launch, load, load_bytes
 from kernel_space.config import KernelConfig
 from kernel_space.dsl_compile import (
     CompiledFunction,
@@ -372,3 +372,29 @@ def test_cuda_runtime_binds_each_symbol_to_its_function() -> None:
     assert addresses["_cuKernelGetAttribute"] == 2000
     assert set(addresses) == set(RUNTIME_SYMBOLS)
     assert len(CUDA_RUNTIME_SYMBOLS) == 7
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "knobs", [{"cluster_shape_mn": (1, 1)}, {"cluster_shape_mn": (2, 1), "use_pdl": True}]
+)
+def test_a_loaded_object_runs_on_the_card(knobs: dict[str, Any]) -> None:
+    """The TMA copy through the real CUDA runtime, against torch."""
+    import torch
+
+    from tests.kernels import tma_copy
+
+    major, minor = torch.cuda.get_device_capability()
+    record = next(record for record in ARCHS.values() if record.compute_capability == (major, minor))
+    function, arguments = tma_copy.host_function(KernelConfig(**knobs), PROBLEM_CLASS, record)
+    _, artifacts = compile_function(function, arguments, {}, arch=record.name, prefix="card")
+    stream = torch.cuda.current_stream().cuda_stream
+    with load_bytes(artifacts.object_code, "card", CudaRuntime(), arguments=tma_copy.ARGUMENTS) as loaded:
+        for m, n in ((1024, 512), (100, 72), (65, 8), (1, 8)):
+            source = torch.randn(m, n, device="cuda").half()
+            target = torch.zeros_like(source)
+            loaded.call(source.data_ptr(), target.data_ptr(), m, n, stream)
+            torch.cuda.synchronize()
+            assert torch.equal(source, target)
+        with pytest.raises(HostCallError, match="CUDA error 1"):
+            loaded.call(0, 0, 64, 0, stream)
