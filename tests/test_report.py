@@ -209,11 +209,13 @@ def test_bytes_by_hand() -> None:
     assert dram_bytes(PROBLEM) == 7424 * 2416 + 26_738_688 + 24_576
     # 256x128 tiles: 17 * 24 = 408, each 384 rows
     assert fill_bytes(PROBLEM, str(BASE)) == 408 * 384 * 2416
-    # swapped: N = 3072 along the tile's M: 12 * 34 = 408 again; 128x64: 34 * 48 = 1632 of 192 rows
-    assert fill_bytes(PROBLEM, str(BASE.replace(swap_ab=True))) == 408 * 384 * 2416
+    # 128x64: 34 * 48 = 1632 of 192 rows
     assert fill_bytes(PROBLEM, str(BASE.replace(mma_tiler_mn=(128, 64)))) == 1632 * 192 * 2416
     # edges count whole: M = 17 takes one tile of 256 rows
-    assert fill_bytes(GemmProblem(m=17, k=3840, n=3072, r=0), str(BASE)) == 24 * 384 * 2160
+    few_rows = GemmProblem(m=17, k=3840, n=3072, r=0)
+    assert fill_bytes(few_rows, str(BASE)) == 24 * 384 * 2160
+    # swapped: N = 3072 runs along the tile's 256 rows, M = 17 takes one column of tiles
+    assert fill_bytes(few_rows, str(BASE.replace(swap_ab=True))) == 12 * 384 * 2160
     assert fill_bytes(PROBLEM, "tile=1") is None
 
 
