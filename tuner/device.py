@@ -142,15 +142,13 @@ _measuring: dict[str, Factory] = {}
 
 def register(class_name: str, factory: Factory) -> None:
     """``factory`` makes the device that measures on a visible card of this class."""
-    _measuring[_device_class(class_name).name] = factory
+    _measuring[DEVICE_CLASSES[class_name].name] = factory
 
 
 def probe_cuda() -> list[Card]:
     """The cards that CUDA shows to torch; none on a machine without a GPU or driver."""
     try:
-        ctypes.CDLL(
-            "libcuda.so.1"
-        )  # the driver's library; without it, importing torch (seconds) is for nothing
+        ctypes.CDLL("libcuda.so.1")  # the driver: without it, seconds of importing torch are for nothing
     except OSError:
         return []
     import torch
@@ -187,7 +185,7 @@ def select_device(name: str = AUTO, *, probe: Probe = probe_cuda) -> Device:
 def _automatic(cards: list[Card]) -> Device:
     for card in cards:
         device_class = _class_of(card)
-        if device_class and has_space(device_class.arch.kernel):
+        if device_class in _with_kernel():
             return _device_of(card)
     note = f"no kernel here runs on {', '.join(map(str, cards))}: {DEFAULT_CLASS}, modelled" if cards else ""
     return ModelledDevice.of_class(DEFAULT_CLASS, note=note)
@@ -205,11 +203,9 @@ def _card(index: int, cards: list[Card]) -> Card:
 
 def _device_of(card: Card) -> Device:
     device_class = _class_of(card)
-    if device_class is None or not has_space(device_class.arch.kernel):
+    if device_class is None or device_class not in _with_kernel():
         known = " or ".join(
-            f"{'.'.join(map(str, one.arch.compute_capability))} ({one.name})"
-            for one in DEVICE_CLASSES.values()
-            if has_space(one.arch.kernel)
+            f"{'.'.join(map(str, one.arch.compute_capability))} ({one.name})" for one in _with_kernel()
         )
         raise InputError(f"a card needs compute capability {known}, got {card}; use --device {DEFAULT_CLASS}")
     if factory := _measuring.get(device_class.name):
@@ -225,7 +221,12 @@ def _class_of(card: Card) -> DeviceClass | None:
     return None
 
 
+def _with_kernel() -> list[DeviceClass]:
+    return [one for one in DEVICE_CLASSES.values() if has_space(one.arch.kernel)]
+
+
 def _device_class(name: str) -> DeviceClass:
-    if name not in DEVICE_CLASSES:
-        raise InputError(f"--device must be auto, {', '.join(DEVICE_CLASSES)} or cuda:N, got {name!r}")
+    if DEVICE_CLASSES.get(name) not in _with_kernel():
+        known = ", ".join(one.name for one in _with_kernel())
+        raise InputError(f"--device must be auto, {known} or cuda:N, got {name!r}")
     return DEVICE_CLASSES[name]
