@@ -25,6 +25,7 @@ def test_line_tells_where_a_tune_stands() -> None:
         "50/200 trials, 10 from the journal, 3 failed, 4 compiling, best 23.26 us modelled, ETA 1 min 15 s"
     )
     assert State(total=200, compiling=2).line(3.4) == "0/200 trials, 2 compiling, 3 s so far"
+    assert State(done=7, total=7).line(61.0) == "7/7 trials, 0 compiling, 1 min 01 s in all"
     assert State(done=9, total=200, known=9).remaining_s(5.0) is None, "the journal's speed says nothing"
 
 

@@ -35,11 +35,14 @@ class State:
         parts.append(f"{self.compiling} compiling")
         if self.best_us is not None:
             parts.append(f"best {self.best_us:.2f} us {self.kind}")
-        remaining = self.remaining_s(elapsed_s)
-        parts.append(
-            f"ETA {duration(remaining)}" if remaining is not None else f"{duration(elapsed_s)} so far"
-        )
+        parts.append(self._time(elapsed_s))
         return ", ".join(parts)
+
+    def _time(self, elapsed_s: float) -> str:
+        remaining = self.remaining_s(elapsed_s)
+        if remaining is not None:
+            return f"ETA {duration(remaining)}"
+        return f"{duration(elapsed_s)} {'in all' if 0 < self.total <= self.done else 'so far'}"
 
     def remaining_s(self, elapsed_s: float) -> float | None:
         """At the rate of this run's own trials; None before the first of them. The journal's cost no time."""
