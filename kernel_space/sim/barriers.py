@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.sim.faults import ProtocolError
 
@@ -22,7 +22,7 @@ class NamedBarrier:
         self.arrived = self.expected = 0
         self.waiters: list[Warp] = []
         self.members: list[str] = []
-        self.clock = None
+        self.clock: Any = None
 
     def __str__(self) -> str:
         return f"bar {self.number}: {self.arrived} of {self.expected} threads arrived ({', '.join(self.members)})"
@@ -37,7 +37,9 @@ def _arrive(w: Warp, number: int, count: int, site: int) -> tuple[NamedBarrier, 
     if expected % 32:
         raise ProtocolError(f"bar {number} is given {expected} threads, which is not a multiple of 32")
     if barrier.arrived and barrier.expected != expected:
-        raise ProtocolError(f"bar {number} is used with {barrier.expected} and with {expected} threads at once")
+        raise ProtocolError(
+            f"bar {number} is used with {barrier.expected} and with {expected} threads at once"
+        )
     barrier.expected = expected
     barrier.arrived += 32
     barrier.members.append(w.who)

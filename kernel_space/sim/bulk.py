@@ -30,7 +30,9 @@ class BulkLoad:
 
 
 class PlainStore(BulkStore):
-    def __init__(self, cta: Cta, warp: Warp, group: int, to: int, offset: int, size: int, how: str, kind: str) -> None:
+    def __init__(
+        self, cta: Cta, warp: Warp, group: int, to: int, offset: int, size: int, how: str, kind: str
+    ) -> None:
         super().__init__(cta, warp, group)
         self.to, self.offset, self.size, self.how, self.element = to, offset, size, how, kind
 
@@ -46,11 +48,21 @@ class PlainStore(BulkStore):
 
 def _check(size: int, *addresses: int) -> None:
     if size % 16 or any(address % 16 for address in addresses):
-        raise IllegalAccess(f"a bulk copy needs addresses and a size that are multiples of 16 bytes, got {size} bytes")
+        raise IllegalAccess(
+            f"a bulk copy needs addresses and a size that are multiples of 16 bytes, got {size} bytes"
+        )
 
 
 def bulk_load(
-    w: Warp, to: int, come: int, size: int, barrier: int, ctas: int | None, is_global: bool, mask: int, site: int
+    w: Warp,
+    to: int,
+    come: int,
+    size: int,
+    barrier: int,
+    ctas: int | None,
+    is_global: bool,
+    mask: int,
+    site: int,
 ) -> None:
     """``cp.async.bulk`` into shared memory, from global memory or from this CTA's shared memory."""
     w.site = site
@@ -75,9 +87,7 @@ def bulk_load(
         w.machine.issue(BulkLoad(source, size, targets, f"bulk load of {w.who}"), w.cta)
 
 
-def bulk_store(
-    w: Warp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int
-) -> None:
+def bulk_store(w: Warp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int) -> None:
     """``cp.async.bulk`` and ``cp.reduce.async.bulk`` from shared to global memory."""
     w.site = site
     _check(size, to, come)

@@ -12,8 +12,12 @@ from kernel_space.sim.operands import Mem, Not, Operand, Pair, Reg, Symbol, Vec
 from kernel_space.sim.parse import Instr, Kernel
 
 EXIT = -1
-NO_DESTINATION = frozenset({"bar", "barrier", "bra", "ret", "exit", "trap", "nanosleep", "setmaxnreg", "st", "red"})
-PURE = frozenset({"mov", "add", "sub", "and", "or", "xor", "not", "selp", "setp", "shl", "shr", "cvt", "mad", "mul"})
+NO_DESTINATION = frozenset(
+    {"bar", "barrier", "bra", "ret", "exit", "trap", "nanosleep", "setmaxnreg", "st", "red"}
+)
+PURE = frozenset(
+    {"mov", "add", "sub", "and", "or", "xor", "not", "selp", "setp", "shl", "shr", "cvt", "mad", "mul"}
+)
 
 
 @dataclasses.dataclass(slots=True)
@@ -69,7 +73,11 @@ def starts_block(instr: Instr) -> bool:
         return tokens[1] == "try_wait"
     if tokens[:3] == ("cp", "async", "bulk"):
         return tokens[3] == "wait_group"
-    return tokens[:2] in (("tcgen05", "alloc"), ("griddepcontrol", "wait")) or tokens[:3] == ("barrier", "cluster", "wait")
+    return tokens[:2] in (("tcgen05", "alloc"), ("griddepcontrol", "wait")) or tokens[:3] == (
+        "barrier",
+        "cluster",
+        "wait",
+    )
 
 
 def ends_block(instr: Instr) -> bool:
@@ -77,9 +85,9 @@ def ends_block(instr: Instr) -> bool:
     tokens = instr.tokens
     if ends_flow(instr) or tokens[0] == "nanosleep":
         return True
-    return (tokens[0] == "bar" or tokens[:2] in (("barrier", "sync"), ("barrier", "red"), ("barrier", "cta"))) and (
-        "arrive" not in tokens
-    )
+    return (
+        tokens[0] == "bar" or tokens[:2] in (("barrier", "sync"), ("barrier", "red"), ("barrier", "cta"))
+    ) and ("arrive" not in tokens)
 
 
 def registers_of(operand: Operand) -> Iterator[Reg]:
@@ -173,7 +181,9 @@ def _is_spin(block: Block, blocks: list[Block]) -> bool:
     first = block.instrs[0]
     if not (first.tokens[:2] == ("mbarrier", "try_wait") and first.guard is None and block.guard is not None):
         return False
-    return _pure(block.instrs[1:-1]) and any(_leads_to(target, block.index, blocks) for target in block.successors)
+    return _pure(block.instrs[1:-1]) and any(
+        _leads_to(target, block.index, blocks) for target in block.successors
+    )
 
 
 def _pure(instrs: list[Instr]) -> bool:

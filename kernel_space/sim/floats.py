@@ -64,7 +64,9 @@ def flush(numbers: Array) -> Array:
     return np.where(tiny, np.copysign(np.float32(0), numbers), numbers) if tiny.any() else numbers
 
 
-def binary(function: Callable[[Array, Array], Array], a: Value, b: Value, kind: str, ftz: bool = False) -> Value:
+def binary(
+    function: Callable[[Array, Array], Array], a: Value, b: Value, kind: str, ftz: bool = False
+) -> Value:
     """A two-operand operation; for 16-bit kinds it is computed in float32, which rounds right for ``+ - *``."""
     x, y = decode(a, kind), decode(b, kind)
     if ftz:

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from kernel_space.sim.machine import Warp
 
 
-
-
-
 class Region:
     """One tensor's bytes. ``base`` is 16-byte aligned and at or below ``start``; views count from it."""
 
@@ -114,7 +111,14 @@ def load_global(
 
 
 def store_global(
-    w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int, site: int, order: str, scope: str
+    w: Warp,
+    address: Value,
+    size: int,
+    values: tuple[Value, ...],
+    mask: int,
+    site: int,
+    order: str,
+    scope: str,
 ) -> None:
     w.site = site
     w.machine.global_version += 1
@@ -153,7 +157,14 @@ def load_generic(
 
 
 def store_generic(
-    w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int, site: int, order: str, scope: str
+    w: Warp,
+    address: Value,
+    size: int,
+    values: tuple[Value, ...],
+    mask: int,
+    site: int,
+    order: str,
+    scope: str,
 ) -> None:
     if _is_shared(address, mask):
         return store_shared(w, _to_shared(address), size, values, mask, site)

@@ -156,7 +156,8 @@ class Cta:
         self.mbarriers: dict[int, MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}
         self.threads = int(np.prod(machine.launch.block))
-        self.shadow: Any = None
+        self.shadow: Any = None  # these two belong to the race checker
+        self.tmem_shadow: Any = None
         self.suffix = self._suffix()
         self.special = self._special()
         warps = -(-self.threads // LANES)
@@ -215,7 +216,8 @@ class Cluster:
         self.ready: deque[Warp] = deque()
         self.phase = self.arrived = 0
         self.waiters: list[Warp] = []
-        self.barrier_clock: Any = None
+        self.slots: Any = None  # these two belong to the race checker
+        self.sync: Any = None
         self.ctas: list[Cta] = []
         cx, cy, cz = machine.launch.cluster
         for rank, (z, y, x) in enumerate(itertools.product(range(cz), range(cy), range(cx))):
@@ -327,7 +329,12 @@ class Machine:
     @property
     def waiting(self) -> Iterator[Warp]:
         """Warps that have neither ended nor can run."""
-        return (warp for cluster in self.resident for warp in cluster.warps if not warp.done and warp.wait is not None)
+        return (
+            warp
+            for cluster in self.resident
+            for warp in cluster.warps
+            if not warp.done and warp.wait is not None
+        )
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> SimStatus:

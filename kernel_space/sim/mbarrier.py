@@ -6,7 +6,7 @@ satisfies parity 1 and not parity 0). ``tx`` may go negative: bytes may arrive b
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.sim.faults import IllegalAccess, ProtocolError
 from kernel_space.sim.lanes import FULL, Value, first_lane, lane_list, ndarray
@@ -20,8 +20,8 @@ TX_LIMIT = (1 << 20) - 1
 class MBarrier:
     """State in words: ``count`` arrivals per phase, ``pending`` still missing, ``tx`` bytes still missing."""
 
-    __slots__ = ("arrivals", "clock", "count", "cta", "last", "name", "offset", "pending", "phase", "slot", "total",
-                 "tx", "waiters")  # fmt: skip
+    __slots__ = ("arrivals", "base", "clock", "count", "cta", "last", "made", "name", "offset", "pending", "phase",
+                 "slot", "total", "tx", "waiters")  # fmt: skip
 
     def __init__(self, cta: Cta, offset: int, count: int, name: str) -> None:
         self.cta, self.offset, self.name = cta, offset, name
@@ -31,8 +31,10 @@ class MBarrier:
         self.last = "nobody"
         self.arrivals = 0
         self.total = 0  # bytes ever completed
-        self.clock = None
+        self.clock: Any = None  # these four belong to the race checker
         self.slot = -1
+        self.base = 0
+        self.made = (-1, 0, 0)
 
     def arrive(self, amount: int, who: str) -> None:
         self.last = who
@@ -57,7 +59,9 @@ class MBarrier:
     def _add_tx(self, tx_bytes: int) -> None:
         self.tx += tx_bytes
         if abs(self.tx) > TX_LIMIT:
-            raise ProtocolError(f"the transaction count of {self.label} leaves its range of 2^20 - 1: {self.tx} bytes")
+            raise ProtocolError(
+                f"the transaction count of {self.label} leaves its range of 2^20 - 1: {self.tx} bytes"
+            )
 
     def _settle(self) -> None:
         if self.pending == 0 and self.tx == 0:
@@ -88,7 +92,9 @@ def find(w: Warp, address: int) -> MBarrier:
     cta = w.cta.peer(address >> 24)
     barrier = cta.mbarriers.get(address & 0xFFFFFF)
     if barrier is None:
-        raise IllegalAccess(f"no mbarrier was initialised at shared offset {address & 0xFFFFFF:#x} of CTA {cta.rank}")
+        raise IllegalAccess(
+            f"no mbarrier was initialised at shared offset {address & 0xFFFFFF:#x} of CTA {cta.rank}"
+        )
     return barrier
 
 

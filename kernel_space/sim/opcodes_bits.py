@@ -99,7 +99,10 @@ def lop3(c: Writer, i: Instr, m: Modifiers) -> None:
     terms = []
     for minterm in range(8):
         if table.value >> minterm & 1:
-            parts = [text if minterm >> shift & 1 else f"({text} ^ {FULL})" for text, shift in ((a, 2), (b, 1), (d, 0))]
+            parts = [
+                text if minterm >> shift & 1 else f"({text} ^ {FULL})"
+                for text, shift in ((a, 2), (b, 1), (d, 0))
+            ]
             terms.append(" & ".join(parts))
     c.write(i.operands[0], " | ".join(terms) or "0")
 
@@ -117,7 +120,10 @@ def bfi(c: Writer, i: Instr, m: Modifiers) -> None:
     width, _ = m.integer()
     a, b = c.read(i.operands[1], width), c.read(i.operands[2], width)
     at, length = c.read(i.operands[3]), c.read(i.operands[4])
-    c.write(i.operands[0], f"per_lane(lambda a, b, p, n: insert_field(a, b, p, n, {width}), {width}, {a}, {b}, {at}, {length})")
+    c.write(
+        i.operands[0],
+        f"per_lane(lambda a, b, p, n: insert_field(a, b, p, n, {width}), {width}, {a}, {b}, {at}, {length})",
+    )
 
 
 @opcode("bfind")

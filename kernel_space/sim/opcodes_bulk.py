@@ -30,7 +30,10 @@ def _coordinates(c: Writer, i: Instr, at: int) -> str:
 @opcode("cp.async.bulk.tensor")
 def bulk_tensor(c: Writer, i: Instr, m: Modifiers) -> None:
     m.need(*_RANKS)
-    spaces = [m.need("shared::cluster", "shared::cta", "global"), m.need("shared::cluster", "shared::cta", "global")]
+    spaces = [
+        m.need("shared::cluster", "shared::cta", "global"),
+        m.need("shared::cluster", "shared::cta", "global"),
+    ]
     to_shared = i.tokens.index(spaces[1]) > i.tokens.index(spaces[0]) and i.operands[0].coords is None  # type: ignore[union-attr]
     _tile_only(c, m)
     m.ignore("L2::cache_hint")
@@ -50,7 +53,9 @@ def bulk_tensor(c: Writer, i: Instr, m: Modifiers) -> None:
 
 
 def _tile_only(c: Writer, m: Modifiers) -> None:
-    mode = m.take("tile", "im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4", "im2col_no_offs")
+    mode = m.take(
+        "tile", "im2col", "im2col::w", "im2col::w::128", "tile::gather4", "tile::scatter4", "im2col_no_offs"
+    )
     if mode not in ("", "tile"):
         raise c.fail("load mode is not modelled", modifier=mode)
 

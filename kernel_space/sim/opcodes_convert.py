@@ -111,7 +111,10 @@ def cvta(c: Writer, i: Instr, m: Modifiers) -> None:
         return c.write(i.operands[0], text)
     if to:
         return c.write(i.operands[0], f"{text} & 4294967295")
-    c.write(i.operands[0], f"shared_to_generic({text})" if c.varies(i.operands[1]) else f"{text} | {SHARED_WINDOW}")
+    c.write(
+        i.operands[0],
+        f"shared_to_generic({text})" if c.varies(i.operands[1]) else f"{text} | {SHARED_WINDOW}",
+    )
 
 
 @opcode("isspacep")

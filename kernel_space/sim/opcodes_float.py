@@ -10,7 +10,14 @@ from kernel_space.sim.writer import Writer
 FLOAT_TYPES = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "f32x2": 64}
 _FUNCTIONS = {"add": "f_add", "sub": "f_sub", "mul": "f_mul", "div": "f_div"}
 _UNARY = {"abs": "f_abs", "neg": "f_neg"}
-FLIP = {"f16": 0x8000, "bf16": 0x8000, "f32": 0x80000000, "f64": 1 << 63, "f16x2": 0x80008000, "bf16x2": 0x80008000}
+FLIP = {
+    "f16": 0x8000,
+    "bf16": 0x8000,
+    "f32": 0x80000000,
+    "f64": 1 << 63,
+    "f16x2": 0x80008000,
+    "bf16x2": 0x80008000,
+}
 
 
 def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:

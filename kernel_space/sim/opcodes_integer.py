@@ -40,7 +40,9 @@ def add(c: Writer, i: Instr, m: Modifiers) -> None:
         return _carry(c, i, m, "add", use=False)
     if m.take("sat"):
         m.need("s32")
-        return arithmetic(c, i, 32, "saturate({0}, {1}, 1)", "per_lane(lambda x, y: saturate(x, y, 1), 32, {0}, {1})")
+        return arithmetic(
+            c, i, 32, "saturate({0}, {1}, 1)", "per_lane(lambda x, y: saturate(x, y, 1), 32, {0}, {1})"
+        )
     width, _ = m.integer()
     arithmetic(c, i, width, "({0} + {1}) & {M}", "add({0}, {1}, {M})")
 
@@ -53,7 +55,9 @@ def sub(c: Writer, i: Instr, m: Modifiers) -> None:
         return _carry(c, i, m, "sub", use=False)
     if m.take("sat"):
         m.need("s32")
-        return arithmetic(c, i, 32, "saturate({0}, {1}, -1)", "per_lane(lambda x, y: saturate(x, y, -1), 32, {0}, {1})")
+        return arithmetic(
+            c, i, 32, "saturate({0}, {1}, -1)", "per_lane(lambda x, y: saturate(x, y, -1), 32, {0}, {1})"
+        )
     width, _ = m.integer()
     arithmetic(c, i, width, "({0} - {1}) & {M}", "sub({0}, {1}, {M})")
 
@@ -134,7 +138,9 @@ def div(c: Writer, i: Instr, m: Modifiers) -> None:
         return float_arithmetic(c, i, m, "div")
     width, is_signed = m.integer()
     a, b = sources(c, i, width)
-    c.write(i.operands[0], f"per_lane(lambda x, y: {name}_int(x, y, {width}, {is_signed}), {width}, {a}, {b})")
+    c.write(
+        i.operands[0], f"per_lane(lambda x, y: {name}_int(x, y, {width}, {is_signed}), {width}, {a}, {b})"
+    )
 
 
 @opcode("abs", "neg")

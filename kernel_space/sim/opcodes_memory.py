@@ -65,7 +65,9 @@ def ld(c: Writer, i: Instr, m: Modifiers) -> None:
     elif space == "local":
         c.emit(f"{name} = load_local(w, {where}, {size}, {count}, {c.mask})")
     else:
-        c.emit(f"{name} = load_generic(w, {where}, {size}, {count}, {c.mask}, {c.site}, {order!r}, {scope!r})")
+        c.emit(
+            f"{name} = load_generic(w, {where}, {size}, {count}, {c.mask}, {c.site}, {order!r}, {scope!r})"
+        )
     for number, item in enumerate(items):
         register = getattr(item, "width", width)
         text = f"{name}[{number}]"
@@ -123,7 +125,11 @@ def _atomic(c: Writer, i: Instr, m: Modifiers, *, returns: bool) -> None:
     width = INTEGER_TYPES[kind][0] if kind in INTEGER_TYPES else FLOAT_TYPES[kind]
     operands = i.operands[1:] if returns else i.operands
     where = address(c, operands[0])
-    sources = [item for operand in operands[1:] for item in (operand.items if isinstance(operand, Vec) else (operand,))]
+    sources = [
+        item
+        for operand in operands[1:]
+        for item in (operand.items if isinstance(operand, Vec) else (operand,))
+    ]
     texts = ", ".join(c.read(item, width) for item in sources)
     call = (
         f"atomic(w, {where}, {how!r}, {kind!r}, ({texts},), {c.mask}, {c.site}, {order!r}, {scope!r}, "

@@ -65,7 +65,12 @@ def shfl(c: Writer, i: Instr, m: Modifiers) -> None:
     target = i.operands[0]
     if how == "idx" and not c.varies(i.operands[1]) and not isinstance(target, Pair):
         return c.write(target, value)
-    if how == "idx" and isinstance(i.operands[2], Imm) and i.operands[3] == Imm(31) and not isinstance(target, Pair):
+    if (
+        how == "idx"
+        and isinstance(i.operands[2], Imm)
+        and i.operands[3] == Imm(31)
+        and not isinstance(target, Pair)
+    ):
         return c.write(target, f"lane_value({value}, {lane})")
     name = c.temporary()
     c.emit(f"{name} = shuffle({value}, {lane}, {clamp}, {how!r}, {c.mask})")

@@ -86,7 +86,9 @@ def mbarrier_arrive(c: Writer, i: Instr, m: Modifiers) -> None:
     assert isinstance(operand, Mem)
     amount = c.read(i.operands[at + 1]) if len(i.operands) > at + 1 else "1"
     where = address(c, operand)
-    call = f"mbarrier_arrive(w, {where}, {amount}, {expects}, {drop}, {order == 'release'}, {c.mask}, {c.site})"
+    call = (
+        f"mbarrier_arrive(w, {where}, {amount}, {expects}, {drop}, {order == 'release'}, {c.mask}, {c.site})"
+    )
     if at and hasattr(i.operands[0], "slot"):
         c.write(i.operands[0], call)
     else:
@@ -138,7 +140,7 @@ def fence(c: Writer, i: Instr, m: Modifiers) -> None:
         return c.emit(f"proxy_fence(w, {kind!r}, {space!r}, {c.site})")
     if m.take("mbarrier_init"):
         m.ignore("release", "cluster")
-        return
+        return c.emit(f"memory_fence(w, 'release', 'cluster', {c.site})")
     order = m.take("acq_rel", "sc", "acquire", "release") or "sc"
     m.ignore("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     scope = m.need(*_SCOPES, "gl")

@@ -9,7 +9,15 @@ from kernel_space.sim.operands import Imm, Mem, Operand, Vec
 from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
-KINDS = ("kind::mxf4nvf4", "kind::mxf4", "kind::mxf8f6f4", "kind::f16", "kind::tf32", "kind::f8f6f4", "kind::i8")
+KINDS = (
+    "kind::mxf4nvf4",
+    "kind::mxf4",
+    "kind::mxf8f6f4",
+    "kind::f16",
+    "kind::tf32",
+    "kind::f8f6f4",
+    "kind::i8",
+)
 _SCALE_BLOCK = {
     "block16": 16, "block32": 32, "scale_vec::4X": 16, "scale_vec::2X": 32, "scale_vec::1X": 32,
 }  # fmt: skip
@@ -71,7 +79,9 @@ def ld(c: Writer, i: Instr, m: Modifiers) -> None:
     items = target.items if isinstance(target, Vec) else (target,)
     split = _split_offset(c, i, shape)
     name = c.temporary()
-    c.emit(f"{name} = tmem_load(w, {_address(c, i.operands[1])}, {shape!r}, {count}, {packs}, {split}, {c.site})")
+    c.emit(
+        f"{name} = tmem_load(w, {_address(c, i.operands[1])}, {shape!r}, {count}, {packs}, {split}, {c.site})"
+    )
     for number, item in enumerate(items):
         c.write(item, f"{name}[{number}]")
 
@@ -87,7 +97,9 @@ def st(c: Writer, i: Instr, m: Modifiers) -> None:
     items = source.items if isinstance(source, Vec) else (source,)
     split = i.operands[1].value if shape == "16x32bx2" and isinstance(i.operands[1], Imm) else 0
     texts = ", ".join(c.read(item) for item in items)
-    c.emit(f"tmem_store(w, {_address(c, i.operands[0])}, {shape!r}, {count}, {packs}, {split}, ({texts},), {c.site})")
+    c.emit(
+        f"tmem_store(w, {_address(c, i.operands[0])}, {shape!r}, {count}, {packs}, {split}, ({texts},), {c.site})"
+    )
 
 
 def _shape(m: Modifiers) -> tuple[str, int]:
@@ -113,7 +125,9 @@ def cp(c: Writer, i: Instr, m: Modifiers) -> None:
     if unpack:
         raise c.fail("decompression is not modelled", modifier=unpack[-1])
     descriptor = uniform(c, c.read(i.operands[1], 64), i.operands[1])
-    c.emit(f"tensor_cp(w, {_address(c, i.operands[0])}, {descriptor}, {shape!r}, {spread!r}, {group}, {c.mask}, {c.site})")
+    c.emit(
+        f"tensor_cp(w, {_address(c, i.operands[0])}, {descriptor}, {shape!r}, {spread!r}, {group}, {c.mask}, {c.site})"
+    )
 
 
 @opcode("tcgen05.shift")

@@ -262,7 +262,9 @@ class _BodyReader:
         opcode, _, tail = rest.partition(" ") if " " in rest else rest.partition("\t")
         opcode, _, more = opcode.partition("\t")
         try:
-            operands = tuple(parse_operand(part, self._lookup) for part in split_top(f"{more} {tail}".strip()))
+            operands = tuple(
+                parse_operand(part, self._lookup) for part in split_top(f"{more} {tail}".strip())
+            )
         except ValueError as error:
             raise Unsupported(str(error), line=line, opcode=opcode) from error
         return Instr(line, opcode, operands, guard, negated, self.loc, text)

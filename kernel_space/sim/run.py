@@ -42,7 +42,9 @@ class SimResult:
         return self.status is SimStatus.OK
 
     def __str__(self) -> str:
-        head = f"{self.status}: {self.instructions} warp-instructions simulated in {self.seconds['run']:.2f} s"
+        head = (
+            f"{self.status}: {self.instructions} warp-instructions simulated in {self.seconds['run']:.2f} s"
+        )
         return "\n".join([head, *(str(finding) for finding in self.findings)])
 
 
@@ -113,7 +115,11 @@ def run_launch(
     """Run one captured launch on the given memory. See ``run_compiled``."""
     started = time.perf_counter()
     grid = Grid(
-        grid=launch.grid, block=launch.block, cluster=launch.cluster, smem_bytes=launch.smem_bytes, params=launch.params
+        grid=launch.grid,
+        block=launch.block,
+        cluster=launch.cluster,
+        smem_bytes=launch.smem_bytes,
+        params=launch.params,
     )
     try:
         program = translate(ptx, launch.kernel_name)
@@ -127,9 +133,7 @@ def run_launch(
     )  # fmt: skip
     status, findings = _execute(machine, program, races)
     seconds = {"capture": 0.0, "translate": translated - started, "run": time.perf_counter() - translated}
-    return SimResult(
-        status=status, findings=tuple(findings), instructions=machine.executed, seconds=seconds
-    )
+    return SimResult(status=status, findings=tuple(findings), instructions=machine.executed, seconds=seconds)
 
 
 def _unsupported(error: Unsupported, started: float) -> SimResult:

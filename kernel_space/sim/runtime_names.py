@@ -6,7 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from kernel_space.sim import atomics, barriers, bulk, conversions, floats, fences, global_memory, lanes, mbarrier, scalars
+from kernel_space.sim import (
+    atomics,
+    barriers,
+    bulk,
+    conversions,
+    floats,
+    fences,
+    global_memory,
+    lanes,
+    mbarrier,
+    scalars,
+)
 from kernel_space.sim import smem, tensor_pipe, tma, tmem
 from kernel_space.sim.lanes import UNSIGNED, Value, first_lane, ndarray
 from kernel_space.sim.address_windows import SHARED_WINDOW
@@ -37,7 +48,11 @@ def match_any(value: Value, active: int, width: int) -> Value:
 
 
 def shared_to_generic(value: Value) -> Value:
-    return value.astype(np.uint64) | np.uint64(SHARED_WINDOW) if type(value) is ndarray else value | SHARED_WINDOW
+    return (
+        value.astype(np.uint64) | np.uint64(SHARED_WINDOW)
+        if type(value) is ndarray
+        else value | SHARED_WINDOW
+    )
 
 
 def map_rank(address: Value, rank: Value, width: int) -> Value:
@@ -92,7 +107,9 @@ def _public(*modules: Any) -> dict[str, Any]:
         name: value
         for module in modules
         for name, value in vars(module).items()
-        if callable(value) and not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+        if callable(value)
+        and not name.startswith("_")
+        and getattr(value, "__module__", None) == module.__name__
     }
 
 

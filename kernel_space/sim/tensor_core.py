@@ -48,7 +48,11 @@ def smem_descriptor(bits: int) -> SmemDescriptor:
     if bits >> 49 & 7 or bits >> 52 & 1:
         raise Unsupported(f"matrix descriptor {bits:#018x}: base offset and absolute LBO are not modelled")
     return SmemDescriptor(
-        (bits & 0x3FFF) << 4, (bits >> 16 & 0x3FFF) << 4, (bits >> 32 & 0x3FFF) << 4, _SPAN[layout], layout == 1
+        (bits & 0x3FFF) << 4,
+        (bits >> 16 & 0x3FFF) << 4,
+        (bits >> 32 & 0x3FFF) << 4,
+        _SPAN[layout],
+        layout == 1,
     )
 
 
@@ -186,7 +190,9 @@ def _operand_format(kind: str, code: int) -> str:
 
 def _check_shape(kind: str, m: int, n: int, group: int, d_format: str) -> None:
     legal_m = (128, 256) if group == 2 else (64, 128)
-    step = 16 if m == 128 and group == 1 else 8 if group == 1 else 16 if m == 128 else 32 if kind == "i8" else 16
+    step = (
+        16 if m == 128 and group == 1 else 8 if group == 1 else 16 if m == 128 else 32 if kind == "i8" else 16
+    )
     if m not in legal_m or not 8 <= n <= 256 or n % step:
         raise ProtocolError(f"kind::{kind} with cta_group::{group} has no shape M={m} N={n}")
     if kind.startswith("mx") and m != 128 * group:

@@ -73,7 +73,19 @@ class TensorPipe:
 class Mma:
     """One ``tcgen05.mma``. ``ctas``: the issuing CTA, or the pair with the even rank first."""
 
-    __slots__ = ("a", "a_in_tmem", "accumulate", "b", "block", "ctas", "d", "disabled", "group", "scales", "shape")
+    __slots__ = (
+        "a",
+        "a_in_tmem",
+        "accumulate",
+        "b",
+        "block",
+        "ctas",
+        "d",
+        "disabled",
+        "group",
+        "scales",
+        "shape",
+    )
 
     def __init__(
         self, ctas: tuple[Cta, ...], shape: Shape, group: int, d: int, a: int, a_in_tmem: bool, b: int,
@@ -85,7 +97,11 @@ class Mma:
 
     def joins(self, first: Mma) -> bool:
         """May this MMA be summed together with the group that ``first`` opened?"""
-        same = self.shape.kind == first.shape.kind and self.shape.m == first.shape.m and self.shape.n == first.shape.n
+        same = (
+            self.shape.kind == first.shape.kind
+            and self.shape.m == first.shape.m
+            and self.shape.n == first.shape.n
+        )
         return self.accumulate and same and self.d == first.d and self.disabled == first.disabled
 
 
@@ -138,7 +154,9 @@ def _operand_b(part: Mma) -> Array:
     for cta in part.ctas[1:]:
         other = scale_bytes(cta, part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind)
         if not np.array_equal(scales, other):
-            raise ProtocolError("the two CTAs of a pair hold different scale factors of B in their tensor memories")
+            raise ProtocolError(
+                "the two CTAs of a pair hold different scale factors of B in their tensor memories"
+            )
     return apply_scales(values, scales, shape.scale_format)
 
 
@@ -176,7 +194,9 @@ def _add(words: Array, column: int, lanes: Array, product: Array, first: Mma) ->
 class Copy:
     """``tcgen05.cp``: every CTA of the group copies from its own shared memory into its own tensor memory."""
 
-    def __init__(self, ctas: tuple[Cta, ...], column: int, lane: int, descriptor: int, shape: str, spread: str) -> None:
+    def __init__(
+        self, ctas: tuple[Cta, ...], column: int, lane: int, descriptor: int, shape: str, spread: str
+    ) -> None:
         self.ctas, self.column, self.lane = ctas, column, lane
         self.descriptor, self.shape, self.spread = descriptor, shape, spread
 
@@ -193,7 +213,13 @@ class Copy:
             target[:, self.lane + start : self.lane + start + data.shape[0]] = words
 
 
-_CP = {"128x256b": (128, 32), "4x256b": (4, 32), "128x128b": (128, 16), "64x128b": (64, 16), "32x128b": (32, 16)}
+_CP = {
+    "128x256b": (128, 32),
+    "4x256b": (4, 32),
+    "128x128b": (128, 16),
+    "64x128b": (64, 16),
+    "32x128b": (32, 16),
+}
 
 
 def cp_lanes(shape: str, spread: str) -> tuple[int, ...]:
@@ -235,11 +261,13 @@ class Shift:
 class Commit:
     """Arrives once on each barrier when everything before it has completed."""
 
-    def __init__(self, barriers: list[MBarrier], who: str) -> None:
-        self.barriers, self.who = barriers, who
+    def __init__(self, barriers: list[MBarrier], who: str, clock: Any) -> None:
+        self.barriers, self.who, self.clock = barriers, who, clock
 
     def run(self) -> None:
         for barrier in self.barriers:
+            if self.clock is not None:
+                barrier.cta.machine.races.commit_arrives(barrier, self.clock)
             barrier.arrive(1, self.who)
 
 
@@ -252,7 +280,9 @@ def group_of(w: Warp, group: int) -> tuple[TensorPipe, tuple[Cta, ...]]:
     return leader.pipe, (leader, cta.peer(cta.rank | 1))
 
 
-def tensor_cp(w: Warp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int) -> None:
+def tensor_cp(
+    w: Warp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int
+) -> None:
     w.site = site
     pipe, ctas = group_of(w, group)
     column, lane = to & 0xFFFF, to >> 16
@@ -290,9 +320,8 @@ def tensor_commit(w: Warp, address: int, ctas_mask: int | None, group: int, mask
         offset = address & 0xFFFFFF
         barriers = [find(w, rank << 24 | offset) for rank in range(16) if ctas_mask >> rank & 1]
     for _ in range(mask.bit_count()):
-        if w.races is not None:
-            w.races.tensor_commit(w, pipe, barriers, site)
-        pipe.push(Commit(barriers, f"tcgen05.commit of {w.who}"))
+        clock = w.races.tensor_commit(w, pipe, barriers, site) if w.races is not None else None
+        pipe.push(Commit(barriers, f"tcgen05.commit of {w.who}", clock))
 
 
 def tensor_mma(
@@ -326,8 +355,12 @@ def _check_operands(part: Mma) -> list[tuple[Cta, Array]]:
             cta.tmem.check(part.a & 0xFFFF, K_BYTES // 4, "A of tcgen05.mma")
         else:
             form_a = smem_descriptor(part.a)
-            operands.append((cta, check_footprint(cta, form_a, a_rows, shape.a_mn_major, shape.size, "A of tcgen05.mma")))
-        operands.append((cta, check_footprint(cta, form_b, b_rows, shape.b_mn_major, shape.size, "B of tcgen05.mma")))
+            operands.append(
+                (cta, check_footprint(cta, form_a, a_rows, shape.a_mn_major, shape.size, "A of tcgen05.mma"))
+            )
+        operands.append(
+            (cta, check_footprint(cta, form_b, b_rows, shape.b_mn_major, shape.size, "B of tcgen05.mma"))
+        )
         if part.scales is not None:
             cta.tmem.check(part.scales[0] & 0xFFFF, -(-a_rows // 32), "SFA of tcgen05.mma")
             cta.tmem.check(part.scales[1] & 0xFFFF, -(-shape.n // 32), "SFB of tcgen05.mma")

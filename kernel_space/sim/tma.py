@@ -20,6 +20,7 @@ from kernel_space.sim.lanes import Array, signed
 from kernel_space.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
 
 if TYPE_CHECKING:
+    from kernel_space.sim.global_memory import Region
     from kernel_space.sim.machine import Cta, Machine, Warp
     from kernel_space.sim.mbarrier import MBarrier
 
@@ -44,7 +45,9 @@ class TmaTensor:
         self.rows = int(np.prod(self.box[:-1]))
         self.bytes = self.rows * self.inner
         if self.inner % 16:
-            raise ProtocolError(f"the inner box of a tensor map must be a multiple of 16 bytes, got {self.inner}")
+            raise ProtocolError(
+                f"the inner box of a tensor map must be a multiple of 16 bytes, got {self.inner}"
+            )
         span = fields.swizzle_bytes
         if span and self.inner > span:
             raise ProtocolError(f"the inner box of {self.inner} bytes exceeds the swizzle span of {span}")
@@ -56,10 +59,14 @@ class TmaTensor:
             raise ProtocolError(f"a tensor map of rank {len(self.dims)} is given {len(coords)} coordinates")
         values = [signed(value, 32) for value in coords]
         if values[0] * self.bits % 128:
-            raise IllegalAccess(f"TMA coordinate 0 = {values[0]} is not aligned to 16 bytes (illegal instruction)")
+            raise IllegalAccess(
+                f"TMA coordinate 0 = {values[0]} is not aligned to 16 bytes (illegal instruction)"
+            )
         return (*reversed(values[1:]), values[0] * self.bits // 8)
 
-    def window(self, machine: Machine, start: tuple[int, ...], what: str) -> tuple[Array | None, tuple[slice, ...]]:
+    def window(
+        self, machine: Machine, start: tuple[int, ...], what: str
+    ) -> tuple[Array | None, tuple[slice, ...]]:
         """(strided view of the part of the box inside the tensor, where that part lies in the box)."""
         low = [max(0, at) for at in start]
         high = [min(size, at + extent) for size, at, extent in zip(self.dims, start, self.box, strict=True)]
@@ -71,6 +78,18 @@ class TmaTensor:
         region = machine.memory.find(first, last, what)
         view = np.ndarray(shape, np.uint8, region.u8, first - region.base, self.strides)
         return view, tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
+
+    def region_words(self, machine: Machine, start: tuple[int, ...]) -> tuple[Region, Array] | None:
+        """(region, its 4-byte words) of the part of the box inside the tensor."""
+        low = [max(0, at) for at in start]
+        high = [min(size, at + extent) for size, at, extent in zip(self.dims, start, self.box, strict=True)]
+        if any(a >= b for a, b in zip(low, high, strict=True)):
+            return None
+        region = machine.memory.find(self.address, self.address + 1, "TMA")
+        words = np.arange(low[-1] & ~3, high[-1], 4, dtype=np.int64) + (self.address - region.base)
+        for first, last, stride in zip(low[-2::-1], high[-2::-1], self.strides[-2::-1], strict=True):
+            words = (np.arange(first, last)[:, None] * stride + words.reshape(1, -1)).reshape(-1)
+        return region, words >> 2
 
     def read(self, machine: Machine, start: tuple[int, ...]) -> Array:
         """The box as 16-byte chunks, (rows, chunks per row)."""
@@ -159,7 +178,14 @@ class BulkStore:
 
 class TensorStore(BulkStore):
     def __init__(
-        self, cta: Cta, warp: Warp, group: int, tensor: TmaTensor, start: tuple[int, ...], offset: int, how: str
+        self,
+        cta: Cta,
+        warp: Warp,
+        group: int,
+        tensor: TmaTensor,
+        start: tuple[int, ...],
+        offset: int,
+        how: str,
     ) -> None:
         super().__init__(cta, warp, group)
         self.tensor, self.start, self.offset, self.how = tensor, start, offset, how
@@ -234,7 +260,9 @@ def tma_load(
     start = tensor.start(coords)
     offset = to & 0xFFFFFF
     if offset % ALIGNMENT:
-        raise IllegalAccess(f"TMA writes to shared offset {offset:#x}, which is not aligned to {ALIGNMENT} bytes")
+        raise IllegalAccess(
+            f"TMA writes to shared offset {offset:#x}, which is not aligned to {ALIGNMENT} bytes"
+        )
     ranks = [to >> 24] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
     targets = []
     for rank in ranks:
@@ -255,11 +283,15 @@ def target_barrier(w: Warp, rank: int, barrier: int, multicast: bool, pair: bool
     elif multicast:
         own = rank
     elif own != rank:
-        raise ProtocolError(f"a TMA load into CTA {rank} signals a barrier of CTA {own} without .cta_group::2")
+        raise ProtocolError(
+            f"a TMA load into CTA {rank} signals a barrier of CTA {own} without .cta_group::2"
+        )
     cta = w.cta.peer(own)
     found = cta.mbarriers.get(barrier & 0xFFFFFF)
     if found is None:
-        raise IllegalAccess(f"TMA signals shared offset {barrier & 0xFFFFFF:#x} of CTA {own}, where no mbarrier is")
+        raise IllegalAccess(
+            f"TMA signals shared offset {barrier & 0xFFFFFF:#x} of CTA {own}, where no mbarrier is"
+        )
     return found
 
 

@@ -16,7 +16,7 @@ from kernel_space.sim.lanes import Array, Value, spread
 from kernel_space.sim.smem import OFFSET_MASK
 
 if TYPE_CHECKING:
-    from kernel_space.sim.machine import Warp
+    from kernel_space.sim.machine import Cta, Warp
 
 LANES, COLUMNS = 128, 512
 
@@ -49,9 +49,13 @@ class Tmem:
     def check(self, column: int, count: int, what: str) -> None:
         """Raises ``IllegalAccess`` unless the columns are allocated."""
         if column < 0 or column + count > COLUMNS:
-            raise IllegalAccess(f"{what} touches TMEM columns {column}..{column + count}, there are {COLUMNS}")
+            raise IllegalAccess(
+                f"{what} touches TMEM columns {column}..{column + count}, there are {COLUMNS}"
+            )
         if (self.owner[column : column + count] < 0).any():
-            raise IllegalAccess(f"{what} touches TMEM columns {column}..{column + count}, not all of them are allocated")
+            raise IllegalAccess(
+                f"{what} touches TMEM columns {column}..{column + count}, not all of them are allocated"
+            )
 
 
 def tmem_alloc(w: Warp, where: int, columns: int, group: int, site: int) -> bool:
@@ -65,12 +69,12 @@ def tmem_alloc(w: Warp, where: int, columns: int, group: int, site: int) -> bool
         raise ProtocolError(f"tcgen05.alloc needs 32, 64, 128, 256 or 512 columns, got {columns}")
     if not tmem.permit:
         raise ProtocolError("tcgen05.alloc after relinquish_alloc_permit")
-    group_of = [tmem] if group == 1 else [tmem, w.cta.peer(w.cta.rank ^ 1).tmem]
+    ctas = [w.cta] if group == 1 else [w.cta, w.cta.peer(w.cta.rank ^ 1)]
     if tmem.asked != columns and w.races is not None:
         w.races.alloc_asked(w, tmem)
     tmem.asked = columns
     if tmem.granted < 0:
-        _grant(group_of, columns)
+        _grant(w, ctas, columns)
     if tmem.granted < 0:
         tmem.waiters.append(w)
         w.sleep(("alloc", tmem, columns, site))
@@ -78,21 +82,23 @@ def tmem_alloc(w: Warp, where: int, columns: int, group: int, site: int) -> bool
     base, tmem.granted, tmem.asked = tmem.granted, -1, 0
     if w.races is not None:
         w.races.shared_write(w, w.cta, where & OFFSET_MASK, 4, site)
-        w.races.tmem_alloc(w, group_of, base, columns, site)
+        w.races.tmem_alloc(w, ctas)
     w.cta.peer(where >> 24).smem.views[4][(where & OFFSET_MASK) >> 2] = base
     return False
 
 
-def _grant(tmems: list[Tmem], columns: int) -> None:
+def _grant(w: Warp, ctas: list[Cta], columns: int) -> None:
     """Give every tensor memory its columns if all have asked and have room."""
-    bases = [tmem.free_base(columns) if tmem.asked == columns else -1 for tmem in tmems]
+    bases = [cta.tmem.free_base(columns) if cta.tmem.asked == columns else -1 for cta in ctas]
     if min(bases) < 0:
         return
-    for tmem, base in zip(tmems, bases, strict=True):
-        tmem.owner[base : base + columns] = base
-        tmem.granted = base
-    for tmem in tmems:
-        tmem.wake_waiters()
+    for cta, base in zip(ctas, bases, strict=True):
+        cta.tmem.owner[base : base + columns] = base
+        cta.tmem.granted = base
+        if w.races is not None:
+            w.races.tmem_granted(cta, base, columns)
+    for cta in ctas:
+        cta.tmem.wake_waiters()
 
 
 def tmem_dealloc(w: Warp, address: int, columns: int, group: int, site: int) -> None:
@@ -143,7 +149,9 @@ def _pattern(shape: str, count: int, split: int) -> tuple[Array, Array, int]:
     return np.broadcast_to(t % 16, (count, 32)) + 0 * i, i + half * split, count + split
 
 
-def _locate(w: Warp, address: int, shape: str, count: int, split: int, what: str) -> tuple[Array, Array, int, int]:
+def _locate(
+    w: Warp, address: int, shape: str, count: int, split: int, what: str
+) -> tuple[Array, Array, int, int]:
     lane, column = address >> 16, address & 0xFFFF
     rows, columns, width = _pattern(shape, count, split)
     w.cta.tmem.check(column, width, what)
@@ -156,9 +164,7 @@ def _locate(w: Warp, address: int, shape: str, count: int, split: int, what: str
     return lane + rows, column + columns, lane, column
 
 
-def tmem_load(
-    w: Warp, address: int, shape: str, count: int, packs: bool, split: int, site: int
-) -> Array:
+def tmem_load(w: Warp, address: int, shape: str, count: int, packs: bool, split: int, site: int) -> Array:
     """``tcgen05.ld``: [registers, 32 threads]."""
     w.site = site
     w.loads_tmem = True
@@ -182,7 +188,14 @@ def _packed_load(w: Warp, address: int, shape: str, count: int, split: int, site
 
 
 def tmem_store(
-    w: Warp, address: int, shape: str, count: int, packs: bool, split: int, values: tuple[Value, ...], site: int
+    w: Warp,
+    address: int,
+    shape: str,
+    count: int,
+    packs: bool,
+    split: int,
+    values: tuple[Value, ...],
+    site: int,
 ) -> None:
     """``tcgen05.st``"""
     w.site = site

@@ -71,7 +71,11 @@ def uses_of(operand: object) -> list:
 def _inputs(instr: Instr) -> list:
     own = {register.slot for register in definitions(instr)}
     guard = instr.guard
-    return [register for register in uses(instr) if register.slot not in own or register is guard or _reads(instr, register)]
+    return [
+        register
+        for register in uses(instr)
+        if register.slot not in own or register is guard or _reads(instr, register)
+    ]
 
 
 def _reads(instr: Instr, register: object) -> bool:

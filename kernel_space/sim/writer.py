@@ -203,7 +203,9 @@ class Writer:
                 continue
             if slot in self.pairs:
                 low, high, varying = self.pairs[slot]
-                self.emit(f"R[{slot}] = pack({low}, {high}, 32)" if varying else f"R[{slot}] = {low} | {high} << 32")
+                self.emit(
+                    f"R[{slot}] = pack({low}, {high}, 32)" if varying else f"R[{slot}] = {low} | {high} << 32"
+                )
             else:
                 self.emit(f"R[{slot}] = r{slot}")
 
