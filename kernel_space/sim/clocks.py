@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernel_space.sim.faults import Unsupported
 
 if TYPE_CHECKING:
-    from kernel_space.sim.machine import Cluster, Cta, Warp
+    from kernel_space.sim.machine import Cluster, Warp
     from kernel_space.sim.mbarrier import MBarrier
 
 Clock = NDArray[np.int64]
@@ -92,9 +92,7 @@ class WarpClock:
 
     def hear(self, foreign: dict[int, Clock]) -> None:
         """Clocks of other clusters, which came along with a synchronisation."""
-        for number, clock in foreign.items():
-            own = self.foreign.get(number)
-            self.foreign[number] = clock if own is None else np.maximum(own, clock)
+        self.foreign = merged(self.foreign, foreign)
 
 
 class SyncObject:
@@ -114,7 +112,7 @@ class SyncObject:
         else:
             np.maximum(self.gathered, clock, out=self.gathered)
         if foreign:
-            self.foreign = {**self.foreign, **foreign}
+            self.foreign = merged(self.foreign, foreign)
 
     def complete(self) -> None:
         if self.gathered is not None:
@@ -128,5 +126,10 @@ class SyncObject:
                 to.hear(self.released_foreign)
 
 
-def slots_of(cta: Cta) -> Slots:
-    return cta.cluster.slots
+def merged(a: dict[int, Clock], b: dict[int, Clock]) -> dict[int, Clock]:
+    """Clocks by cluster number; what either side knows."""
+    result = dict(a)
+    for number, clock in b.items():
+        own = result.get(number)
+        result[number] = clock if own is None else np.maximum(own, clock)
+    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_space.sim.clocks import SPARE_BARRIERS, Clock, Slots, SyncObject, WarpClock
+from kernel_space.sim.clocks import SPARE_BARRIERS, Clock, Slots, SyncObject, WarpClock, merged
 from kernel_space.sim.shadow import Shadow
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class SyncRaces:
         self.program = program
         instrs = program.kernel.instrs
         self.barriers = 4 * sum(instr.tokens[:2] == ("mbarrier", "init") for instr in instrs) + SPARE_BARRIERS
-        self.cells: dict[tuple[int, int], tuple[dict[int, Clock], Any]] = {}
+        self.cells: dict[tuple[int, int], dict[int, Clock]] = {}
         self.clusters: dict[int, Slots] = {}
 
     def attach(self, machine: Machine) -> None:
@@ -137,12 +137,8 @@ class SyncRaces:
         if clock.fence is None:
             return
         own, foreign = clock.fence
-        known, _ = self.cells.get(cell, ({}, None))
-        merged = dict(known)
-        for number, other in {**foreign, w.cta.cluster.number: own}.items():
-            old = merged.get(number)
-            merged[number] = other if old is None else _maximum(old, other)
-        self.cells[cell] = (merged, None)
+        known = self.cells.get(cell, {})
+        self.cells[cell] = merged(known, {**foreign, w.cta.cluster.number: own})
 
     def sync_load(self, w: Warp, cell: tuple[int, int], order: str) -> None:
         if order in _ACQUIRES:
@@ -151,7 +147,7 @@ class SyncRaces:
             w.clock.unfenced.append(cell)
 
     def _take(self, w: Warp, cell: tuple[int, int]) -> None:
-        known, _ = self.cells.get(cell, ({}, None))
+        known = self.cells.get(cell, {})
         own = known.get(w.cta.cluster.number)
         if own is not None:
             w.clock.join(own)
@@ -161,9 +157,3 @@ class SyncRaces:
         self, key: tuple[Any, ...], text: str, site: int, who: str, other_site: int, other: str
     ) -> None:
         raise NotImplementedError
-
-
-def _maximum(a: Clock, b: Clock) -> Clock:
-    import numpy as np
-
-    return np.maximum(a, b)
