@@ -70,7 +70,7 @@ BAD_INPUT = {
     ),
     "unknown knob": (["explain", "--shape", SHAPE, "--config", "speed=9"], "unknown knob 'speed'"),
     "config not a config": (["explain", "--shape", SHAPE, "--config", "fast"], "knob=value"),
-    "device without a kernel": (["space", "--shape", SHAPE, "--device", "h200"], "svdquant_gemm_sm90a"),
+    "device without a kernel": (["space", "--shape", SHAPE, "--device", "h200"], "got 'h200'"),
     "report of nothing": (["report", "--shape", SHAPE], "there are no trials of 256,3840,3072,128"),
 }
 
