@@ -320,18 +320,30 @@ def start(out: Path, log: Path, trials: int, seed: int = 0) -> subprocess.Popen[
     )
 
 
+def command_line(out: Path, cache: Path) -> subprocess.Popen[str]:
+    """A real tune of a small problem with a compile cache of its own; stderr is the progress."""
+    options = ["--shape", "128,2048,7168,0", "--trials", "24", "--jobs", "2", "--json", "--out", str(out)]
+    return subprocess.Popen(
+        [sys.executable, "tune.py", *options],
+        cwd=ROOT,
+        env={**os.environ, "XDG_CACHE_HOME": str(cache)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
 def complete_trials(out: Path) -> list[Trial]:
     lines = [line for path in out.rglob("*.jsonl") for line in path.read_bytes().split(b"\n")[1:-1]]
     return [Trial.from_record(json.loads(line)) for line in lines]
 
 
-def kill_in_the_middle(out: Path, log: Path, trials: int, at_least: int) -> list[Trial]:
-    process = start(out, log, trials)
-    deadline = time.monotonic() + 60
+def kill_in_the_middle(process: subprocess.Popen[str], out: Path, at_least: int) -> list[Trial]:
+    deadline = time.monotonic() + 120
     while len(complete_trials(out)) < at_least and process.poll() is None:
-        assert time.monotonic() < deadline, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline, f"{len(complete_trials(out))} trials only"
         time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
+    process.send_signal(signal.SIGKILL)
     process.communicate()
     return complete_trials(out)
 
@@ -339,8 +351,8 @@ def kill_in_the_middle(out: Path, log: Path, trials: int, at_least: int) -> list
 def test_kill_twice_then_resume(tmp_path: Path) -> None:
     """No trial lost, none evaluated twice beyond those in flight, the same trials as without kills, no stall."""
     out, log, trials = tmp_path / "killed", tmp_path / "log", 45
-    once = kill_in_the_middle(out, log, trials, 10)
-    twice = kill_in_the_middle(out, log, trials, 25)
+    once = kill_in_the_middle(start(out, log, trials), out, 10)
+    twice = kill_in_the_middle(start(out, log, trials), out, 25)
     assert 10 <= len(once) < len(twice) < trials
     assert twice[: len(once)] == once
     begun = time.monotonic()
@@ -369,3 +381,19 @@ def test_two_tuners_of_one_problem(tmp_path: Path) -> None:
     for seed in (0, 1):
         alone = run(tmp_path / f"alone{seed}", trials=30, seed=seed)
         assert {trial.resolved for trial in alone.trials} <= set(trials)
+
+
+@pytest.mark.slow
+def test_kill_a_real_tune_twice_then_resume(tmp_path: Path) -> None:
+    out, cache = tmp_path / "out", tmp_path / "cache"
+    once = kill_in_the_middle(command_line(out, cache), out, 4)
+    twice = kill_in_the_middle(command_line(out, cache), out, 12)
+    assert 4 <= len(once) < len(twice) < 24 and twice[: len(once)] == once
+    output, _ = command_line(out, cache).communicate(timeout=240)
+    [result] = json.loads(output)["results"]
+    assert result["trials"]["known"] == len(twice) and result["trials"]["new"] == 24 - len(twice)
+    trials = {trial.resolved: trial for trial in complete_trials(out)}
+    assert len(trials) == 24 and all(trial.status is Status.OK for trial in trials.values())
+    assert [trials[trial.resolved].us for trial in twice] == [trial.us for trial in twice]
+    row = DispatchTable.load(out / "b200").lookup(GemmProblem.parse("128,2048,7168,0")).row
+    assert row is not None and row.config == result["winner"]["config"]
