@@ -10,10 +10,12 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from kernel_space.capture import Launch
+from kernel_space.errors import InputError
 from kernel_space.sim.faults import Fault, SimStatus, Unsupported
 from kernel_space.sim.global_memory import GlobalMemory
 from kernel_space.sim.launch import as_capturable, bind, captured, tensor_extent
 from kernel_space.sim.machine import Grid, Machine
+from kernel_space.sim.parse import parse_ptx
 from kernel_space.sim.races import Races
 from kernel_space.sim.report import Finding, budget_finding, deadlock_finding, fault_finding, race_findings
 from kernel_space.sim.schedules import make_schedule
@@ -97,6 +99,43 @@ def run_compiled(
         if not result.ok:
             break
     return dataclasses.replace(result, instructions=instructions, seconds=seconds)
+
+
+def run_ptx(
+    ptx: str,
+    *params: Any,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (32, 1, 1),
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    smem_bytes: int = 0,
+    memory: Sequence[Any] = (),
+    **options: Any,
+) -> SimResult:
+    """Run the one kernel of a PTX text, without any host code.
+
+    ``params``: one per ``.param``: a tensor or array (its address, its bytes become accessible), an integer, or the
+    bytes of the parameter. ``options`` as for ``run_launch``. Raises ``InputError`` for a wrong number of parameters.
+    """
+    regions = GlobalMemory()
+    kernel = parse_ptx(ptx)
+    if len(params) != len(kernel.params):
+        raise InputError(f"kernel {kernel.name} has {len(kernel.params)} parameters, got {len(params)}")
+    packed = []
+    for declared, value in zip(kernel.params, params, strict=True):
+        extent = tensor_extent(value)
+        if extent is not None:
+            regions.add(*extent, declared.name)
+            value = extent[0]
+        packed.append(value if isinstance(value, bytes) else value.to_bytes(declared.size, "little", signed=value < 0))
+    for number, item in enumerate(memory):
+        extent = tensor_extent(item)
+        if extent is not None:
+            regions.add(*extent, f"memory[{number}]")
+    launch = Launch(
+        kernel_name=kernel.name, grid=grid, cluster=cluster, block=block, smem_bytes=smem_bytes, params=tuple(packed),
+        tensor_maps={}, attributes={}, stream=0,
+    )  # fmt: skip
+    return run_launch(launch, ptx, regions, **options)
 
 
 def run_launch(
