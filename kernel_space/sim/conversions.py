@@ -22,8 +22,7 @@ def float_to_int(a: Value, kind: str, width: int, is_signed: bool, rounding: str
     numbers = decode(a, kind).astype(np.float64)
     function = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil, "": np.trunc}[rounding]
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if is_signed else (0, MASKS[width])
-    with np.errstate(invalid="ignore"):
-        rounded = function(numbers)
+    rounded = function(numbers)
     whole = [0 if value != value else int(min(max(value, low), high)) for value in rounded.tolist()]
     bits = [min(max(value, low), high) & MASKS[width] for value in whole]
     result = np.array(bits, UNSIGNED[width])

@@ -31,8 +31,7 @@ def encode(numbers: Array, kind: str) -> Value:
     if kind == "bf16":
         bits: Array = round_to_bf16(numbers)
     else:
-        with np.errstate(over="ignore", under="ignore"):
-            bits = numbers.astype(FLOATS[kind], copy=False).view(UNSIGNED[BITS[kind]])
+        bits = numbers.astype(FLOATS[kind], copy=False).view(UNSIGNED[BITS[kind]])
     return bits if bits.size != 1 else int(bits[0])
 
 
@@ -47,8 +46,7 @@ def round_to_bf16(numbers: Array) -> Array:
 
 def round_to_odd_f32(numbers: Array) -> Array:
     """float64 -> float32 by truncation with a sticky last bit: a later rounding to fewer bits is then exact."""
-    with np.errstate(over="ignore", under="ignore"):
-        near = numbers.astype(np.float32)
+    near = numbers.astype(np.float32)
     back = near.astype(np.float64)
     bits = near.view(np.int32).copy()
     too_far = np.abs(back) > np.abs(numbers)
@@ -73,8 +71,7 @@ def binary(
         x, y = flush(x), flush(y)
     if kind == "f16":
         x, y = x.astype(np.float32), y.astype(np.float32)
-    with np.errstate(all="ignore"):
-        result = function(x, y)
+    result = function(x, y)
     return encode(flush(result) if ftz else result, kind)
 
 
@@ -83,8 +80,7 @@ def unary(function: Callable[[Array], Array], a: Value, kind: str, ftz: bool = F
     x = decode(a, kind)
     if ftz:
         x = flush(x)
-    with np.errstate(all="ignore"):
-        result = function(x.astype(np.float64))
+    result = function(x.astype(np.float64))
     return encode(flush(result.astype(np.float32)) if ftz else result, kind)
 
 
@@ -95,9 +91,8 @@ def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
         return _fma_f64(x, y, z)
     if ftz:
         x, y, z = flush(x), flush(y), flush(z)
-    with np.errstate(all="ignore"):
-        product = x.astype(np.float64) * y
-        total = product + z
+    product = x.astype(np.float64) * y
+    total = product + z
     if kind != "f32" or (total.view(np.uint64) & 0x1FFFFFFF == 0x10000000).any():
         total = _sticky(product, z.astype(np.float64), total)
     if kind == "f16":
@@ -111,9 +106,8 @@ def _encode_f16(total: Array) -> Value:
 
 def _sticky(product: Array, addend: Array, total: Array) -> Array:
     """Round-to-odd of ``product + addend``: a float64 that rounds to fewer bits as the exact sum does."""
-    with np.errstate(all="ignore"):
-        part = total - product
-        error = (product - (total - part)) + (addend - part)
+    part = total - product
+    error = (product - (total - part)) + (addend - part)
     bits = total.view(np.int64).copy()
     inexact = np.isfinite(total) & (error != 0)
     even = inexact & (bits & 1 == 0)
@@ -205,9 +199,8 @@ def cvt_f16x2(high: Value, low: Value) -> Value:
     """``cvt.rn.f16x2.f32 d, a, b``: a goes to the upper half."""
     if type(high) is ndarray and type(low) is ndarray:
         both = np.empty((32, 2), np.float16)
-        with np.errstate(over="ignore"):
-            both[:, 0] = low.view(np.float32)
-            both[:, 1] = high.view(np.float32)
+        both[:, 0] = low.view(np.float32)
+        both[:, 1] = high.view(np.float32)
         return both.view(np.uint32).reshape(32)
     return join(encode(decode(low, "f32"), "f16"), encode(decode(high, "f32"), "f16"))
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kernel_space.arguments import Argument, TensorValue, arguments_from_header
-from kernel_space.capture import Launch, capture
+from kernel_space.capture import CaptureRuntime, Launch, capture, load
 from kernel_space.errors import InputError
 from kernel_space.sim.global_memory import GlobalMemory
 
@@ -38,17 +39,63 @@ def export(compiled: Any, directory: Path | None = None) -> Exported:
     return Exported(ptx, where / "kernel.o", "kernel", arguments_from_header(header))
 
 
-def as_capturable(compiled: Any) -> Any:
-    """``CompiledKernel`` and ``Exported`` as they are; a CuTe DSL function is exported first."""
-    if hasattr(compiled, "object_path"):
-        return compiled
-    if hasattr(compiled, "export_to_c"):
-        return export(compiled)
-    raise InputError(f"need a CompiledKernel or a compiled CuTe DSL function, got {type(compiled).__name__}")
+def prepare(
+    compiled: Any, args: Sequence[Any], memory: Sequence[Any]
+) -> tuple[str, list[Launch], GlobalMemory]:
+    """(PTX, launches of one call, accessible memory). Raises ``InputError``."""
+    regions = GlobalMemory()
+    for number, item in enumerate(memory):
+        add_tensor(regions, item, f"memory[{number}]")
+    if hasattr(compiled, "generate_execution_args"):
+        exported, launches = _call_dsl_function(compiled, args, regions)
+    elif hasattr(compiled, "object_path"):
+        exported, launches = compiled, capture(compiled, *bind(compiled, args, regions))
+    else:
+        raise InputError(
+            f"need a CompiledKernel or a compiled CuTe DSL function, got {type(compiled).__name__}"
+        )
+    if not launches:
+        raise InputError("the host code launched no kernel")
+    return exported.ptx, launches, regions
 
 
-def bind(compiled: Any, args: Sequence[Any]) -> tuple[list[Any], GlobalMemory]:
-    """(values to call the host code with, memory regions) for tensors, arrays and numbers.
+_EXPORTS: weakref.WeakKeyDictionary[Any, Exported] = weakref.WeakKeyDictionary()
+
+
+def _call_dsl_function(
+    compiled: Any, args: Sequence[Any], regions: GlobalMemory
+) -> tuple[Exported, list[Launch]]:
+    """The DSL marshals the arguments; the exported host code runs on callbacks instead of a GPU."""
+    exported = _EXPORTS.get(compiled)
+    if exported is None:
+        exported = _EXPORTS[compiled] = export(compiled)
+    pointers, keep = compiled.generate_execution_args(*args)
+    for number, item in enumerate(args):
+        _add_nested(regions, item, f"argument {number}")
+    runtime = CaptureRuntime(exported.ptx)
+    with load(exported.object_path, exported.prefix, runtime) as loaded:
+        loaded.call_pointers([getattr(pointer, "value", pointer) for pointer in pointers])
+    del keep
+    return exported, runtime.launches
+
+
+def _add_nested(regions: GlobalMemory, item: Any, name: str) -> None:
+    for part in item if isinstance(item, tuple | list) else (item,):
+        if isinstance(part, tuple | list):
+            _add_nested(regions, part, name)
+        else:
+            add_tensor(regions, part, name)
+
+
+def add_tensor(regions: GlobalMemory, item: Any, name: str) -> None:
+    """Make the bytes of a tensor or array accessible; other things are left alone."""
+    extent = tensor_extent(item)
+    if extent is not None:
+        regions.add(*extent, name)
+
+
+def bind(compiled: Any, args: Sequence[Any], memory: GlobalMemory) -> list[Any]:
+    """The values to call the host code with, for tensors, arrays and numbers.
 
     A tensor or array stands for its address; its bytes, first to last element, become accessible. A plain integer
     for a pointer makes nothing accessible. Raises ``InputError``.
@@ -60,9 +107,7 @@ def bind(compiled: Any, args: Sequence[Any]) -> tuple[list[Any], GlobalMemory]:
     if len(flat) != len(arguments):
         names = ", ".join(f"{argument.name} ({argument.kind})" for argument in arguments)
         raise InputError(f"{len(arguments)} arguments are needed, got {len(flat)}: {names}")
-    memory = GlobalMemory()
-    values = [_value(argument, item, memory) for argument, item in zip(arguments, flat, strict=True)]
-    return values, memory
+    return [_value(argument, item, memory) for argument, item in zip(arguments, flat, strict=True)]
 
 
 def _value(argument: Argument, item: Any, memory: GlobalMemory) -> Any:
@@ -86,6 +131,8 @@ def _value(argument: Argument, item: Any, memory: GlobalMemory) -> Any:
 
 def tensor_extent(item: Any) -> tuple[int, int] | None:
     """(address, bytes from the first to the last element) of a torch tensor or numpy array; None for others."""
+    if hasattr(item, "load_dltensor"):
+        return _cute_extent(item)
     if hasattr(item, "data_ptr"):
         if item.device.type != "cpu":
             raise InputError(f"tensors must be on the CPU, got one on {item.device}")
@@ -98,15 +145,15 @@ def tensor_extent(item: Any) -> tuple[int, int] | None:
     return address, (last + 1) * size if 0 not in item.shape else 0
 
 
+def _cute_extent(item: Any) -> tuple[int, int]:
+    """Of a ``cute.runtime`` tensor made by ``from_dlpack``."""
+    item.load_dltensor()
+    wrapper = item._dltensor_wrapper
+    last = sum((n - 1) * s for n, s in zip(wrapper.shape, wrapper.stride, strict=True))
+    return wrapper.data_ptr, ((last + 1) * item.element_type.width + 7) // 8
+
+
 def _element_strides(item: Any) -> tuple[int, ...]:
     if hasattr(item, "data_ptr"):
         return tuple(item.stride())
     return tuple(stride // item.itemsize for stride in item.strides)
-
-
-def captured(compiled: Any, values: Sequence[Any]) -> list[Launch]:
-    """The launches of one call of the host code. Raises ``InputError`` when there is none."""
-    launches = capture(compiled, *values)
-    if not launches:
-        raise InputError("the host code launched no kernel")
-    return launches

@@ -7,13 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
 from kernel_space.capture import Launch
 from kernel_space.errors import InputError
 from kernel_space.sim.faults import Fault, SimStatus, Unsupported
 from kernel_space.sim.global_memory import GlobalMemory
-from kernel_space.sim.launch import as_capturable, bind, captured, tensor_extent
+from kernel_space.sim.launch import add_tensor, prepare, tensor_extent
 from kernel_space.sim.machine import Grid, Machine
 from kernel_space.sim.parse import parse_ptx
 from kernel_space.sim.races import Races
@@ -79,18 +80,12 @@ def run_compiled(
     What the program does wrong is in the result. Raises ``InputError`` for arguments that do not fit.
     """
     started = time.perf_counter()
-    capturable = as_capturable(compiled)
-    values, regions = bind(capturable, args)
-    for number, item in enumerate(memory):
-        extent = tensor_extent(item)
-        if extent is not None:
-            regions.add(*extent, f"memory[{number}]")
-    launches = captured(capturable, values)
+    compiled_ptx, launches, regions = prepare(compiled, args, memory)
     seconds = {"capture": time.perf_counter() - started, "translate": 0.0, "run": 0.0}
     instructions = 0
     for launch in launches:
         result = run_launch(
-            launch, ptx or capturable.ptx, regions, sms=sms, schedule=schedule, seed=seed, check_races=check_races,
+            launch, ptx or compiled_ptx, regions, sms=sms, schedule=schedule, seed=seed, check_races=check_races,
             max_instructions=max_instructions, barrier_names=barrier_names, roles=roles,
         )  # fmt: skip
         instructions += result.instructions
@@ -126,11 +121,11 @@ def run_ptx(
         if extent is not None:
             regions.add(*extent, declared.name)
             value = extent[0]
-        packed.append(value if isinstance(value, bytes) else value.to_bytes(declared.size, "little", signed=value < 0))
+        packed.append(
+            value if isinstance(value, bytes) else value.to_bytes(declared.size, "little", signed=value < 0)
+        )
     for number, item in enumerate(memory):
-        extent = tensor_extent(item)
-        if extent is not None:
-            regions.add(*extent, f"memory[{number}]")
+        add_tensor(regions, item, f"memory[{number}]")
     launch = Launch(
         kernel_name=kernel.name, grid=grid, cluster=cluster, block=block, smem_bytes=smem_bytes, params=tuple(packed),
         tensor_maps={}, attributes={}, stream=0,
@@ -184,7 +179,7 @@ def _unsupported(error: Unsupported, started: float) -> SimResult:
 def _execute(machine: Machine, program: Program, races: Races | None) -> tuple[SimStatus, list[Finding]]:
     try:
         # Small products: threads of the BLAS cost more than they bring, and other processes want the cores.
-        with threadpool_limits(1, user_api="blas"):
+        with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):
             status = machine.run()
     except Unsupported as error:
         return SimStatus.UNSUPPORTED, [fault_finding(machine, SimStatus.UNSUPPORTED, str(error))]

@@ -117,8 +117,7 @@ class MmaGroup:
         b = np.concatenate([_operand_b(part) for part in self.parts], axis=1)
         for number, cta in enumerate(first.ctas):
             a = np.concatenate([_operand_a(part, number) for part in self.parts], axis=1)
-            with np.errstate(all="ignore"):
-                product = b @ a.T
+            product = b @ a.T
             _accumulate(cta, first, product, shape, group)
 
 
@@ -179,12 +178,10 @@ def _add(words: Array, column: int, lanes: Array, product: Array, first: Mma) ->
     count = product.shape[0]
     if len(lanes) == 128 and not first.disabled:
         target = words[column : column + count]
-        with np.errstate(all="ignore"):
-            target[...] = target + product if first.accumulate else product
+        target[...] = target + product if first.accumulate else product
         return
     old = words[column : column + count, lanes]
-    with np.errstate(all="ignore"):
-        new = old + product if first.accumulate else product
+    new = old + product if first.accumulate else product
     if first.disabled:
         bits = np.array([first.disabled[lane // 32] >> lane % 32 & 1 for lane in lanes.tolist()], bool)
         new = np.where(bits[None, :], old, new)

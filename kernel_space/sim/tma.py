@@ -226,8 +226,7 @@ def reduced(old: Array, new: Array, how: str, kind: str) -> Array:
     if kind not in _REDUCE_TYPES:
         raise Unsupported(f"bulk reduction of {kind} is not modelled")
     dtype = _REDUCE_TYPES[kind]
-    with np.errstate(over="ignore"):
-        return _FUNCTIONS[how](old.view(dtype), new.view(dtype)).astype(dtype).view(np.uint8)
+    return _FUNCTIONS[how](old.view(dtype), new.view(dtype)).astype(dtype).view(np.uint8)
 
 
 def descriptor(w: Warp, address: int) -> TmaTensor:

@@ -49,7 +49,12 @@ def lanes_of(text: str, a: Any, b: Any = 0, c: Any = 0, *, uniform: bool, kinds:
     lines = ["mov.u32 %r255, %tid.x;", "ld.param.u64 %d60, [out];"]
     names = []
     for number, (array, kind) in enumerate(zip(arrays, kinds[1:], strict=True)):
-        name = {"h": f"%h{10 + number}", "r": f"%r{100 + number}", "d": f"%d{40 + number}", "p": f"%p{10 + number}"}[kind]
+        name = {
+            "h": f"%h{10 + number}",
+            "r": f"%r{100 + number}",
+            "d": f"%d{40 + number}",
+            "p": f"%p{10 + number}",
+        }[kind]
         load = f"%r{120 + number}" if kind == "p" else name
         bits = size[kind] * 8
         if uniform:
