@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
@@ -30,6 +31,7 @@ from tuner.search import Search
 from tuner.space import SearchSpace
 from tuner.space_count import Count
 from tuner.store import make_folder
+from tuner.study import Study
 
 NEIGHBOURS = 5  # winners of other problems that are tried first
 COMPILE_TIMEOUT_S = 60.0  # a candidate takes half a second; two-minute compiles are known, and not worth it
@@ -113,18 +115,12 @@ def tune(
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
+    space = space or SearchSpace.load(device.arch.kernel)
     make_folder(options.out / device.name)
     _mend_table(options.out, device, progress)
-    space = space or SearchSpace.load(device.arch.kernel)
     study = results.open_study(options.out, problem, device)
-    search = Search(
-        space,
-        problem,
-        device.arch,
-        seed=options.seed,
-        trials=options.trials,
-        first=_neighbours(options.out, problem, device),
-    )
+    first = _neighbours(options.out, problem, device)
+    search = Search(space, problem, device.arch, seed=options.seed, trials=options.trials, first=first)
     with _pool(pool, options) as compile_pool:
         loop = Loop(
             problem=problem,
@@ -142,34 +138,66 @@ def tune(
         progress.finish(loop.state)
         order = results.ranked(study.trials.values())
         decision = _record(options.out, device, order, loop, progress)
-    seconds = time.monotonic() - start
-    counted = space.count(problem, device.arch) if options.count_space and not stopped else None
-    illegal = [illegal_trial(*point, problem, device) for point in search.rejected.items()]
+    finished = _Finished(
+        problem=problem,
+        device=device,
+        options=options,
+        space=space,
+        search=search,
+        study=study,
+        loop=loop,
+        order=order,
+        stopped=stopped,
+        seconds=time.monotonic() - start,
+        decision=decision,
+    )
+    return _result(finished)
+
+
+class _Finished(NamedTuple):
+    """A search that has ended."""
+
+    problem: GemmProblem
+    device: Device
+    options: TuneOptions
+    space: SearchSpace
+    search: Search
+    study: Study
+    loop: Loop
+    order: list[Trial]
+    stopped: str
+    seconds: float
+    decision: Decision | None
+
+
+def _result(finished: _Finished) -> TuneResult:
+    """Count, report, and say what was found."""
+    problem, device, order = finished.problem, finished.device, finished.order
+    count_space = finished.options.count_space and not finished.stopped
+    counted = finished.space.count(problem, device.arch) if count_space else None
+    trials = tuple(finished.study.trials.values())
+    illegal = tuple(illegal_trial(*point, problem, device) for point in finished.search.rejected.items())
+    facts = _facts(finished)
     report = results.write_sweep(
-        options.out,
-        problem,
-        device,
-        [*study.trials.values(), *illegal],
-        space=counted,
-        facts=_facts(options, loop, stopped, seconds, decision),
+        finished.options.out, problem, device, [*trials, *illegal], space=counted, facts=facts
     )
     return TuneResult(
         problem=problem,
         device=device,
-        trials=tuple(study.trials.values()),
-        illegal=tuple(illegal),
+        trials=trials,
+        illegal=illegal,
         winner=order[0] if order else None,
         runner_up=order[1] if len(order) > 1 else None,
-        default=_default_trial(space, problem, device, study.trials),
+        default=_default_trial(finished.space, problem, device, finished.study.trials),
         legal=_legal(order[0], problem, device) if order else None,
         space=counted,
-        planned=search.planned,
-        fresh=len(loop.fresh),
-        known=len(loop.known),
-        stopped=stopped,
-        seconds=seconds,
-        journal=study.path,
-        decision=decision,
+        planned=finished.search.planned,
+        fresh=len(finished.loop.fresh),
+        known=len(finished.loop.known),
+        stopped=finished.stopped,
+        seconds=finished.seconds,
+        journal=finished.study.path,
+        decision=finished.decision,
         report=report,
     )
 
@@ -238,15 +266,14 @@ def _default_trial(
     return trials.get(str(legal.config)) if isinstance(legal, Legal) else None
 
 
-def _facts(
-    options: TuneOptions, loop: Loop, stopped: str, seconds: float, decision: Decision | None
-) -> dict[str, str]:
+def _facts(finished: _Finished) -> dict[str, str]:
+    options, loop, decision = finished.options, finished.loop, finished.decision
     facts = {
         "search": f"seed {options.seed}, {len(loop.fresh)} new and {len(loop.known)} known trials",
-        "duration": f"{seconds:.1f} s with {options.jobs} compile workers",
+        "duration": f"{finished.seconds:.1f} s with {options.jobs} compile workers",
     }
-    if stopped:
-        facts["stopped by"] = stopped
+    if finished.stopped:
+        facts["stopped by"] = finished.stopped
     if decision is not None:
         facts["dispatch row"] = f"{'recorded' if decision.recorded else 'not recorded'}: {decision.reason}"
     return facts
