@@ -182,6 +182,18 @@ def test_removed_file_begins_anew(tmp_path: Path) -> None:
     assert list(Study(tmp_path, IDENTITY).trials) == [trial(1).resolved]
 
 
+def test_search_begins_as_it_did_the_first_time(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    assert study.begin(0, ["split_k=2"]) == ("split_k=2",)
+    study.append(trial(0))
+    again = Study(tmp_path, IDENTITY)
+    assert again.begin(0, ["split_k=4"]) == ("split_k=2",)
+    assert again.begin(1, []) == () and again.begin(1, ["split_k=8"]) == ()
+    assert again.begin(0, ["split_k=8"], anew=True) == ("split_k=8",)
+    assert Study(tmp_path, IDENTITY).begin(0, []) == ("split_k=8",)
+    assert list(again.trials.values()) == [trial(0)]
+
+
 # -- identity --
 
 

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -119,8 +119,15 @@ def tune(
     make_folder(options.out / device.name)
     _mend_table(options.out, device, progress)
     study = results.open_study(options.out, problem, device)
-    first = _neighbours(options.out, problem, device)
-    search = Search(space, problem, device.arch, seed=options.seed, trials=options.trials, first=first)
+    first = study.begin(options.seed, _neighbours(options.out, problem, device), anew=not options.resume)
+    search = Search(
+        space,
+        problem,
+        device.arch,
+        seed=options.seed,
+        trials=options.trials,
+        first=_configs(first),
+    )
     with _pool(pool, options) as compile_pool:
         loop = Loop(
             problem=problem,
@@ -231,14 +238,17 @@ def _record(out: Path, device: Device, order: list[Trial], loop: Loop, progress:
     return record(out / device.name / FILE_NAME, [row], results.current(device), say=progress.say)[0]
 
 
-def _neighbours(out: Path, problem: GemmProblem, device: Device) -> list[KernelConfig]:
-    """Winners of the nearest problems in the table; a row that this version cannot read is no neighbour."""
+def _neighbours(out: Path, problem: GemmProblem, device: Device) -> list[str]:
+    """Winners of the nearest problems in the table."""
     table = DispatchTable.load(out / device.name, arch=device.arch)
-    configs = []
-    for row in table.neighbours(problem, NEIGHBOURS):
+    return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+
+
+def _configs(printed: Iterable[str]) -> Iterator[KernelConfig]:
+    """Those that this version can read: an old row may name a knob that is gone."""
+    for text in printed:
         with contextlib.suppress(InputError):
-            configs.append(KernelConfig.parse(row.config))
-    return configs
+            yield KernelConfig.parse(text)
 
 
 @contextlib.contextmanager

@@ -11,10 +11,12 @@ changes, another file is started and the old one stays.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,8 @@ class Identity:
 
 
 class Study:
-    """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance.
+    """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance;
+    ``beginnings`` a seed to the configs that its search started from.
 
     Raises ``InputError`` when the folder cannot be made or a complete line is not what this class writes, and
     ``StoreError`` when the disk refuses or the lock stays taken.
@@ -66,13 +69,10 @@ class Study:
         self.identity = identity
         self.path = make_folder(folder / identity.device) / identity.file_name
         self.trials: dict[str, Trial] = {}
+        self.beginnings: dict[int, tuple[str, ...]] = {}
         self._read_bytes = 0
-        with locked(self.path):
-            fd = self._open()
-            try:
-                self._catch_up(fd)
-            finally:
-                os.close(fd)
+        with self._caught_up():
+            pass
 
     def find(self, resolved: str) -> Trial | None:
         """The latest trial of the candidate that resolves to ``resolved``, this process's or another's."""
@@ -85,14 +85,32 @@ class Study:
         """
         if not trial.resolved:
             raise ValueError("a journal holds legal candidates only")
+        with self._caught_up() as fd:
+            self._write(fd, trial.to_record())
+        self.trials[trial.resolved] = trial
+
+    def begin(self, seed: int, first: Sequence[str], *, anew: bool = False) -> tuple[str, ...]:
+        """The configs with which the search of ``seed`` starts: those of its first run, else (or ``anew``) ``first``.
+
+        What the dispatch table holds changes from run to run. A search that started from other neighbours would
+        take another course, and a resumed one would evaluate most candidates it has not yet.
+        """
+        with self._caught_up() as fd:
+            if anew or seed not in self.beginnings:
+                self._write(fd, {"seed": seed, "first": list(first)})
+                self.beginnings[seed] = tuple(first)
+        return self.beginnings[seed]
+
+    @contextlib.contextmanager
+    def _caught_up(self) -> Iterator[int]:
+        """The open file, locked, with everything read and no torn line at its end."""
         with locked(self.path):
             fd = self._open()
             try:
                 self._catch_up(fd)
-                self._write(fd, trial.to_record())
+                yield fd
             finally:
                 os.close(fd)
-        self.trials[trial.resolved] = trial
 
     def _open(self) -> int:
         try:
@@ -122,10 +140,12 @@ class Study:
             record = json.loads(line)
             if self._read_bytes == 0:
                 self._check_header(record)
+            elif "first" in record:
+                self.beginnings[record["seed"]] = tuple(record["first"])
             else:
                 trial = Trial.from_record(record)
                 self.trials[trial.resolved] = trial
-        except ValueError as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{self.path} is damaged at byte {self._read_bytes} ({error}); move the file away to start anew"
             ) from None
