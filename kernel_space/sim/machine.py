@@ -27,6 +27,7 @@ from kernel_space.sim.translate import AGAIN, LATER, SPLIT, Program
 
 if TYPE_CHECKING:
     from kernel_space.sim.schedules import Schedule
+    from kernel_space.sim.trace import Observer
 
 Triple = tuple[int, int, int]
 
@@ -87,9 +88,13 @@ class Warp:
     # -- waiting -----------------------------------------------------------------------------------------------
     def sleep(self, wait: tuple[str, Any, int, int]) -> None:
         self.wait = wait
+        if self.machine.observer is not None:
+            self.machine.observer.waits(self)
 
     def wake(self) -> None:
         if self.wait is not None:
+            if self.machine.observer is not None:
+                self.machine.observer.wakes(self)
             self.wait = None
             self.cta.cluster.ready.append(self)
 
@@ -248,6 +253,7 @@ class Machine:
     def __init__(
         self, program: Program, launch: Grid, memory: GlobalMemory, schedule: Schedule, *, sms: int, races: Any = None,
         barrier_names: dict[int, str] | None = None, roles: dict[int, str] | None = None, max_instructions: int,
+        observer: Observer | None = None,
     ) -> None:  # fmt: skip
         self.program, self.launch, self.memory, self.schedule = program, launch, memory, schedule
         self.races, self.max_instructions = races, max_instructions
@@ -268,6 +274,9 @@ class Machine:
         self.finished = 0
         if races is not None:
             races.attach(self)
+        self.observer = observer
+        if observer is not None:
+            observer.attach(self)
 
     def _layout_params(self) -> bytes:
         data = bytearray(self.program.param_bytes)
@@ -282,6 +291,8 @@ class Machine:
 
     # -- asynchronous work ---------------------------------------------------------------------------------------
     def issue(self, operation: Any, cta: Cta) -> None:
+        if self.observer is not None:
+            operation = self.observer.issued(operation, cta)
         if operation.kind in self.schedule.delayed:
             self.pending.append(operation)
         else:
@@ -352,6 +363,8 @@ class Machine:
         self.current_warp = warp
         still_ready = self._advance(warp, limit)
         self.executed += warp.executed - before
+        if self.observer is not None:
+            self.observer.ran(warp, before)
         if still_ready:
             warp.cta.cluster.ready.append(warp)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -21,6 +21,9 @@ from kernel_space.sim.races import Races
 from kernel_space.sim.report import Finding, budget_finding, deadlock_finding, fault_finding, race_findings
 from kernel_space.sim.schedules import make_schedule
 from kernel_space.sim.translate import Program, translate
+
+if TYPE_CHECKING:
+    from kernel_space.sim.trace import Observer
 
 DEFAULT_BUDGET = 200_000_000
 
@@ -63,6 +66,7 @@ def run_compiled(
     barrier_names: dict[int, str] | None = None,
     roles: dict[int, str] | None = None,
     memory: Sequence[Any] = (),
+    observer: Observer | None = None,
 ) -> SimResult:
     """Call a compiled function as its owner would, with torch CPU tensors or numpy arrays for the pointers.
 
@@ -76,6 +80,7 @@ def run_compiled(
     ``barrier_names``  offset from the start of dynamic shared memory -> name, for reports
     ``roles``          warp number -> name, for reports
     ``memory``         further tensors that the kernel may touch through pointers it finds in memory
+    ``observer``       sees events as they happen (``sim.trace``)
 
     What the program does wrong is in the result. Raises ``InputError`` for arguments that do not fit.
     """
@@ -86,7 +91,7 @@ def run_compiled(
     for launch in launches:
         result = run_launch(
             launch, ptx or compiled_ptx, regions, sms=sms, schedule=schedule, seed=seed, check_races=check_races,
-            max_instructions=max_instructions, barrier_names=barrier_names, roles=roles,
+            max_instructions=max_instructions, barrier_names=barrier_names, roles=roles, observer=observer,
         )  # fmt: skip
         instructions += result.instructions
         for part in ("translate", "run"):
@@ -145,6 +150,7 @@ def run_launch(
     max_instructions: int = DEFAULT_BUDGET,
     barrier_names: dict[int, str] | None = None,
     roles: dict[int, str] | None = None,
+    observer: Observer | None = None,
 ) -> SimResult:
     """Run one captured launch on the given memory. See ``run_compiled``."""
     started = time.perf_counter()
@@ -163,7 +169,7 @@ def run_launch(
     races = Races(program) if check_races else None
     machine = Machine(
         program, grid, regions, make_schedule(schedule, seed), sms=sms, races=races, barrier_names=barrier_names,
-        roles=roles, max_instructions=max_instructions,
+        roles=roles, max_instructions=max_instructions, observer=observer,
     )  # fmt: skip
     status, findings = _execute(machine, program, races)
     seconds = {"capture": 0.0, "translate": translated - started, "run": time.perf_counter() - translated}

@@ -52,14 +52,17 @@ class TensorPipe:
             self.open.append(operation)
             return
         self.close()
-        self.queue.append(operation)
-        self.cta.machine.issue_pipe(self)
+        self._enqueue(operation)
 
     def close(self) -> None:
         if self.open:
-            self.queue.append(MmaGroup(self.open))
-            self.open = []
-            self.cta.machine.issue_pipe(self)
+            group, self.open = MmaGroup(self.open), []
+            self._enqueue(group)
+
+    def _enqueue(self, operation: Any) -> None:
+        observer = self.cta.machine.observer
+        self.queue.append(operation if observer is None else observer.issued(operation, self.cta))
+        self.cta.machine.issue_pipe(self)
 
     def run(self) -> None:
         """Execute the oldest operation."""
