@@ -1,0 +1,139 @@
+"""SMEM budget of an sm_90a configuration as a table of named allocations, and the stage solver.
+
+Every size is read back from the layouts that the kernel allocates (``kernels/layouts_sm90a.py``), once per footprint
+of one slot a ring; sizes are linear in the slot counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+from kernel_space.arch import Arch
+from kernel_space.budget import Row, Table
+from kernel_space.config import AUTO
+from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.problem import ProblemClass
+
+RINGS = ("dq", "ab", "lora", "c")
+WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
+WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
+MOST_DQ_STAGES = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class FootprintSm90a:
+    """(region, bytes of one slot, ring) in allocation order; ring ``one`` is what no stage count multiplies."""
+
+    smem: tuple[tuple[str, int, str], ...]
+
+    @functools.cached_property
+    def ring_bytes(self) -> dict[str, int]:
+        """Bytes that one more slot of each ring takes."""
+        sums = dict.fromkeys((*RINGS, "one"), 0)
+        for _, size, ring in self.smem:
+            sums[ring] += size
+        return sums
+
+    def smem_bytes(self, slots: dict[str, int]) -> int:
+        return sum(size * slots[ring] for ring, size in self.ring_bytes.items())
+
+
+@dataclasses.dataclass(frozen=True)
+class BudgetSm90a:
+    """What a resolved configuration takes on one SM."""
+
+    footprint: FootprintSm90a
+    config: KernelConfigSm90a
+    arch: Arch
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory the host code requests at launch."""
+        return self.footprint.smem_bytes(_slots(self.config))
+
+    @property
+    def smem(self) -> Table:
+        slots = _slots(self.config)
+        rows = tuple(Row(name, size, slots[ring]) for name, size, ring in self.footprint.smem)
+        return Table("SMEM per CTA", "bytes", rows, self.arch.smem_capacity)
+
+    def __str__(self) -> str:
+        return str(self.smem)
+
+
+def _slots(config: KernelConfigSm90a) -> dict[str, int]:
+    return {**{ring: int(getattr(config, f"num_{ring}_stage")) for ring in RINGS}, "one": 1}
+
+
+def footprint_sm90a(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> FootprintSm90a:
+    """The footprint of a config's class; stage counts, raster and scheduling knobs do not enter it."""
+    one_slot = KernelConfigSm90a(
+        tile_mnk=config.tile_mnk,
+        consumer_warpgroups=config.consumer_warpgroups,
+        num_ab_stage=1,
+        num_dq_stage=1,
+        num_lora_stage=1,
+        num_c_stage=1,
+        register_operand=config.register_operand,
+        split_k=2 if config.split_k > 1 else 1,
+    )
+    return _read_footprint(one_slot, problem_class, arch.name)
+
+
+@functools.cache
+def _read_footprint(
+    one_slot: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str
+) -> FootprintSm90a:
+    return FootprintSm90a(with_layouts_sm90a(one_slot, problem_class, arch_name, _sizes))
+
+
+def with_layouts_sm90a(
+    config: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str, read: Any
+) -> Any:
+    """Build ``LayoutsSm90a`` of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
+    from kernel_space.dsl_env import import_dsl
+
+    import_dsl(arch_name)
+    from cutlass._mlir import ir
+
+    from kernel_space.kernels.layouts_sm90a import LayoutsSm90a
+
+    with ir.Context(), ir.Location.unknown():
+        module = ir.Module.create()
+        with ir.InsertionPoint(module.body):
+            return read(LayoutsSm90a(config, problem_class))
+
+
+def _sizes(layouts: Any) -> tuple[tuple[str, int, str], ...]:
+    return tuple((region.name, int(region.bytes), region.ring) for region in layouts.allocations())
+
+
+def budget_sm90a(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> BudgetSm90a:
+    """Budget of a config whose stage counts are numbers; whether it fits is for the caller to see."""
+    return BudgetSm90a(footprint_sm90a(config, problem_class, arch), config, arch)
+
+
+def solve_stages_sm90a(
+    config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch
+) -> KernelConfigSm90a:
+    """Replace every ``auto`` by a count that fits, in this order of preference.
+
+    1. 1 slot of C and, with LoRA, 1 of its ring.  2. 4 dq slots and 3 packed slots, fewer when they do not fit.
+    3. A second slot of C per 64 rows of a warpgroup beyond the first. 4. Packed slots take what is left.
+
+    A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
+    """
+    foot = footprint_sm90a(config, problem_class, arch)
+    least = {"dq": 2, "ab": 2, "lora": 1 if problem_class.r else 0, "c": 1}
+    asked = {ring: getattr(config, f"num_{ring}_stage") for ring in RINGS}
+    slots = {ring: least[ring] if asked[ring] == AUTO else int(asked[ring]) for ring in RINGS}
+    wishes = [("ab", WANTED_AB_STAGES), ("dq", WANTED_DQ_STAGES), ("c", config.row_blocks), ("ab", 64)]
+    for ring, most in wishes:
+        while asked[ring] == AUTO and slots[ring] < most:
+            more = {**slots, ring: slots[ring] + 1}
+            if foot.smem_bytes({**more, "one": 1}) > arch.smem_capacity:
+                break
+            slots = more
+    return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})

@@ -1,0 +1,402 @@
+"""Consumer role of ``svdquant_gemm_sm90a``: row operand to registers, wgmma, epilogue."""
+
+from typing import Any
+
+import cutlass
+import cutlass.pipeline as pipeline
+from cutlass import Float32, Int32, Uint32, cute
+from cutlass.cute.nvgpu import cpasync, warpgroup
+
+from kernel_space.kernels.dequant_sm90a import (
+    DEQUANT_SHIFT,
+    finish_pair,
+    load_shared,
+    load_shared_u16,
+    scale_pair,
+    store_matrices,
+    unpack_word,
+)
+from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
+from kernel_space.kernels.layouts_sm100a import ACC_DTYPE
+from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
+from kernel_space.kernels.tile_walk import TileWalk
+from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN
+
+GROUP_THREADS = 128
+STEPS = 4  # parts of a k-tile of 128 that are dequantized and multiplied together: 32 K elements
+STEP_BLOCKS = 2  # wgmma instructions along K in one step
+FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup,
+ALL_BARRIER = 7  # and one for all
+FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
+
+
+class ConsumerSm90a(TileWalk):
+    """Mixin with the consumer role."""
+
+    @cute.jit
+    def consumer_warps(
+        self, tiles: Any, tma_c: cute.CopyAtom, mC: cute.Tensor, pointers: Any, n: Int32, buffers: Any
+    ):
+        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it."""
+        lay = self._layouts()
+        config = self.config
+        wcscale, bias, workspace = pointers
+        tidx, _, _ = cute.arch.thread_idx()
+        consumer = tidx - GROUP_THREADS * (1 + config.num_dequant_warpgroups)
+        thread = consumer % GROUP_THREADS
+        group = cute.arch.make_warp_uniform(consumer // GROUP_THREADS)
+        lane = cute.arch.lane_idx()
+        quad_row = thread // 32 * WARP_ROWS + lane // 4  # of the accumulator: this row and the 8th after it
+        tiled_mma, lora_mma = lay.tiled_mma, lay.lora_mma
+        thr_mma = tiled_mma.get_slice(0)
+        tCrB = tiled_mma.make_fragment_B(thr_mma.partition_B(buffers["dequantized"]))
+        acc = cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE)
+        frag_shape = tiled_mma.partition_shape_A((lay.group_rows, STEP_BLOCKS * 16))
+        frags = [cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in range(2)]
+        rows_per_thread = 2 * config.row_blocks
+        words = cute.make_rmem_tensor((4, rows_per_thread), Uint32)
+        factors = cute.make_rmem_tensor((rows_per_thread,), Uint32)
+        if cutlass.const_expr(self.has_lora):
+            sLA = cute.local_tile(buffers["LoRA rows"], (lay.group_rows, 64), (group, 0, None))
+            lora_thr = lora_mma.get_slice(0)
+            tCrLA = lora_mma.make_fragment_A(lora_thr.partition_A(sLA))
+            tCrLB = lora_mma.make_fragment_B(lora_thr.partition_B(buffers["LoRA columns"]))
+            lora_full, lora_empty = buffers["lora_full"].iterator, buffers["lora_empty"].iterator
+            lora = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_lora_stage)
+            lora_mma.set(warpgroup.Field.ACCUMULATE, True)
+        tiled_mma.set(warpgroup.Field.ACCUMULATE, True)
+
+        ab_full, ab_empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
+        dq_full, dq_empty = buffers["dq_full"].iterator, buffers["dq_empty"].iterator
+        ab = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_ab_stage)
+        dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
+        done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
+        row = group * lay.group_rows + quad_row
+        c_slot = Int32(0)
+        _, _, work = cute.arch.block_idx()
+        _, _, num_clusters = cute.arch.grid_dim()
+        num_work = tiles[0] * tiles[1] * self.split_k
+        while work < num_work:
+            tile_m, tile_n, split = self.tile_coord(work, tiles)
+            _, k_count = self.k_range(split, tiles[2])
+            scale_row = (tile_m * lay.rows) % 128 + row
+            self._load_affine(lay, (wcscale, bias), buffers, tile_m, tile_n, n, thread, group)
+            acc.fill(0.0)
+
+            cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+            self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+            self._arrive(ab_empty + ab.index)
+            ab.advance()
+            self._dequant_step(words, factors, frags[0], 0)
+            if cutlass.const_expr(self.has_lora):
+                slices = self.lora_slices(split)
+                for _ in cutlass.range(slices, unroll=1):
+                    cute.arch.mbarrier_wait(lora_full + lora.index, lora.phase)
+                    warpgroup.fence()
+                    for block in cutlass.range_constexpr(4):
+                        coord = (None, None, block, lora.index)
+                        cute.gemm(lora_mma, acc, tCrLA[coord], tCrLB[coord], acc)
+                    warpgroup.commit_group()
+                    warpgroup.wait_group(0)
+                    self._arrive(lora_empty + lora.index)
+                    lora.advance()
+                for i in cutlass.range_constexpr(cute.size(acc)):
+                    acc[i] = acc[i] * FROM_DEQUANT_SCALE
+
+            for kt in cutlass.range(k_count, unroll=1):
+                for step in cutlass.range_constexpr(STEPS):
+                    if cutlass.const_expr(step % 2 == 0):
+                        cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
+                    warpgroup.fence()
+                    for block in cutlass.range_constexpr(STEP_BLOCKS):
+                        cute.gemm(
+                            tiled_mma,
+                            acc,
+                            frags[step % 2][(None, None, block)],
+                            tCrB[(None, None, step % 2 * STEP_BLOCKS + block, dq.index)],
+                            acc,
+                        )
+                    warpgroup.commit_group()
+                    warpgroup.wait_group(1)
+                    if cutlass.const_expr(step == 0):
+                        if kt > 0:
+                            self._arrive(dq_empty + done.index)
+                            done.advance()
+                    if cutlass.const_expr(step == 2):
+                        self._arrive(dq_empty + done.index)
+                        done.advance()
+                    self._dequant_step(words, factors, frags[(step + 1) % 2], (step + 1) % STEPS)
+                    if cutlass.const_expr(step == 2):
+                        if kt + 1 < k_count:
+                            cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+                            self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                            self._arrive(ab_empty + ab.index)
+                            ab.advance()
+                    if cutlass.const_expr(step % 2 == 1):
+                        dq.advance()
+            warpgroup.wait_group(0)
+            self._arrive(dq_empty + done.index)
+            done.advance()
+
+            if cutlass.const_expr(self.split_k == 1):
+                self._store(lay, acc, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
+            else:
+                self._write_partials(lay, acc, workspace, tiles, tile_m, tile_n, split, consumer)
+                if self._is_last_split(lay, workspace, buffers, tiles, tile_m, tile_n, consumer):
+                    self._sum_partials(lay, acc, workspace, tiles, tile_m, tile_n, consumer)
+                    self._store(lay, acc, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
+            # The next tile overwrites wcscale and bias.
+            cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
+            work += num_clusters
+        cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    @cute.jit
+    def _load_words(
+        self, lay: LayoutsSm90a, buffers: Any, slot: Int32, row: Int32, scale_row: Int32, words: Any, factors: Any
+    ):
+        """This lane's 32 codes and two scale factors of each of its rows, from one packed slot."""
+        quad = cute.arch.lane_idx() % 4
+        codes = buffers["rows"].iterator.toint() + slot * lay.a_bytes
+        scales = buffers["row scales"].iterator.toint() + slot * lay.sfa_bytes
+        scales = scales + quad // 2 * SF_BLOCK_BYTES + quad % 2 * 2
+        for i in cutlass.range_constexpr(cute.size(factors)):
+            offset = i // 2 * MMA_ROWS + i % 2 * 8
+            loaded = load_shared(codes + packed_chunk(row + offset, quad), 4)
+            for w in cutlass.range_constexpr(4):
+                words[w, i] = loaded[w]
+            block = (scale_row + offset) // 128 * (lay.sf_k_blocks * SF_BLOCK_BYTES)
+            factors[i] = scale_pair(load_shared_u16(scales + block + scale_offset(scale_row + offset)))
+
+    @cute.jit
+    def _dequant_step(self, words: cute.Tensor, factors: cute.Tensor, frag: cute.Tensor, step: cutlass.Constexpr):
+        """32 K elements of every row of this lane into the register operand of two wgmma per 64 rows."""
+        target = cute.recast_tensor(frag, Uint32)
+        for i in cutlass.range_constexpr(cute.size(factors)):
+            pairs = unpack_word(words[step, i], factors[i], step // 2)
+            for j in cutlass.range_constexpr(4):
+                target[(0, i % 2, j % 2), i // 2, j // 2] = pairs[j]
+
+    @cute.jit
+    def _load_affine(
+        self,
+        lay: LayoutsSm90a,
+        vectors: Any,
+        buffers: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        n: Int32,
+        thread: Int32,
+        group: Int32,
+    ):
+        """This tile's wcscale (times what dequantized operands lack) and bias, in a copy for each warpgroup."""
+        extent = lay.affine_extent
+        first = tile_n * extent
+        if cutlass.const_expr(self.config.swap_ab):
+            first = tile_m * extent
+        sources = [cute.make_tensor(vector, cute.make_layout(n)) for vector in vectors]
+        for chunk in cutlass.range_constexpr((extent + GROUP_THREADS - 1) // GROUP_THREADS):
+            index = chunk * GROUP_THREADS + thread
+            scale_value, bias_value = Float32(0.0), Float32(0.0)
+            if index < extent:
+                if first + index < n:
+                    scale_value = sources[0][first + index] * (1.0 / FROM_DEQUANT_SCALE)
+                    bias_value = sources[1][first + index]
+                buffers["wcscale"][group * extent + index] = scale_value
+                buffers["bias"][group * extent + index] = bias_value
+
+    @cute.jit
+    def _store(
+        self,
+        lay: LayoutsSm90a,
+        acc: cute.Tensor,
+        buffers: Any,
+        store: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        thread: Int32,
+        group: Int32,
+    ):
+        """``acc * wcscale + bias`` in fp32, one rounding, SMEM, TMA store: every warp on its own, 16 rows at a time."""
+        tma_c, mC = store
+        config = self.config
+        cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
+        lane = cute.arch.lane_idx()
+        warp = cute.arch.make_warp_uniform(thread // 32)
+        box_bytes = lay.c_box_elements * 2
+        region = lay.num_store_boxes * box_bytes
+        base = buffers["C"].iterator.toint() + (group * 4 + warp) * (region * config.num_c_stage)
+        gC = cute.local_tile(mC, lay.store_shape, (None, None))
+        scales, biases = buffers["wcscale"].iterator.toint(), buffers["bias"].iterator.toint()
+        vectors = (scales + group * lay.affine_extent * 4, biases + group * lay.affine_extent * 4)
+        for block in cutlass.range_constexpr(config.row_blocks):
+            # All but the newest num_c_stage - 1 stores have read their slots.
+            cute.arch.cp_async_bulk_wait_group(config.num_c_stage - 1, read=True)
+            cute.arch.sync_warp()
+            slot = base + block % config.num_c_stage * region
+            self._write_box(lay, acc, vectors, slot, block, warp, lane, group)
+            cute.arch.fence_proxy("async.shared", space="cta")
+            cute.arch.sync_warp()
+            row = tile_m * lay.rows // WARP_ROWS + group * (lay.group_rows // WARP_ROWS) + block * 4 + warp
+            for box in cutlass.range_constexpr(lay.num_store_boxes):
+                offset = ((group * 4 + warp) * config.num_c_stage + block % config.num_c_stage) * lay.num_store_boxes
+                sC = self._c_box(lay, buffers, offset + box)
+                coord = (row, tile_n * lay.num_store_boxes + box)
+                if cutlass.const_expr(config.swap_ab):
+                    coord = (tile_n, row)
+                source, target = cpasync.tma_partition(
+                    tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2)
+                )
+                cute.copy(tma_c, source, target[(None, *coord)])
+            cute.arch.cp_async_bulk_commit_group()
+
+    # ------------------------------------------------------------ split-K
+
+    def _partials(
+        self, lay: LayoutsSm90a, acc: cute.Tensor, workspace: Any, tiles: Any, tile_m: Any, tile_n: Any, thread: Any
+    ) -> Any:
+        """(fp32 partial sums of this thread (4, value / 4, split), arrival counter) of one tile.
+
+        The workspace holds one int32 counter per tile, then the partials; a warp's 16-byte accesses are contiguous.
+        """
+        shape_m, shape_n = self.config.cluster_shape_mn
+        tiles_n = tiles[1] * shape_n
+        num_tiles = tiles[0] * shape_m * tiles_n
+        index = tile_m * tiles_n + tile_n
+        threads = GROUP_THREADS * self.config.consumer_warpgroups
+        values = cute.size(acc)
+        counters = cute.recast_ptr(workspace, dtype=Int32)
+        first = (num_tiles * COUNTER_BYTES + PARTIALS_ALIGN - 1) // PARTIALS_ALIGN * PARTIALS_ALIGN
+        base = cute.recast_ptr(workspace + cute.assume(first, PARTIALS_ALIGN), dtype=Float32)
+        offset = cutlass.Int64(index) * (threads * values * self.split_k) + thread * 4
+        layout = cute.make_layout(
+            (4, values // 4, self.split_k), stride=(1, 4 * threads, threads * values)
+        )
+        return cute.make_tensor((base + cute.assume(offset, 4)).align(16), layout), counters + index
+
+    @cute.jit
+    def _write_partials(
+        self,
+        lay: LayoutsSm90a,
+        acc: cute.Tensor,
+        workspace: cute.Pointer,
+        tiles: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        split: Int32,
+        thread: Int32,
+    ):
+        partials, _ = self._partials(lay, acc, workspace, tiles, tile_m, tile_n, thread)
+        flat = cute.make_tensor(acc.iterator, cute.make_layout((4, cute.size(acc) // 4)))
+        cute.autovec_copy(flat, partials[(None, None, split)])
+
+    @cute.jit
+    def _is_last_split(
+        self,
+        lay: LayoutsSm90a,
+        workspace: cute.Pointer,
+        buffers: Any,
+        tiles: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        thread: Int32,
+    ):
+        """Count this split in; true in every consumer thread of the CTA that completes the tile.
+
+        The barrier before the atomic makes the other threads' partials part of what thread 0 releases; the one after
+        makes what it acquired visible to them.
+        """
+        flag = buffers["split-K flag"]
+        shape_m, shape_n = self.config.cluster_shape_mn
+        counter = cute.recast_ptr(workspace, dtype=Int32) + (tile_m * (tiles[1] * shape_n) + tile_n)
+        threads = GROUP_THREADS * self.config.consumer_warpgroups
+        cute.arch.barrier(barrier_id=ALL_BARRIER, number_of_threads=threads)
+        if thread == 0:
+            cute.arch.fence_acq_rel_gpu()
+            arrived = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
+            flag[0] = arrived
+            if arrived == self.split_k - 1:
+                # Ready for the next launch: every split of this tile has arrived.
+                cute.make_tensor(counter, cute.make_layout(1))[0] = Int32(0)
+            cute.arch.fence_acq_rel_gpu()
+        cute.arch.barrier(barrier_id=ALL_BARRIER, number_of_threads=threads)
+        return flag[0] == self.split_k - 1
+
+    @cute.jit
+    def _sum_partials(
+        self,
+        lay: LayoutsSm90a,
+        acc: cute.Tensor,
+        workspace: cute.Pointer,
+        tiles: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        thread: Int32,
+    ):
+        """Sum in the order of the split index, whoever arrived last."""
+        partials, _ = self._partials(lay, acc, workspace, tiles, tile_m, tile_n, thread)
+        flat = cute.make_tensor(acc.iterator, cute.make_layout((4, cute.size(acc) // 4)))
+        cute.autovec_copy(partials[(None, None, 0)], flat)
+        piece = cute.make_rmem_tensor((4,), ACC_DTYPE)
+        for split in cutlass.range_constexpr(1, self.split_k):
+            for vector in cutlass.range_constexpr(cute.size(acc) // 4):
+                cute.autovec_copy(partials[(None, vector, split)], piece)
+                for i in cutlass.range_constexpr(4):
+                    flat[i, vector] = flat[i, vector] + piece[i]
+
+    # ------------------------------------------------------------ store
+
+    @staticmethod
+    def _c_box(lay: LayoutsSm90a, buffers: Any, index: Any) -> cute.Tensor:
+        ptr = buffers["C"].iterator + index * lay.c_box_elements
+        if cutlass.const_expr(lay.store_swizzled):
+            ptr = cute.recast_ptr(ptr.align(1024), lay.c_box.inner, dtype=lay.c_dtype)
+            return cute.make_tensor(ptr, lay.c_box.outer)
+        return cute.make_tensor(ptr.align(128), lay.c_box)
+
+    @cute.jit
+    def _write_box(
+        self,
+        lay: LayoutsSm90a,
+        acc: cute.Tensor,
+        vectors: Any,
+        slot: Int32,
+        block: cutlass.Constexpr,
+        warp: Int32,
+        lane: Int32,
+        group: Int32,
+    ):
+        """16 rows of the accumulator, finished, to SMEM: 8x8 matrices, two or four at a time."""
+        num_octets = lay.columns // 8
+        scales, biases = vectors
+        is_bf16 = lay.c_dtype is cutlass.BFloat16
+        if cutlass.const_expr(self.config.swap_ab):
+            row = (block * 64 + group * lay.group_rows + warp * WARP_ROWS + lane // 4) * 4
+            row_scale = [load_shared(scales + row, 1)[0], load_shared(scales + row + 32, 1)[0]]
+            row_bias = [load_shared(biases + row, 1)[0], load_shared(biases + row + 32, 1)[0]]
+        for first in cutlass.range_constexpr(0, num_octets, 2):
+            values = []
+            for octet in cutlass.range_constexpr(first, min(first + 2, num_octets)):
+                if cutlass.const_expr(not self.config.swap_ab):
+                    column = (octet * 8 + lane % 4 * 2) * 4
+                    scale, bias = load_shared(scales + column, 2), load_shared(biases + column, 2)
+                for half in cutlass.range_constexpr(2):
+                    if cutlass.const_expr(self.config.swap_ab):
+                        scale, bias = (row_scale[half],) * 2, (row_bias[half],) * 2
+                    low, high = acc[(0, half, octet), block, 0], acc[(1, half, octet), block, 0]
+                    values.append(finish_pair(low, high, scale, bias, is_bf16))
+            self._store_octets(lay, slot, first, values, lane)
+
+    @staticmethod
+    def _store_octets(lay: LayoutsSm90a, slot: Any, first: int, values: list[Any], lane: Any) -> None:
+        """Matrices (rows 0-7, octet), (rows 8-15, octet), and the same of the next octet if there is one."""
+        row, half, octet = lane % 8, lane // 8 % 2, lane // 16
+        swap_ab = lay.config.swap_ab
+        if swap_ab:
+            address = slot + ((first + octet) * 8 + row) * 32 + half * 16
+        elif lay.store_swizzled:
+            box = slot + first // 8 * (lay.c_box_elements * 2)
+            address = box + (row + half * 8) * 128 + (((first % 8 + octet) ^ row) << 4)
+        else:
+            address = slot + (row + half * 8) * (lay.columns * 2) + (first + octet) * 16
+        store_matrices(address, values, transpose=swap_ab)
+

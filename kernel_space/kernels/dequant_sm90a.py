@@ -1,0 +1,129 @@
+"""Exact E2M1 x E4M3 -> fp16 on CUDA cores, and the shared-memory accesses around it.
+
+A word holds eight codes n0..n7, low nibble first. Bits ``eem`` of a code, put at bits 11..9 of an fp16 number, are
+``code * 2^-14`` (subnormals included: exponent field 0 of both formats means the same). One multiplication by
+``scale * 2^7`` gives ``code * scale * 2^-7``: at most 6 significant bits, multiples of 2^-17 up to 21, so exact.
+The factor 2^14 that both operands together lack is given back in the epilogue.
+"""
+
+from typing import Any
+
+from cutlass import Uint32
+from cutlass._mlir import ir
+from cutlass._mlir.dialects import llvm
+
+DEQUANT_SHIFT = 7  # dequantized operands are smaller than their values by 2^-DEQUANT_SHIFT
+SCALE_FACTOR = "0x58005800"  # two fp16 2^DEQUANT_SHIFT
+
+# Codes of odd nibbles become the bytes of %a, those of even nibbles the bytes of %b: s 000 e e m 0, the high byte of
+# an fp16 number. Bytes 0 and 2 (prmt) or 1 and 3 (mask) then make a pair of fp16: (n0,n4) (n1,n5) (n2,n6) (n3,n7).
+_UNPACK = """{
+.reg .b32 a, b, t, u, p0, p1, p2, p3, s;
+prmt.b32 s, $5, 0, SELECTOR;
+shr.b32 t, $4, 3;
+and.b32 t, t, 0x0E0E0E0E;
+lop3.b32 a, $4, 0x80808080, t, 0xEA;
+shl.b32 t, $4, 1;
+and.b32 t, t, 0x0E0E0E0E;
+shl.b32 u, $4, 4;
+lop3.b32 b, u, 0x80808080, t, 0xEA;
+prmt.b32 p0, b, 0, 0x2404;
+prmt.b32 p1, a, 0, 0x2404;
+and.b32 p2, b, 0xFF00FF00;
+and.b32 p3, a, 0xFF00FF00;
+mul.rn.f16x2 $0, p0, s;
+mul.rn.f16x2 $1, p1, s;
+mul.rn.f16x2 $2, p2, s;
+mul.rn.f16x2 $3, p3, s;
+}"""
+
+
+def unpack_word(word: Any, scale_pair: Any, half: int) -> tuple[Any, Any, Any, Any]:
+    """Eight codes times one scale -> four fp16 pairs (n_i, n_(i+4)), i = 0..3, each times 2^-DEQUANT_SHIFT.
+
+    ``scale_pair`` holds two factors as ``scale_pairs`` gives them; ``half`` says which one.
+    """
+    return _call(_UNPACK.replace("SELECTOR", "0x3232" if half else "0x1010"), [word, scale_pair], 4)
+
+
+def scale_pairs(word: Any) -> tuple[Any, Any]:
+    """Four E4M3 bytes -> two words of two fp16 ``scale * 2^DEQUANT_SHIFT``: bytes (0, 1) and (2, 3)."""
+    text = (
+        "{\n.reg .b16 l, h;\n.reg .b32 p, q, f;\nmov.b32 {l, h}, $2;\ncvt.rn.f16x2.e4m3x2 p, l;\n"
+        f"cvt.rn.f16x2.e4m3x2 q, h;\nmov.b32 f, {SCALE_FACTOR};\n"
+        "mul.rn.f16x2 $0, p, f;\nmul.rn.f16x2 $1, q, f;\n}"
+    )
+    return _call(text, [word], 2)
+
+
+def scale_pair(word: Any) -> Any:
+    """The low two E4M3 bytes -> one word of two fp16 ``scale * 2^DEQUANT_SHIFT``."""
+    text = (
+        "{\n.reg .b16 l, h;\n.reg .b32 p, f;\nmov.b32 {l, h}, $1;\ncvt.rn.f16x2.e4m3x2 p, l;\n"
+        f"mov.b32 f, {SCALE_FACTOR};\nmul.rn.f16x2 $0, p, f;\n}}"
+    )
+    return _call(text, [word], 1)[0]
+
+
+def finish_pair(low: Any, high: Any, scales: Any, biases: Any, is_bf16: bool) -> Any:
+    """Two fp32 accumulators -> ``x * scale + bias``, each rounded once to 16 bits, as one word.
+
+    ``scales`` and ``biases`` are two 32-bit words each, as ``load_shared`` gives them.
+    """
+    kind = "bf16x2" if is_bf16 else "f16x2"
+    text = (
+        "{\n.reg .f32 l, h, s0, s1, b0, b1;\nmov.b32 s0, $3;\nmov.b32 s1, $4;\nmov.b32 b0, $5;\nmov.b32 b1, $6;\n"
+        f"fma.rn.f32 l, $1, s0, b0;\nfma.rn.f32 h, $2, s1, b1;\ncvt.rn.{kind}.f32 $0, h, l;\n}}"
+    )
+    operands = [value.ir_value() for value in (low, high, *scales, *biases)]
+    word = llvm.inline_asm(
+        ir.IntegerType.get_signless(32),
+        operands,
+        text,
+        "=r,f,f,r,r,r,r",
+        has_side_effects=False,
+        asm_dialect=0,
+    )
+    return Uint32(word)
+
+
+def load_shared(address: Any, words: int) -> tuple[Any, ...]:
+    """1, 2 or 4 consecutive 32-bit words at a shared-memory byte address."""
+    if words == 1:
+        return _call("ld.shared.b32 $0, [$1];", [address], 1, effects=True)
+    outputs = ", ".join(f"${i}" for i in range(words))
+    return _call(f"ld.shared.v{words}.b32 {{{outputs}}}, [${words}];", [address], words, effects=True)
+
+
+def load_shared_u16(address: Any) -> Any:
+    """16 bits at a shared-memory byte address, zero-extended."""
+    text = "{\n.reg .b16 h;\nld.shared.b16 h, [$1];\ncvt.u32.u16 $0, h;\n}"
+    return _call(text, [address], 1, effects=True)[0]
+
+
+def store_shared(address: Any, words: Any) -> None:
+    """Four 32-bit words to a shared-memory byte address that is a multiple of 16."""
+    _call("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", [address, *words], 0, effects=True)
+
+
+def store_matrices(address: Any, words: Any, transpose: bool) -> None:
+    """stmatrix of two or four 8x8 matrices of 16-bit elements; each lane gives the address of one row."""
+    kind = ".trans" if transpose else ""
+    values = ", ".join(f"${i + 1}" for i in range(len(words)))
+    text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{kind}.shared.b16 [$0], {{{values}}};"
+    _call(text, [address, *words], 0, effects=True)
+
+
+def _call(text: str, operands: list[Any], results: int, *, effects: bool = False) -> tuple[Any, ...]:
+    """Inline PTX on 32-bit registers: results first, then operands."""
+    i32 = ir.IntegerType.get_signless(32)
+    values = [operand.ir_value() for operand in operands]
+    constraints = ",".join(["=r"] * results + ["r"] * len(operands))
+    if results == 0:
+        llvm.inline_asm(None, values, text, constraints, has_side_effects=True, asm_dialect=0)
+        return ()
+    kind = i32 if results == 1 else ir.Type.parse(f"!llvm.struct<({', '.join(['i32'] * results)})>")
+    value = llvm.inline_asm(kind, values, text, constraints, has_side_effects=effects, asm_dialect=0)
+    if results == 1:
+        return (Uint32(value),)
+    return tuple(Uint32(llvm.extractvalue(i32, value, [index])) for index in range(results))

@@ -1,0 +1,163 @@
+"""Layouts of ``svdquant_gemm_sm90a``: what the kernel allocates and what the budget reads back.
+
+Both sides build a ``LayoutsSm90a`` from the same config and class, so a budget cannot disagree with the kernel.
+Constructing one needs an MLIR context (inside ``@cute.jit``/``@cute.kernel``, or a context of the caller's own).
+"""
+
+import math
+from typing import Any
+
+import cutlass
+import cutlass.utils.hopper_helpers as sm90_utils
+from cutlass import cute
+from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
+
+from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
+from kernel_space.kernels.layouts_sm100a import ACC_DTYPE, HALF_DTYPES, MBARRIER_BYTES, Allocation
+from kernel_space.problem import ProblemClass
+
+DQ_DTYPE = cutlass.Float16
+DQ_K = 64  # K elements of one dq slot: 128 bytes a row, one swizzle span
+LORA_K = 64  # columns of R in one LoRA slice
+MMA_K = 16
+WARPS_PER_GROUP = 4
+SF_BLOCK_ROWS = 128
+SF_BLOCK_K = 64
+SF_BLOCK_WORDS = 128  # 512 bytes as 32-bit words: a TMA box extent must not exceed 256
+SF_BLOCK_BYTES = 512
+WARP_ROWS = 16  # rows of y one warp holds of a wgmma
+SWIZZLE_ALIGN = 1024
+TMA_ALIGN = 128
+STORE_COLUMNS = 64  # columns of one swizzled store box
+
+
+def sf_row_blocks(extent: int) -> int:
+    """128-row blocks of scale factors that ``extent`` rows, starting at any multiple of ``extent``, can touch."""
+    return -(-(extent + SF_BLOCK_ROWS - math.gcd(extent, SF_BLOCK_ROWS)) // SF_BLOCK_ROWS)
+
+
+class LayoutsSm90a:
+    """Tiled MMAs and staged SMEM layouts of a resolved config."""
+
+    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
+        self.config = config
+        self.r = problem_class.r
+        self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
+        self.c_dtype = HALF_DTYPES[problem_class.out_dtype]
+        self.rows, self.columns, self.k = config.tile_mnk
+        self.group_rows = MMA_ROWS * config.row_blocks
+        self.num_consumer_warps = WARPS_PER_GROUP * config.consumer_warpgroups
+        self.num_dequant_warps = WARPS_PER_GROUP * config.num_dequant_warpgroups
+        self.num_lora_slices = -(-self.r // LORA_K)
+        # dq slots that one packed slot fills.
+        self.dq_per_k_tile = self.k // DQ_K
+        self._make_mma()
+        self._make_rings()
+        self._make_store()
+
+    def _make_mma(self) -> None:
+        def make(dtype: Any, source: Any) -> Any:
+            return sm90_utils.make_trivial_tiled_mma(
+                dtype,
+                dtype,
+                OperandMajorMode.K,
+                OperandMajorMode.K,
+                ACC_DTYPE,
+                (1, 1, 1),
+                (MMA_ROWS, self.columns),
+                source,
+            )
+
+        self.tiled_mma = make(DQ_DTYPE, warpgroup.OperandSource.RMEM)
+        self.lora_mma = make(self.lora_dtype, warpgroup.OperandSource.SMEM)
+        self.acc_shape = self.tiled_mma.partition_shape_C((self.group_rows, self.columns))
+
+    def _make_rings(self) -> None:
+        config = self.config
+        packed_k = self.k // 2
+        kind = {32: "K_SW32", 64: "K_SW64", 128: "K_SW128"}[packed_k]
+        self.a = self._k_major(cutlass.Uint8, kind, (self.rows, packed_k), config.num_ab_stage)
+        self.b = self._k_major(cutlass.Uint8, kind, (self.columns, packed_k), config.num_ab_stage)
+        self.sf_k_blocks = self.k // SF_BLOCK_K
+        self.sfa_row_blocks = sf_row_blocks(self.rows)
+        self.sfb_row_blocks = sf_row_blocks(self.columns)
+        self.sfa = self._scales(self.sfa_row_blocks)
+        self.sfb = self._scales(self.sfb_row_blocks)
+        # Bytes of one slot of each ring.
+        self.a_bytes, self.b_bytes = self.rows * packed_k, self.columns * packed_k
+        self.sfa_bytes = self.sfa_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
+        self.sfb_bytes = self.sfb_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
+        self.ab_bytes = self.a_bytes + self.b_bytes + self.sfa_bytes + self.sfb_bytes
+        self.lora_bytes = (self.rows + self.columns) * LORA_K * 2
+        self.dq = self._k_major(DQ_DTYPE, "K_SW128", (self.columns, DQ_K), config.num_dq_stage)
+        if self.num_lora_slices:
+            stages = config.num_lora_stage
+            self.lora_a = self._k_major(self.lora_dtype, "K_SW128", (self.rows, LORA_K), stages)
+            self.lora_b = self._k_major(self.lora_dtype, "K_SW128", (self.columns, LORA_K), stages)
+
+    @staticmethod
+    def _k_major(dtype: Any, kind: str, shape: tuple[int, int], stages: Any) -> Any:
+        atom = warpgroup.make_smem_layout_atom(getattr(warpgroup.SmemLayoutAtomKind, kind), dtype)
+        return cute.tile_to_shape(atom, (*shape, stages), order=(0, 1, 2))
+
+    def _scales(self, row_blocks: int) -> Any:
+        shape = (row_blocks, self.sf_k_blocks, SF_BLOCK_WORDS, self.config.num_ab_stage)
+        return cute.make_ordered_layout(shape, order=(2, 1, 0, 3))
+
+    def _make_store(self) -> None:
+        """One warp stores 16 rows of a tile at a time: boxes of 64 swizzled columns, or one box of all columns.
+
+        Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y, ``columns`` rows.
+        """
+        stages = self.config.num_c_stage
+        self.store_swizzled = not self.config.swap_ab and self.columns % STORE_COLUMNS == 0
+        if self.config.swap_ab:
+            self.store_shape = (self.columns, WARP_ROWS)
+        else:
+            self.store_shape = (WARP_ROWS, STORE_COLUMNS if self.store_swizzled else self.columns)
+        rows, columns = self.store_shape
+        self.num_store_boxes = self.columns // columns if self.store_swizzled else 1
+        if self.store_swizzled:
+            atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.c_dtype)
+            self.c_box = cute.tile_to_shape(atom, self.store_shape, order=(0, 1))
+        else:
+            self.c_box = cute.make_layout(self.store_shape, stride=(columns, 1))
+        self.c_box_elements = rows * columns
+        boxes = self.num_consumer_warps * self.num_store_boxes * stages
+        self.c = cute.make_layout(boxes * self.c_box_elements)
+        self.affine_extent = self.rows if self.config.swap_ab else self.columns
+        # Every consumer warpgroup keeps a copy of its own, so that none waits for the other.
+        self.affine = cute.make_layout(self.affine_extent * self.config.consumer_warpgroups)
+
+    def allocations(self) -> list[Allocation]:
+        """Shared memory in the order in which the kernel lays it out."""
+        regions = [Allocation("dequantized", DQ_DTYPE, self.dq, "dq", SWIZZLE_ALIGN)]
+        if self.num_lora_slices:
+            regions += [
+                Allocation("LoRA rows", self.lora_dtype, self.lora_a, "lora", SWIZZLE_ALIGN),
+                Allocation("LoRA columns", self.lora_dtype, self.lora_b, "lora", SWIZZLE_ALIGN),
+            ]
+        align_c = SWIZZLE_ALIGN if self.store_swizzled else TMA_ALIGN
+        regions += [
+            Allocation("rows", cutlass.Uint8, self.a, "ab", SWIZZLE_ALIGN),
+            Allocation("columns", cutlass.Uint8, self.b, "ab", SWIZZLE_ALIGN),
+            Allocation("C", self.c_dtype, self.c, "c", align_c),
+            Allocation("row scales", cutlass.Int32, self.sfa, "ab", TMA_ALIGN),
+            Allocation("column scales", cutlass.Int32, self.sfb, "ab", TMA_ALIGN),
+            Allocation("wcscale", cutlass.Float32, self.affine, "one", 16),
+            Allocation("bias", cutlass.Float32, self.affine, "one", 16),
+        ]
+        regions += [
+            Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)
+            for name, count, ring in self.barriers()
+        ]
+        if self.config.split_k > 1:
+            regions.append(Allocation("split-K flag", cutlass.Int32, cute.make_layout(1), "one", 4))
+        return regions
+
+    def barriers(self) -> list[tuple[str, int, str]]:
+        """mbarrier arrays (name, count, ring); a full and an empty barrier per ring slot."""
+        rings = [("ab", self.config.num_ab_stage), ("dq", self.config.num_dq_stage)]
+        if self.num_lora_slices:
+            rings.append(("lora", self.config.num_lora_stage))
+        return [(f"{name}_{side}", count, name) for name, count in rings for side in ("full", "empty")]

@@ -1,0 +1,159 @@
+"""Legality of the sm_90a kernel space. Each rule has a name and returns a reason.
+
+``legalize_sm90a`` also makes spellings of one kernel one config: ``auto`` becomes a number, and knobs without effect
+take one value.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from kernel_space.arch import Arch
+from kernel_space.budget_sm90a import BudgetSm90a, budget_sm90a, solve_stages_sm90a
+from kernel_space.config import AUTO, print_knob
+from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Rejection
+
+TILE_ROWS = (64, 128, 256)
+MAX_COLUMNS = 256  # N of one wgmma
+COLUMN_STEP = 8
+TILE_K = 128
+MAX_ACCUMULATORS = 128  # fp32 accumulators a consumer thread can hold beside its operand registers
+CLUSTER_SHAPES = ((1, 1),)
+SWIZZLE_SIZES = (1, 2, 4, 8, 16)
+MAX_SPLIT_K = 16
+MAX_DEQUANT_GROUPS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class LegalSm90a:
+    """A legal config: resolved (no ``auto``), canonical, with its budget."""
+
+    config: KernelConfigSm90a
+    budget: BudgetSm90a
+
+
+Rule = Callable[[KernelConfigSm90a, GemmProblem], str | None]
+
+
+def legalize_sm90a(
+    config: KernelConfigSm90a, problem: GemmProblem, arch: Arch
+) -> LegalSm90a | Rejection:
+    """Resolve, canonicalise and check ``config`` for ``problem`` on ``arch``."""
+    for name, rule in KNOB_RULES.items():
+        reason = rule(config, problem)
+        if reason:
+            return Rejection(name, reason)
+    config = solve_stages_sm90a(_canonical(config, problem), problem.problem_class, arch)
+    taken = budget_sm90a(config, problem.problem_class, arch)
+    if taken.smem_bytes > arch.smem_capacity:
+        parts = ", ".join(f"{row.name} {row.total}" for row in taken.smem.rows)
+        reason = (
+            f"SMEM per CTA must hold {taken.smem_bytes} bytes but has {arch.smem_capacity}, over by {taken.smem.over} "
+            f"({parts}); use fewer stages or a smaller tile"
+        )
+        return Rejection("smem_capacity", reason)
+    return LegalSm90a(config, taken)
+
+
+def rule_names_sm90a() -> tuple[str, ...]:
+    """Every rule, in the order in which they are asked."""
+    return (*KNOB_RULES, "smem_capacity")
+
+
+def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
+    return config if problem.r else config.replace(num_lora_stage=0)
+
+
+def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    rows = config.tile_mnk[0]
+    if rows not in TILE_ROWS:
+        return f"rows of tile_mnk must be one of {' '.join(map(str, TILE_ROWS))}, got {rows}"
+    return None
+
+
+def _tile_columns(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    columns = config.tile_mnk[1]
+    if columns < COLUMN_STEP or columns > MAX_COLUMNS or columns % COLUMN_STEP:
+        return f"columns of tile_mnk must be a multiple of 8 from 8 to {MAX_COLUMNS} (N of wgmma), got {columns}"
+    return None
+
+
+def _tile_k(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.tile_mnk[2] != TILE_K:
+        return f"K of tile_mnk must be {TILE_K} (a lane owns 32 elements of a row), got {config.tile_mnk[2]}"
+    return None
+
+
+def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    groups, rows = config.consumer_warpgroups, config.tile_mnk[0]
+    if groups not in (1, 2) or rows % (MMA_ROWS * groups):
+        return f"consumer_warpgroups must be 1 or 2 and own a multiple of {MMA_ROWS} of {rows} rows each, got {groups}"
+    return None
+
+
+def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    each = config.row_blocks * config.tile_mnk[1] // 2
+    if each > MAX_ACCUMULATORS:
+        return (
+            f"a consumer thread can hold {MAX_ACCUMULATORS} accumulators, tile {print_knob(config.tile_mnk)} with "
+            f"{config.consumer_warpgroups} consumer warpgroups needs {each}; use a smaller tile or more warpgroups"
+        )
+    return None
+
+
+def _cluster_shape(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.cluster_shape_mn not in CLUSTER_SHAPES:
+        shapes = " ".join(print_knob(shape) for shape in CLUSTER_SHAPES)
+        return f"cluster_shape_mn must be one of {shapes}, got {print_knob(config.cluster_shape_mn)}"
+    return None
+
+
+def _stages(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
+    # The dequantizing warps fill both halves of a k-tile before they take the next packed slot, and consumers read
+    # one packed slot ahead: fewer slots deadlock.
+    least = {"num_ab_stage": 2, "num_dq_stage": 2, "num_c_stage": 1}
+    if problem.r:
+        least["num_lora_stage"] = 1
+    for name, count in least.items():
+        value = getattr(config, name)
+        if value != AUTO and value < count:
+            return f"{name} must be at least {count} or auto, got {value}"
+    return None
+
+
+def _dequant_groups(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if not 1 <= config.num_dequant_warpgroups <= MAX_DEQUANT_GROUPS:
+        return f"num_dequant_warpgroups must be 1 or {MAX_DEQUANT_GROUPS}, got {config.num_dequant_warpgroups}"
+    return None
+
+
+def _swizzle(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.swizzle_size not in SWIZZLE_SIZES:
+        return f"swizzle_size must be one of {' '.join(map(str, SWIZZLE_SIZES))}, got {config.swizzle_size}"
+    return None
+
+
+def _split_k(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
+    k_tiles = -(-problem.k // config.tile_mnk[2])
+    if not 1 <= config.split_k <= MAX_SPLIT_K:
+        return f"split_k must be between 1 and {MAX_SPLIT_K}, got {config.split_k}"
+    if config.split_k > k_tiles:
+        return f"every split needs a k-tile: K={problem.k} has {k_tiles} of {config.tile_mnk[2]}, got {config.split_k}"
+    return None
+
+
+KNOB_RULES: dict[str, Rule] = {
+    "tile_rows": _tile_rows,
+    "tile_columns": _tile_columns,
+    "tile_k": _tile_k,
+    "consumers": _consumers,
+    "accumulators": _accumulators,
+    "cluster_shape": _cluster_shape,
+    "stages": _stages,
+    "dequant_groups": _dequant_groups,
+    "swizzle": _swizzle,
+    "split_k": _split_k,
+}
