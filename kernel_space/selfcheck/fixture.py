@@ -57,9 +57,12 @@ def _line(probe: Probe, result: Result) -> str:
 
 
 def load(path: Path) -> Captured:
-    """Raises ``InputError`` for a file of another format."""
-    document = json.loads(path.read_text())
-    if document.get("format") != FORMAT:
+    """Raises ``InputError`` for a file that is missing or of another format."""
+    try:
+        document = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the capture {path}: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise InputError(f"{path} is not a capture of format {FORMAT}")
     records = document["probes"]
     return Captured(
