@@ -1,0 +1,146 @@
+"""What a mutation is, the small kernels and problems it is tried on, and the list that families add to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from kernel_space.errors import InputError
+from kernel_space.sim.mutate_layout import MutationContext
+from kernel_space.sim.mutate_text import PtxEditor
+from kernel_space.sim.schedules import SCHEDULES
+
+Edit = Callable[[PtxEditor], None]
+ALL = tuple(SCHEDULES)
+SURVIVES = "survives"
+DEADLOCK, RACE, PROTOCOL, ILLEGAL, WRONG = (
+    "DEADLOCK",
+    "RACE",
+    "PROTOCOL_ERROR",
+    "ILLEGAL_ACCESS",
+    "WRONG_RESULT",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Case:
+    """A small kernel and problem: at least three tiles per CTA on ``sms`` SMs, ragged M, N and K.
+
+    ``launches``: how often the kernel runs on the same workspace, which every launch must leave as it found it.
+    """
+
+    config: str
+    shape: str
+    sms: int
+    launches: int = 1
+
+
+CASES: dict[str, Case] = {
+    "solo": Case(
+        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 num_lora_stage=2 num_c_stage=2 epi_tile_n=16 "
+        "num_acc_stage=2",
+        shape="200,800,136,192",
+        sms=1,
+    ),
+    "pair": Case(
+        config="mma_tiler_mn=256x64 cluster_shape_mn=2x1 num_ab_stage=3 num_lora_stage=2 num_c_stage=2 epi_tile_n=32 "
+        "num_acc_stage=2",
+        shape="200,1056,200,128",
+        sms=2,
+    ),
+    "cluster": Case(
+        config="mma_tiler_mn=128x64 cluster_shape_mn=2x2 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=32 "
+        "num_acc_stage=2",
+        shape="200,800,392,64",
+        sms=4,
+    ),
+    "overlap": Case(
+        config="mma_tiler_mn=128x256 cluster_shape_mn=1x1 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=64 "
+        "num_acc_stage=2",
+        shape="100,544,776,64",
+        sms=1,
+    ),
+    "ride": Case(
+        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 lora_buffer=ab_stage num_c_stage=2 "
+        "epi_tile_n=32 num_acc_stage=2",
+        shape="200,800,136,128",
+        sms=1,
+    ),
+    "split": Case(
+        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=32 "
+        "num_acc_stage=2 split_k=2",
+        shape="200,800,136,64",
+        sms=2,
+        launches=2,
+    ),
+    "wide": Case(
+        config="mma_tiler_mn=128x192 cluster_shape_mn=1x1 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=64 "
+        "num_acc_stage=2",
+        shape="100,544,584,64",
+        sms=1,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mutation:
+    """One defect, and how the machine must report it.
+
+    ``name``      what ``check --inject`` takes
+    ``what``      one sentence for a user
+    ``case``      key of ``CASES``: where it is tried
+    ``expected``  classes of report, any of which is right; ``("survives",)`` with a ``reason``
+    ``by``        schedules that catch it, the one to try first leading
+    ``barrier``   what a deadlock report must name, such as ``ab_full[0]``
+    ``cause``     words that the report must have: of the cause sentence, or of the race
+    """
+
+    name: str
+    what: str
+    case: str
+    expected: tuple[str, ...]
+    by: tuple[str, ...]
+    edit: Edit
+    barrier: str = ""
+    cause: str = ""
+    reason: str = ""
+
+    def apply(self, ptx: str, context: MutationContext) -> str:
+        """The mutated text. Raises ``NotApplicable`` for a kernel without what the mutation changes."""
+        editor = PtxEditor(ptx, context)
+        self.edit(editor)
+        return editor.text()
+
+
+MUTATIONS: dict[str, Mutation] = {}
+
+
+def mutation(
+    what: str,
+    case: str,
+    *expected: str,
+    by: tuple[str, ...] = ALL,
+    barrier: str = "",
+    cause: str = "",
+    reason: str = "",
+) -> Callable[[Edit], Edit]:
+    """Add a function to ``MUTATIONS`` under its own name."""
+
+    def add(edit: Edit) -> Edit:
+        name = edit.__name__
+        if name in MUTATIONS:
+            raise AssertionError(f"two mutations are called {name}")
+        MUTATIONS[name] = Mutation(
+            name=name, what=what, case=case, expected=expected, by=by, edit=edit, barrier=barrier, cause=cause,
+            reason=reason,
+        )  # fmt: skip
+        return edit
+
+    return add
+
+
+def find_mutation(name: str) -> Mutation:
+    """Raises ``InputError`` for a name that is not in ``MUTATIONS``."""
+    if name not in MUTATIONS:
+        raise InputError(f"unknown mutation {name!r}; known are {' '.join(MUTATIONS)}")
+    return MUTATIONS[name]
