@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernel_space.sim.address_windows import PARAM_WINDOW, SHARED_WINDOW
 from kernel_space.sim.faults import IllegalAccess
 from kernel_space.sim.lanes import FULL, UNSIGNED, Array, Value, first_lane, lane_flags, ndarray
 from kernel_space.sim.smem import load_shared, store_shared
-from kernel_space.sim.address_windows import PARAM_WINDOW, SHARED_WINDOW
 
 if TYPE_CHECKING:
     from kernel_space.sim.machine import Warp

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.address_windows import SHARED_WINDOW
 from kernel_space.sim.opcodes import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.sim.opcodes_float import FLOAT_TYPES
 from kernel_space.sim.parse import Instr
-from kernel_space.sim.address_windows import SHARED_WINDOW
 from kernel_space.sim.writer import Writer
-
 
 _ROUND_INT = ("rni", "rzi", "rmi", "rpi")
 _ROUND = ("rn", "rz", "rna", "rm", "rp", "rs")

@@ -19,6 +19,8 @@ def mov(c: Writer, i: Instr, m: Modifiers) -> None:
     width = 128 if kind == "b128" else INTEGER_TYPES[kind][0] if kind in INTEGER_TYPES else FLOAT_TYPES[kind]
     if isinstance(target, Vec):
         return _unpack(c, target, source, width)
+    if width == 128:
+        return _quad(c, target, source)
     if isinstance(source, Vec) and width == 64 and len(source.items) == 2:
         return _pack(c, target, source)
     pair = c.pair_of(source)
@@ -38,6 +40,14 @@ def _pack(c: Writer, target: Operand, source: Vec) -> None:
             c.emit(f"{local} = {c.read(item)}")
             texts.append(local)
     c.write_pair(target, texts[0], texts[1], c.varies(source))
+
+
+def _quad(c: Writer, target: Operand, source: Operand) -> None:
+    """128-bit registers only hold handles that all lanes share."""
+    if c.varies(source) or not isinstance(source, Vec) or len(source.items) != 2:
+        raise c.fail("128-bit registers are modelled for {b64, b64} that agree in all lanes", modifier="b128")
+    low, high = (c.read(item, 64) for item in source.items)
+    c.write(target, f"{low} | {high} << 64")
 
 
 def _unpack(c: Writer, target: Vec, source: Operand, width: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_space.sim.lanes import FULL
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_memory import address
-from kernel_space.sim.operands import Imm, Mem
+from kernel_space.sim.operands import Mem, Vec
 from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
@@ -177,5 +177,21 @@ def try_cancel(c: Writer, i: Instr, m: Modifiers) -> None:
     c.emit(f"try_cancel(w, {_where(c, i, 0)}, {_where(c, i, 1)}, {multicast}, {c.mask}, {c.site})")
 
 
-def immediate(operand: object, default: int = 0) -> int:
-    return operand.value if isinstance(operand, Imm) else default
+@opcode("clusterlaunchcontrol.query_cancel.is_canceled")
+def query_is_canceled(c: Writer, i: Instr, m: Modifiers) -> None:
+    m.ignore("pred", "b128")
+    c.write(i.operands[0], f"{FULL} if {c.read(i.operands[1], 128)} & 1 else 0")
+
+
+@opcode("clusterlaunchcontrol.query_cancel.get_first_ctaid", "clusterlaunchcontrol.query_cancel")
+def query_first_ctaid(c: Writer, i: Instr, m: Modifiers) -> None:
+    """Words 1 to 3 of the response, as ``clc`` writes it."""
+    one = m.take("get_first_ctaid::x", "get_first_ctaid::y", "get_first_ctaid::z")
+    m.ignore("v4", "b32", "b128")
+    handle, target = c.read(i.operands[1], 128), i.operands[0]
+    if one:
+        return c.write(target, f"{handle} >> {32 * ('xyz'.index(one[-1]) + 1)} & {FULL}")
+    if not isinstance(target, Vec):
+        raise c.fail("needs a vector destination")
+    for number, item in enumerate(target.items[:3]):
+        c.write(item, f"{handle} >> {32 * (number + 1)} & {FULL}")

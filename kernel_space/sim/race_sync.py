@@ -41,7 +41,7 @@ class SyncRaces:
             self.clusters[cluster.number] = cluster.slots
         cta.pipe.slot = cluster.slots.new(f"tensor pipe{cta.suffix}")
         cta.shadow = Shadow(len(cta.smem.u8) // 4)
-        cta.tmem_shadow = Shadow((4, 512))
+        cta.tmem_shadow = Shadow((8, 512))
 
     def add_warp(self, warp: Warp) -> None:
         warp.clock = WarpClock(warp.cta.cluster.slots, warp)

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from kernel_space.sim.mbarrier import MBarrier
     from kernel_space.sim.tensor_pipe import Mma, TensorPipe
 
-ALL_LANES = slice(0, 4)
+ALL_LANES = slice(
+    0, 8
+)  # the shadow of TMEM has rows of 16 lanes: an M = 64 accumulator takes every other one
 
 
 class TensorRaces(MemoryRaces):
@@ -43,9 +45,10 @@ class TensorRaces(MemoryRaces):
             self._columns(w, pipe, cta, sfa, -(-rows // 32), False, access, "SFA of tcgen05.mma")
             self._columns(w, pipe, cta, sfb, -(-part.shape.n // 32), False, access, "SFB of tcgen05.mma")
         column, count = part.d & 0xFFFF, accumulator_columns(part)
+        rows = slice(part.d >> 20, None, 2) if part.shape.m == 64 else ALL_LANES
         if part.accumulate:
-            self._columns(w, pipe, cta, column, count, False, access, "accumulating tcgen05.mma")
-        self._columns(w, pipe, cta, column, count, True, access, "tcgen05.mma")
+            self._columns(w, pipe, cta, column, count, False, access, "accumulating tcgen05.mma", rows)
+        self._columns(w, pipe, cta, column, count, True, access, "tcgen05.mma", rows)
 
     def tensor_copy(
         self, w: Warp, pipe: TensorPipe, ctas: tuple[Cta, ...], chunks: NDArray[np.int64], column: int, count: int,
@@ -86,20 +89,13 @@ class TensorRaces(MemoryRaces):
         return (chunks.reshape(-1, 1) * 4 + np.arange(4)).reshape(-1)
 
     def _columns(
-        self,
-        w: Warp,
-        pipe: TensorPipe,
-        cta: Cta,
-        column: int,
-        count: int,
-        writes: bool,
-        access: Access,
-        what: str,
-    ) -> None:
-        """The pipe touches columns of all lanes."""
+        self, w: Warp, pipe: TensorPipe, cta: Cta, column: int, count: int, writes: bool, access: Access, what: str,
+        rows: slice = ALL_LANES,
+    ) -> None:  # fmt: skip
+        """The pipe touches columns; it is in order with itself."""
         seen = w.clock.clock[0]
         saved, seen[pipe.slot] = seen[pipe.slot], ALWAYS
-        self._tmem(w, cta, (ALL_LANES, slice(column, column + count)), writes, access, what)
+        self._tmem(w, cta, (rows, slice(column, column + count)), writes, access, what)
         seen[pipe.slot] = saved
 
     def _tmem(self, w: Warp, cta: Cta, cells: Any, writes: bool, access: Access, what: str) -> None:
@@ -124,7 +120,8 @@ class TensorRaces(MemoryRaces):
         self, w: Warp, cta: Cta, conflict: Conflict, access: Access, what: str, kind: str
     ) -> None:
         other = cta.cluster.slots.names[conflict.slot]
-        where = f"TMEM column {conflict.cell % 512}, lanes {conflict.cell // 512 * 32}..{conflict.cell // 512 * 32 + 31}"
+        lane = conflict.cell // 512 * 16
+        where = f"TMEM column {conflict.cell % 512}, lanes {lane}..{lane + 15}"
         past = "wrote" if conflict.kind == "write" else "reads"
         self.report(
             (kind, conflict.site, access.site),
@@ -134,12 +131,12 @@ class TensorRaces(MemoryRaces):
         )  # fmt: skip
 
     # -- tensor memory accesses of warps -------------------------------------------------------------------------
-    def tmem_read(self, w: Warp, lane: int, column: int, count: int, site: int) -> None:
-        cells = (slice(lane // 32, lane // 32 + 1), slice(column, column + count))
+    def tmem_read(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
         self._tmem(w, w.cta, cells, False, Access(w.clock.slot, w.clock.epoch, site), "tcgen05.ld")
 
-    def tmem_write(self, w: Warp, lane: int, column: int, count: int, site: int) -> None:
-        cells = (slice(lane // 32, lane // 32 + 1), slice(column, column + count))
+    def tmem_write(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
         self._tmem(w, w.cta, cells, True, Access(w.clock.slot, w.clock.epoch, site), "tcgen05.st")
 
     def tmem_wait(self, w: Warp, what: str) -> None:

@@ -10,17 +10,21 @@ from kernel_space.sim import (
     atomics,
     barriers,
     bulk,
+    clc,
     conversions,
-    floats,
     fences,
+    floats,
     global_memory,
     lanes,
     mbarrier,
     scalars,
+    smem,
+    tensor_pipe,
+    tma,
+    tmem,
 )
-from kernel_space.sim import smem, tensor_pipe, tma, tmem
-from kernel_space.sim.lanes import UNSIGNED, Value, first_lane, ndarray
 from kernel_space.sim.address_windows import SHARED_WINDOW
+from kernel_space.sim.lanes import UNSIGNED, Value, first_lane, ndarray
 
 
 def pack_parts(low: Value, high: Value, shift: int, width: int) -> Value:
@@ -114,7 +118,7 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    **_public(atomics, barriers, bulk, conversions, fences, floats, global_memory, lanes, mbarrier, scalars, smem,
+    **_public(atomics, barriers, bulk, clc, conversions, fences, floats, global_memory, lanes, mbarrier, scalars, smem,
               tensor_pipe, tma, tmem),
     **_float_functions(),
     **{function.__name__: function for function in (

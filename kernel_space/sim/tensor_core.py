@@ -200,8 +200,6 @@ def _check_shape(kind: str, m: int, n: int, group: int, d_format: str) -> None:
     wanted = {"i8": ("s32",), "tf32": ("f32",)}.get(kind, ("f32", "f16"))
     if d_format not in wanted:
         raise ProtocolError(f"kind::{kind} cannot accumulate in {d_format}")
-    if d_format == "f16":
-        raise Unsupported("accumulation in f16 is not modelled")
 
 
 def decode(data: Array, form: str) -> Array:

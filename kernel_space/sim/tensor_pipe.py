@@ -165,30 +165,40 @@ def _operand_b(part: Mma) -> Array:
 def _accumulate(cta: Cta, first: Mma, product: Array, shape: Shape, group: int) -> None:
     """``product``: [N, rows of this CTA]."""
     column, lane = first.d & 0xFFFF, first.d >> 16
-    if shape.d_format == "s32":
-        words, product = cta.tmem.words.view(np.int32), product.astype(np.int64).astype(np.int32)
-    else:
-        words = cta.tmem.f32
     if shape.m == 128 and group == 2:  # 64 rows per CTA: the upper half of N lies in lanes 64 and up
         half = shape.n // 2
-        _add(words, column, np.arange(64) + lane, product[:half], first)
-        _add(words, column, np.arange(64, 128) + lane, product[half:], first)
+        _add(cta, column, np.arange(64) + lane, product[:half], first)
+        _add(cta, column, np.arange(64, 128) + lane, product[half:], first)
         return
-    _add(words, column, lanes_of(shape.m, group) + lane, product, first)
+    _add(cta, column, lanes_of(shape.m, group) + lane, product, first)
 
 
-def _add(words: Array, column: int, lanes: Array, product: Array, first: Mma) -> None:
+def _add(cta: Cta, column: int, lanes: Array, product: Array, first: Mma) -> None:
     count = product.shape[0]
-    if len(lanes) == 128 and not first.disabled:
-        target = words[column : column + count]
+    if first.shape.d_format == "f32" and len(lanes) == 128 and not first.disabled:
+        target = cta.tmem.f32[column : column + count]
         target[...] = target + product if first.accumulate else product
         return
-    old = words[column : column + count, lanes]
-    new = old + product if first.accumulate else product
+    words = cta.tmem.words[column : column + count, lanes]
+    new = _sum(words, product, first)
     if first.disabled:
         bits = np.array([first.disabled[lane // 32] >> lane % 32 & 1 for lane in lanes.tolist()], bool)
-        new = np.where(bits[None, :], old, new)
-    words[column : column + count, lanes] = new
+        new = np.where(bits[None, :], words, new)
+    cta.tmem.words[column : column + count, lanes] = new
+
+
+def _sum(words: Array, product: Array, first: Mma) -> Array:
+    """New 32-bit words of the accumulator. An f16 accumulator uses the low half of each word."""
+    match first.shape.d_format:
+        case "s32":
+            exact = product.astype(np.int64).astype(np.int32)
+            return ((words.view(np.int32) + exact) if first.accumulate else exact).view(np.uint32)
+        case "f16":
+            old = (words & 0xFFFF).astype(np.uint16).view(np.float16).astype(np.float32)
+            total = old + product if first.accumulate else product
+            return total.astype(np.float16).view(np.uint16).astype(np.uint32)
+    old = words.view(np.float32)
+    return np.ascontiguousarray(old + product if first.accumulate else product).view(np.uint32)
 
 
 class Copy:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernel_space.errors import InputError
-from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.sim.address_windows import PARAM_WINDOW
+from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.sim.lanes import Array, signed
 from kernel_space.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
 
@@ -33,8 +33,8 @@ class TmaTensor:
     def __init__(self, fields: TensorMap) -> None:
         if fields.interleave_bytes or any(step != 1 for step in fields.element_strides):
             raise Unsupported("interleaved or strided tensor maps are not modelled")
-        if fields.round_to_tf32 or fields.oob_fill_nan:
-            raise Unsupported("tensor maps that round to TF32 or fill with NaN are not modelled")
+        if fields.oob_fill_nan:
+            raise Unsupported("tensor maps that fill with NaN are not modelled")
         self.fields = fields
         self.bits = fields.element_type.bits
         self.address = fields.address
@@ -95,10 +95,13 @@ class TmaTensor:
         """The box as 16-byte chunks, (rows, chunks per row)."""
         view, where = self.window(machine, start, "TMA load")
         if view is not None and view.shape == self.box:
-            return np.ascontiguousarray(view).view(np.complex128).reshape(self.rows, -1)
-        box = np.zeros(self.box, np.uint8)
-        if view is not None:
-            box[where] = view
+            box = np.ascontiguousarray(view)
+        else:
+            box = np.zeros(self.box, np.uint8)
+            if view is not None:
+                box[where] = view
+        if self.fields.round_to_tf32:
+            box = round_to_tf32(box)
         return box.view(np.complex128).reshape(self.rows, -1)
 
     def placement(self, offset: int) -> tuple[int, Array | None]:
@@ -125,6 +128,14 @@ class TmaTensor:
     def footprint(self) -> int:
         """Bytes from the first to the last one in shared memory."""
         return (self.rows - 1) * self.pitch + self.inner
+
+
+def round_to_tf32(box: Array) -> Array:
+    """float32 bytes with 10 bits of mantissa, to nearest even (which rounding the hardware takes is not documented)."""
+    bits = box.view(np.uint32)
+    finite = bits & 0x7F800000 != 0x7F800000
+    rounded = (bits + (0xFFF + (bits >> 13 & 1))) & 0xFFFFE000
+    return np.where(finite, rounded, bits).astype(np.uint32).view(np.uint8)
 
 
 @functools.lru_cache(maxsize=512)

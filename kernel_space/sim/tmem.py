@@ -173,7 +173,9 @@ def tmem_load(w: Warp, address: int, shape: str, count: int, packs: bool, split:
         return _packed_load(w, address, shape, count, split, site)
     rows, columns, lane, column = _locate(w, address, shape, count, split, "tcgen05.ld")
     if w.races is not None:
-        w.races.tmem_read(w, lane, column, _pattern(shape, count, split)[2], site)
+        w.races.tmem_read(
+            w, lane, 32 if shape == "32x32b" else 16, column, _pattern(shape, count, split)[2], site
+        )
     if shape == "32x32b":
         return tmem.words[column : column + count, lane : lane + 32].copy()
     return tmem.words[columns, rows]
@@ -206,5 +208,7 @@ def tmem_store(
         data, count = np.stack([data & 0xFFFF, data >> 16], axis=1).reshape(-1, 32), 2 * count
     rows, columns, lane, column = _locate(w, address, shape, count, split, "tcgen05.st")
     if w.races is not None:
-        w.races.tmem_write(w, lane, column, _pattern(shape, count, split)[2], site)
+        w.races.tmem_write(
+            w, lane, 32 if shape == "32x32b" else 16, column, _pattern(shape, count, split)[2], site
+        )
     w.cta.tmem.words[columns, rows] = data

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_space.sim import runtime_names
+from kernel_space.sim.address_windows import PARAM_WINDOW
 from kernel_space.sim.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
 from kernel_space.sim.faults import Unsupported
 from kernel_space.sim.opcodes import find_opcode
 from kernel_space.sim.operands import Reg
 from kernel_space.sim.parse import Instr, Kernel, parse_ptx
-from kernel_space.sim.address_windows import PARAM_WINDOW
 from kernel_space.sim.uniformity import varying_registers
 from kernel_space.sim.writer import Writer
 
