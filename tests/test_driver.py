@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,15 @@ def test_resume_starts_from_the_neighbours_of_the_first_run(tmp_path: Path) -> N
     assert after.fresh == 0 and sequence(after) == sequence(before)
 
 
+def test_space_is_counted_once_for_the_same_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = small_space(**SPACE)
+    first = run(tmp_path, space=space, count_space=True)
+    monkeypatch.setattr("tuner.space_count.count", lambda *_: pytest.fail("counted before"))
+    assert run(tmp_path, space=space, count_space=True).space == first.space
+    with pytest.raises(pytest.fail.Exception, match="counted before"):
+        run(tmp_path, space=small_space(**{**SPACE, "swizzle_size": "1 2"}), count_space=True)
+
+
 def test_without_resume_everything_is_evaluated_again_and_nothing_lost(tmp_path: Path) -> None:
     run(tmp_path, trials=10)
     again = run(tmp_path, trials=10, resume=False)
@@ -247,15 +257,17 @@ def test_ctrl_c_keeps_everything_found(tmp_path: Path) -> None:
     assert sequence(run(tmp_path, trials=45)) == sequence(whole)
 
 
-def test_timeout_keeps_everything_found(tmp_path: Path) -> None:
-    class Slow(FakePool):
-        def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
-            time.sleep(0.02)
-            return super().submit(*args)
+def test_timeout_keeps_everything_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = FakePool()
 
-    result = run(tmp_path, pool=Slow(), trials=10_000, timeout_s=1.0)
-    assert result.stopped == "timeout" and 0 < len(result.trials) < 60 and result.seconds < 4
-    assert result.winner is not None and result.decision is not None
+    def clock() -> float:
+        late = sum(pool.submitted.values()) >= 12
+        return time.monotonic() + (1000.0 if late else 0.0)
+
+    monkeypatch.setattr("tuner.loop.time", SimpleNamespace(monotonic=clock))
+    result = run(tmp_path, pool=pool, trials=45, timeout_s=600.0)
+    assert result.stopped == "timeout" and 8 <= len(result.trials) <= 16
+    assert result.winner is not None and result.decision is not None and result.decision.recorded
 
 
 def test_hanging_compilation_does_not_hold_up_the_timeout(tmp_path: Path) -> None:
@@ -263,8 +275,8 @@ def test_hanging_compilation_does_not_hold_up_the_timeout(tmp_path: Path) -> Non
         def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
             return concurrent.futures.Future()
 
-    result = run(tmp_path, pool=Hangs(), timeout_s=0.5)
-    assert result.stopped == "timeout" and result.winner is None and result.seconds < 4
+    result = run(tmp_path, pool=Hangs(), timeout_s=1.0)
+    assert result.stopped == "timeout" and result.winner is None and result.trials == ()
 
 
 # -- bad places --
@@ -369,12 +381,10 @@ def test_kill_twice_then_resume(tmp_path: Path) -> None:
     twice = kill_in_the_middle(start(out, log, trials), out, 25)
     assert 10 <= len(once) < len(twice) < trials
     assert twice[: len(once)] == once
-    begun = time.monotonic()
     last = start(out, log, trials)
-    output, errors = last.communicate(timeout=60)
+    output, errors = last.communicate(timeout=120)  # a stall would not end
     assert last.returncode == 0, errors
     assert output.split() == [str(trials - len(twice)), str(len(twice))]
-    assert time.monotonic() - begun < 30
     undisturbed = run(tmp_path / "undisturbed", trials=trials)
     resumed = run(out, trials=trials)
     assert resumed.fresh == 0 and sequence(resumed) == sequence(undisturbed)

@@ -103,7 +103,7 @@ def test_later_line_about_a_candidate_supplements_the_earlier_one(tmp_path: Path
     assert len(study.path.read_text().splitlines()) == 4  # header and all three
 
 
-def test_torn_at_any_byte_keeps_every_complete_line(tmp_path: Path) -> None:
+def test_torn_anywhere_keeps_every_complete_line(tmp_path: Path) -> None:
     """A kill or a power cut may end the file anywhere."""
     whole = Study(tmp_path, IDENTITY)
     for number in range(3):
@@ -111,7 +111,8 @@ def test_torn_at_any_byte_keeps_every_complete_line(tmp_path: Path) -> None:
     data = whole.path.read_bytes()
     ends = [position + 1 for position, byte in enumerate(data) if byte == ord("\n")]
     assert len(ends) == 4
-    for cut in [*range(ends[0] + 40), *range(ends[2] - 40, len(data) + 1)]:
+    near_ends = {end + near for end in [0, *ends] for near in range(-3, 4)}
+    for cut in sorted({*near_ends, *range(0, len(data), 31)} & {*range(len(data) + 1)}):
         whole.path.write_bytes(data[:cut])
         study = Study(tmp_path, IDENTITY)
         complete = max(sum(end <= cut for end in ends) - 1, 0)
@@ -182,15 +183,15 @@ def test_removed_file_begins_anew(tmp_path: Path) -> None:
     assert list(Study(tmp_path, IDENTITY).trials) == [trial(1).resolved]
 
 
-def test_search_begins_as_it_did_the_first_time(tmp_path: Path) -> None:
+def test_note_stays_what_it_was_first(tmp_path: Path) -> None:
     study = Study(tmp_path, IDENTITY)
-    assert study.begin(0, ["split_k=2"]) == ("split_k=2",)
+    assert study.recall("first", lambda: ["split_k=2"]) == ["split_k=2"]
     study.append(trial(0))
     again = Study(tmp_path, IDENTITY)
-    assert again.begin(0, ["split_k=4"]) == ("split_k=2",)
-    assert again.begin(1, []) == () and again.begin(1, ["split_k=8"]) == ()
-    assert again.begin(0, ["split_k=8"], anew=True) == ("split_k=8",)
-    assert Study(tmp_path, IDENTITY).begin(0, []) == ("split_k=8",)
+    assert again.recall("first", lambda: pytest.fail("it is known")) == ["split_k=2"]
+    assert again.recall("second", list) == []
+    assert again.recall("first", lambda: {"raw": 5}, anew=True) == {"raw": 5}
+    assert Study(tmp_path, IDENTITY).recall("first", list) == {"raw": 5}
     assert list(again.trials.values()) == [trial(0)]
 
 

@@ -119,14 +119,13 @@ def tune(
     make_folder(options.out / device.name)
     _mend_table(options.out, device, progress)
     study = results.open_study(options.out, problem, device)
-    first = study.begin(options.seed, _neighbours(options.out, problem, device), anew=not options.resume)
     search = Search(
         space,
         problem,
         device.arch,
         seed=options.seed,
         trials=options.trials,
-        first=_configs(first),
+        first=_first(study, options, problem, device),
     )
     with _pool(pool, options) as compile_pool:
         loop = Loop(
@@ -181,7 +180,7 @@ def _result(finished: _Finished) -> TuneResult:
     """Count, report, and say what was found."""
     problem, device, order = finished.problem, finished.device, finished.order
     count_space = finished.options.count_space and not finished.stopped
-    counted = finished.space.count(problem, device.arch) if count_space else None
+    counted = results.count_space(finished.study, finished.space, problem, device) if count_space else None
     trials = tuple(finished.study.trials.values())
     illegal = tuple(illegal_trial(*point, problem, device) for point in finished.search.rejected.items())
     facts = _facts(finished)
@@ -238,10 +237,21 @@ def _record(out: Path, device: Device, order: list[Trial], loop: Loop, progress:
     return record(out / device.name / FILE_NAME, [row], results.current(device), say=progress.say)[0]
 
 
-def _neighbours(out: Path, problem: GemmProblem, device: Device) -> list[str]:
-    """Winners of the nearest problems in the table."""
-    table = DispatchTable.load(out / device.name, arch=device.arch)
-    return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+def _first(
+    study: Study, options: TuneOptions, problem: GemmProblem, device: Device
+) -> Iterator[KernelConfig]:
+    """Winners of the nearest problems in the table, or those that the first run of this search began with.
+
+    The table changes from run to run. A search that started from other neighbours would take another course, and
+    a resumed one would evaluate most of its candidates for the first time.
+    """
+
+    def neighbours() -> list[str]:
+        table = DispatchTable.load(options.out / device.name, arch=device.arch)
+        return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+
+    key = f"neighbours at the start of seed {options.seed}"
+    return _configs(study.recall(key, neighbours, anew=not options.resume))
 
 
 def _configs(printed: Iterable[str]) -> Iterator[KernelConfig]:

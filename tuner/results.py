@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
+import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +20,7 @@ from tuner.dispatch_merge import Current
 from tuner.dispatch_row import ObjectRef, Row, make_row
 from tuner.outcome import Kind, Status, Trial
 from tuner.report import ReportFiles, Sweep, report_folder, write_report
+from tuner.space import SearchSpace
 from tuner.space_count import Count
 from tuner.study import Identity, Study
 from tuner.timing_model import model_hash
@@ -46,6 +49,14 @@ def identity(problem: GemmProblem, device: Device) -> Identity:
 def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
     """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
     return Study(out / STUDY_FOLDER, identity(problem, device))
+
+
+def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: Device) -> Count:
+    """``space.count``, from the journal when neither the rules nor the choices have changed since."""
+    choices = {name: knob.choices for name, knob in space.knobs.items()}
+    about = f"{kernel_source_hash('kernel_space.rules')} {json.dumps(choices)}"
+    key = f"points of the space {hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    return Count(**study.recall(key, lambda: dataclasses.asdict(space.count(problem, device.arch))))
 
 
 def current(device: Device) -> Current:

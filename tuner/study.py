@@ -16,7 +16,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Identity:
 
 class Study:
     """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance;
-    ``beginnings`` a seed to the configs that its search started from.
+    ``notes`` are other JSON values by key (``recall``).
 
     Raises ``InputError`` when the folder cannot be made or a complete line is not what this class writes, and
     ``StoreError`` when the disk refuses or the lock stays taken.
@@ -69,7 +69,7 @@ class Study:
         self.identity = identity
         self.path = make_folder(folder / identity.device) / identity.file_name
         self.trials: dict[str, Trial] = {}
-        self.beginnings: dict[int, tuple[str, ...]] = {}
+        self.notes: dict[str, Any] = {}
         self._read_bytes = 0
         with self._caught_up():
             pass
@@ -89,17 +89,15 @@ class Study:
             self._write(fd, trial.to_record())
         self.trials[trial.resolved] = trial
 
-    def begin(self, seed: int, first: Sequence[str], *, anew: bool = False) -> tuple[str, ...]:
-        """The configs with which the search of ``seed`` starts: those of its first run, else (or ``anew``) ``first``.
-
-        What the dispatch table holds changes from run to run. A search that started from other neighbours would
-        take another course, and a resumed one would evaluate most candidates it has not yet.
-        """
-        with self._caught_up() as fd:
-            if anew or seed not in self.beginnings:
-                self._write(fd, {"seed": seed, "first": list(first)})
-                self.beginnings[seed] = tuple(first)
-        return self.beginnings[seed]
+    def recall(self, key: str, make: Callable[[], Any], *, anew: bool = False) -> Any:
+        """The JSON value noted under ``key``; the first time, or ``anew``, it is what ``make`` returns."""
+        if anew or key not in self.notes:
+            value = make()
+            with self._caught_up() as fd:
+                if anew or key not in self.notes:
+                    self._write(fd, {"note": key, "value": value})
+                    self.notes[key] = value
+        return self.notes[key]
 
     @contextlib.contextmanager
     def _caught_up(self) -> Iterator[int]:
@@ -140,8 +138,8 @@ class Study:
             record = json.loads(line)
             if self._read_bytes == 0:
                 self._check_header(record)
-            elif "first" in record:
-                self.beginnings[record["seed"]] = tuple(record["first"])
+            elif "note" in record:
+                self.notes[record["note"]] = record["value"]
             else:
                 trial = Trial.from_record(record)
                 self.trials[trial.resolved] = trial
