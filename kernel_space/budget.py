@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from kernel_space.arch import Arch
+from kernel_space.arch import Arch, arch
 from kernel_space.config import ALL, AUTO, KernelConfig
 from kernel_space.problem import ProblemClass
 
@@ -155,7 +155,8 @@ def _read_footprint(
     problem_class: ProblemClass,
     arch_name: str,
 ) -> Footprint:
-    # Imported here: reading back imports the DSL, and a process that finds everything cached should not.
+    # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
+    from kernel_space import footprint_store
     from kernel_space.readback import read_footprint
 
     mma_tiler_mn, mma_tiler_k, epi_tile_n, swap_ab, splits = shape
@@ -173,7 +174,13 @@ def _read_footprint(
         split_k=2 if splits else 1,
         swap_ab=swap_ab,
     )
-    return Footprint(**read_footprint(one_slot, problem_class, arch_name))
+    kernel = arch(arch_name).kernel
+    key = f"{arch_name} {problem_class} {one_slot}"
+    fields = footprint_store.load(kernel, key)
+    if fields is None:
+        fields = read_footprint(one_slot, problem_class, arch_name)
+        footprint_store.save(kernel, key, fields)
+    return Footprint(**{**fields, "smem": tuple(tuple(row) for row in fields["smem"])})
 
 
 def budget(config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> Budget:
