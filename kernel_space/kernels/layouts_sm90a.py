@@ -76,6 +76,8 @@ class LayoutsSm90a:
         config = self.config
         packed_k = self.k // 2
         kind = {32: "K_SW32", 64: "K_SW64", 128: "K_SW128"}[packed_k]
+        self.a_box = self.k_major_box(cutlass.Uint8, kind, (self.rows, packed_k))
+        self.b_box = self.k_major_box(cutlass.Uint8, kind, (self.columns, packed_k))
         self.a = self._k_major(cutlass.Uint8, kind, (self.rows, packed_k), config.num_ab_stage)
         self.b = self._k_major(cutlass.Uint8, kind, (self.columns, packed_k), config.num_ab_stage)
         self.sf_k_blocks = self.k // SF_BLOCK_K
@@ -92,6 +94,8 @@ class LayoutsSm90a:
         self.dq = self._k_major(DQ_DTYPE, "K_SW128", (self.columns, DQ_K), config.num_dq_stage)
         if self.num_lora_slices:
             stages = config.num_lora_stage
+            self.lora_a_box = self.k_major_box(self.lora_dtype, "K_SW128", (self.rows, LORA_K))
+            self.lora_b_box = self.k_major_box(self.lora_dtype, "K_SW128", (self.columns, LORA_K))
             self.lora_a = self._k_major(self.lora_dtype, "K_SW128", (self.rows, LORA_K), stages)
             self.lora_b = self._k_major(self.lora_dtype, "K_SW128", (self.columns, LORA_K), stages)
 
@@ -99,6 +103,12 @@ class LayoutsSm90a:
     def _k_major(dtype: Any, kind: str, shape: tuple[int, int], stages: Any) -> Any:
         atom = warpgroup.make_smem_layout_atom(getattr(warpgroup.SmemLayoutAtomKind, kind), dtype)
         return cute.tile_to_shape(atom, (*shape, stages), order=(0, 1, 2))
+
+    @staticmethod
+    def k_major_box(dtype: Any, kind: str, shape: tuple[int, int]) -> Any:
+        """One slot of ``_k_major``. Slicing one out of a ring of a single slot of 13 atoms crashes the DSL (4.8.1)."""
+        atom = warpgroup.make_smem_layout_atom(getattr(warpgroup.SmemLayoutAtomKind, kind), dtype)
+        return cute.tile_to_shape(atom, shape, order=(0, 1))
 
     def _scales(self, row_blocks: int) -> Any:
         shape = (row_blocks, self.sf_k_blocks, SF_BLOCK_WORDS, self.config.num_ab_stage)

@@ -111,14 +111,14 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             a_ptr, sfa_ptr, la_ptr, rows = act, ascales, lora_act_in, m
             b_ptr, sfb_ptr, lb_ptr, columns = wgt, wscales, lora_up, n
         cluster_m, cluster_n = self.config.cluster_shape_mn
-        tma_a, mA = self._tma_packed(lay.a, a_ptr, rows, k, cluster_n)
-        tma_b, mB = self._tma_packed(lay.b, b_ptr, columns, k, cluster_m)
+        tma_a, mA = self._tma_packed(lay.a_box, a_ptr, rows, k, cluster_n)
+        tma_b, mB = self._tma_packed(lay.b_box, b_ptr, columns, k, cluster_m)
         tma_sfa, mSFA = self._tma_scales(lay, lay.sfa, sfa_ptr, rows, k)
         tma_sfb, mSFB = self._tma_scales(lay, lay.sfb, sfb_ptr, columns, k)
         tma_la, mLA, tma_lb, mLB = None, None, None, None
         if cutlass.const_expr(self.has_lora):
-            tma_la, mLA = self._tma_lora(lay.lora_a, la_ptr, rows)
-            tma_lb, mLB = self._tma_lora(lay.lora_b, lb_ptr, columns)
+            tma_la, mLA = self._tma_lora(lay.lora_a_box, la_ptr, rows)
+            tma_lb, mLB = self._tma_lora(lay.lora_b_box, lb_ptr, columns)
         mC = cute.make_tensor(y, cute.make_layout((m, n), stride=(cute.assume(n, 8), 1)))
         tma_c, mC_tma = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), mC, lay.c_box, lay.store_shape
@@ -153,13 +153,12 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
     def _load_op(multicast: int) -> Any:
         return cpasync.CopyBulkTensorTileG2SMulticastOp() if multicast > 1 else cpasync.CopyBulkTensorTileG2SOp()
 
-    def _tma_packed(self, smem: Any, ptr: cute.Pointer, extent: Int32, k: Int32, multicast: int) -> Any:
+    def _tma_packed(self, box: Any, ptr: cute.Pointer, extent: Int32, k: Int32, multicast: int) -> Any:
         """Packed codes as bytes, ``[extent, K/2]``."""
         packed_k = cute.assume(k // 2, 16)
         codes = cute.recast_ptr(ptr, dtype=cutlass.Uint8)
         gmem = cute.make_tensor(codes, cute.make_layout((extent, packed_k), stride=(packed_k, 1)))
-        box = cute.slice_(smem, (None, None, 0))
-        tiler = (cute.size(smem, mode=[0]), cute.size(smem, mode=[1]))
+        tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
         return cpasync.make_tiled_tma_atom(self._load_op(multicast), gmem, box, tiler, multicast)
 
     def _tma_scales(
@@ -184,13 +183,11 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         )
         return atom, cute.make_tensor(coords.iterator, overlapping)
 
-    def _tma_lora(self, smem: Any, ptr: cute.Pointer, extent: Int32) -> Any:
+    def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32) -> Any:
         r = self.problem_class.r
         gmem = cute.make_tensor(ptr, cute.make_layout((extent, r), stride=(r, 1)))
-        box = cute.slice_(smem, (None, None, 0))
-        return cpasync.make_tiled_tma_atom(
-            self._load_op(1), gmem, box, (cute.size(smem, mode=[0]), LORA_K)
-        )
+        tiler = (cute.size(box, mode=[0]), LORA_K)
+        return cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
 
     @cute.kernel
     def kernel(
