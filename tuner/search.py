@@ -82,11 +82,13 @@ class Search:
     ) -> None:
         self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
         self._limit = trials or TRIALS
-        enough = max(EXHAUSTIVE_LIMIT + 1, self._limit)
+        enough = max(EXHAUSTIVE_LIMIT + 1, min(self._limit, COUNT_LIMIT))
         legal_count = space.legal_up_to(enough, problem, arch, rules)
         self.exhaustive = legal_count <= EXHAUSTIVE_LIMIT and (trials is None or trials >= legal_count)
-        self.planned = legal_count if self.exhaustive else min(self._limit, legal_count)
-        self._all = None if legal_count == enough else space.legal_points(problem, arch, rules)
+        all_counted = legal_count < enough
+        fewer = self.exhaustive or (all_counted and legal_count < self._limit)
+        self.planned = legal_count if fewer else self._limit
+        self._all = space.legal_points(problem, arch, rules) if all_counted else None
         self.rejected: dict[KernelConfig, Rejection] = {}
         self.seed = seed
         self._asked: dict[str, _Asked] = {}
