@@ -20,13 +20,15 @@ class BulkLoad:
 
     kind = "tma"
 
-    def __init__(self, source: object, size: int, targets: list[tuple[Cta, int, MBarrier]], who: str) -> None:
-        self.source, self.size, self.targets, self.who = source, size, targets, who
+    def __init__(
+        self, source: object, size: int, targets: list[tuple[Cta, int, MBarrier]], who: str, times: int
+    ) -> None:
+        self.source, self.size, self.targets, self.who, self.times = source, size, targets, who, times
 
     def run(self) -> None:
         for cta, offset, barrier in self.targets:
             cta.smem.u8[offset : offset + self.size] = self.source
-            barrier.complete(self.size, self.who)
+            barrier.complete(self.size * self.times, self.who)
 
 
 class PlainStore(BulkStore):
@@ -81,10 +83,9 @@ def bulk_load(
     for rank in ranks:
         w.cta.peer(rank).smem.check(offset, offset + size, 16, "bulk load")
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
-    for _ in range(mask.bit_count()):
-        if w.races is not None:
-            w.races.bulk_load(w, size, targets, site)
-        w.machine.issue(BulkLoad(source, size, targets, f"bulk load of {w.who}"), w.cta)
+    if w.races is not None:
+        w.races.bulk_load(w, size, targets, site)
+    w.machine.issue(BulkLoad(source, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
 
 
 def bulk_store(w: Warp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int) -> None:

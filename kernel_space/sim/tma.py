@@ -154,21 +154,30 @@ def swizzle(address: Array, span: int, unit: int = 16) -> Array:
 
 
 class TmaLoad:
-    """One box on its way to one or several CTAs. ``targets``: (CTA, offset, barrier to signal)."""
+    """One box on its way to one or several CTAs. ``targets``: (CTA, offset, barrier to signal).
+
+    ``times``: lanes that issued it. Their bytes count together: measured on Hopper, a barrier that expects one box
+    never completes when 32 lanes load, and one that expects 32 boxes does.
+    """
 
     kind = "tma"
 
     def __init__(
-        self, tensor: TmaTensor, start: tuple[int, ...], targets: list[tuple[Cta, int, MBarrier]], who: str
+        self,
+        tensor: TmaTensor,
+        start: tuple[int, ...],
+        targets: list[tuple[Cta, int, MBarrier]],
+        who: str,
+        times: int,
     ) -> None:
-        self.tensor, self.start, self.targets, self.who = tensor, start, targets, who
+        self.tensor, self.start, self.targets, self.who, self.times = tensor, start, targets, who, times
 
     def run(self) -> None:
         machine = self.targets[0][0].machine
         data = self.tensor.read(machine, self.start)
         for cta, offset, barrier in self.targets:
             self.tensor.write_shared(cta, offset, data)
-            barrier.complete(self.tensor.bytes, self.who)
+            barrier.complete(self.tensor.bytes * self.times, self.who)
 
 
 class BulkStore:
@@ -279,10 +288,9 @@ def tma_load(
         cta = w.cta.peer(rank)
         cta.smem.check(offset, offset + tensor.footprint(), 16, "TMA load")
         targets.append((cta, offset, target_barrier(w, rank, barrier, ctas is not None, pair)))
-    for _ in range(mask.bit_count()):
-        if w.races is not None:
-            w.races.tma_load(w, tensor, start, targets, site)
-        w.machine.issue(TmaLoad(tensor, start, targets, f"TMA load of {w.who}"), w.cta)
+    if w.races is not None:
+        w.races.tma_load(w, tensor, start, targets, site)
+    w.machine.issue(TmaLoad(tensor, start, targets, f"TMA load of {w.who}", mask.bit_count()), w.cta)
 
 
 def target_barrier(w: Warp, rank: int, barrier: int, multicast: bool, pair: bool) -> MBarrier:
