@@ -25,6 +25,7 @@ from tuner.space import SearchSpace
 from tuner.space_count import Legalize
 
 TRIALS = 200
+COUNT_LIMIT = 2000  # legal points counted before a search starts, to know whether it can have all it wants
 EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
 WINDOW = (
     16  # results the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs
@@ -93,9 +94,7 @@ class Search:
         self.seed = seed
         self._asked: dict[str, _Asked] = {}
         self._by_number: list[_Asked] = []
-        self._waiting: collections.deque[_Asked] = (
-            collections.deque()
-        )  # asked, value not yet with the sampler
+        self._waiting: collections.deque[_Asked] = collections.deque()  # the sampler has not heard of these
         self._fixed = self._fixed_points(tuple(first))
         self._used_up = False
         self._random = random.Random(seed)
