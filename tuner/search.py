@@ -27,9 +27,8 @@ from tuner.space_count import Legalize
 TRIALS = 200
 COUNT_LIMIT = 2000  # legal points counted before a search starts, to know whether it can have all it wants
 EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
-WINDOW = (
-    16  # results the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs
-)
+# Results that the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs.
+WINDOW = 16
 FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
 RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
 
