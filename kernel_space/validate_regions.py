@@ -105,7 +105,7 @@ class RegionWatch(Observer):
         slot = self._slot(start)
         if slot is None or not _is_barrier(slot.name) or slot.start != start:
             self.findings.append(
-                f"an mbarrier at offset {start:#x} is none of the budget's barriers ({slot.name if slot else 'no region'})"
+                f"an mbarrier at offset {start:#x} is no barrier of the budget ({slot.name if slot else 'no region'})"
             )
 
     def _slot(self, offset: int) -> Slot | None:

@@ -86,6 +86,8 @@ def unary(function: Callable[[Array], Array], a: Value, kind: str, ftz: bool = F
 
 def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
     """``a * b + c`` with one rounding."""
+    if kind == "f32" and not ftz:
+        return _fma_f32(a, b, c)
     x, y, z = decode(a, kind), decode(b, kind), decode(c, kind)
     if kind == "f64":
         return _fma_f64(x, y, z)
@@ -98,6 +100,21 @@ def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
     if kind == "f16":
         return _encode_f16(total)
     return encode(flush(total.astype(np.float32)) if ftz else total, kind)
+
+
+def _fma_f32(a: Value, b: Value, c: Value) -> Value:
+    """The common case of ``fma``, without detours: the exact product is a float64."""
+    x, y, z = (
+        bits.view(np.float32) if type(bits) is ndarray else np.uint32(bits).view(np.float32)
+        for bits in (a, b, c)
+    )
+    product = np.multiply(x, y, dtype=np.float64)
+    total = np.atleast_1d(product + z)
+    if np.count_nonzero(
+        (total.view(np.uint64) & 0x1FFFFFFF) == 0x10000000
+    ):  # halfway, or hidden by a rounding
+        total = _sticky(np.atleast_1d(product), np.atleast_1d(z).astype(np.float64), total)
+    return encode(total.astype(np.float32), "f32")
 
 
 def _encode_f16(total: Array) -> Value:
