@@ -332,6 +332,7 @@ class Machine:
         if cluster.left == 0:
             for cta in cluster.ctas:
                 cta.pipe.close()
+                cta.tmem.close()
                 if self.races is not None:
                     self.races.cta_done(cta)
             self.resident.remove(cluster)

@@ -37,7 +37,7 @@ class Case:
 
 CASES: dict[str, Case] = {
     "solo": Case(
-        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 num_lora_stage=2 num_c_stage=2 epi_tile_n=16 "
+        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 num_lora_stage=2 num_c_stage=2 epi_tile_n=32 "
         "num_acc_stage=2",
         shape="200,800,136,192",
         sms=1,

@@ -42,8 +42,8 @@ def b_mask_of_all_ctas(edit: PtxEditor) -> None:
     edit.compute(_multicast(edit, "B"), MASK, f"mov.b16 {{new}}, {(1 << size) - 1};", "b16")
 
 
-@mutation("In a cluster with sharers, B is loaded without multicast: a CTA has only its own slice.", "cluster", DEADLOCK,
-          barrier="ab_full[0] of CTA", cause="bytes more than arrived")  # fmt: skip
+@mutation("In a cluster with sharers, B is loaded without multicast: a CTA has only its own slice.", "cluster",
+          DEADLOCK, barrier="ab_full[0] of CTA", cause="bytes more than arrived")  # fmt: skip
 def b_without_multicast(edit: PtxEditor) -> None:
     load = _multicast(edit, "B")
     parts = operand_texts(load)
@@ -58,8 +58,7 @@ def barrier_without_leader_bits(edit: PtxEditor) -> None:
     clear = edit.source(edit.loads("A")[0], 2)
     if clear.tokens[0] != "and":
         raise NotApplicable("the barrier's address is not sent to the leader: no CTA pair")
-    edit.set_opcode(clear, "and.b32", "or.b32")
-    edit.set_operand(clear, 2, 0)
+    edit.set_operand(clear, 2, -8)
 
 
 # -- destinations and coordinates of loads -----------------------------------------------------------------------------
@@ -161,10 +160,12 @@ def _move_store(edit: PtxEditor, axis: int, amount: int) -> None:
     edit.replaced[store.line] = edit.replaced[store.line].rstrip(";")
 
 
-@mutation("Each subtile is stored half a subtile too far right: it overlaps the next one.", "solo", RACE,
+@mutation("Subtiles are stored half as far apart as they are wide: each overlaps the next one.", "solo", RACE,
           cause="global memory")  # fmt: skip
-def store_overlaps_the_next(edit: PtxEditor) -> None:
-    _move_store(edit, 0, edit.context.config.epi_tile_n // 2)
+def stores_overlap(edit: PtxEditor) -> None:
+    store = _store(edit)
+    column = edit.definition(store.operands[0].coords[0], store)
+    edit.compute(column, 2, f"shr.u32 {{new}}, {operand_texts(column)[2]}, 1;")
 
 
 @mutation("The output is stored one tile too far down: the first rows are never written.", "solo", WRONG)

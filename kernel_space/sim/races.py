@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_space.sim.faults import SimStatus
-from kernel_space.sim.race_tensor import TensorRaces
+from kernel_space.sim.race_exit import ExitRaces
 from kernel_space.sim.report import Finding, place
 
 MOST_FINDINGS = 20
 
 
-class Races(TensorRaces):
+class Races(ExitRaces):
     """Findings are kept once per pair of instructions."""
 
     def __init__(self, program: Any) -> None:

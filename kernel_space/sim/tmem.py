@@ -46,6 +46,12 @@ class Tmem:
         for warp in waiters:
             warp.wake()
 
+    def close(self) -> None:
+        """Its CTA ends: every allocation must have been freed."""
+        left = int((self.owner >= 0).sum())
+        if left:
+            raise ProtocolError(f"a CTA ends with {left} TMEM columns still allocated")
+
     def check(self, column: int, count: int, what: str) -> None:
         """Raises ``IllegalAccess`` unless the columns are allocated."""
         if column < 0 or column + count > COLUMNS:
