@@ -26,6 +26,7 @@ class AsyncCopy:
     Registers of ``issue``: %r0 start of the region, %r1 barrier, %r2 rank of the CTA in its cluster, %in, %out, %map*.
 
     ``expect``  bytes each CTA's barrier expects in its only phase; None: no barrier is waited for
+    ``in_vain`` some CTA's barrier stays open: look at it for about 2 ms, instead of waiting until it completes
     ``region``  bytes of shared memory to dump, a multiple of 16
     ``fill``    "pattern", or "input": the region starts as a copy of the input buffer (of every CTA alike)
     ``finish``  text of thread 0 after ``issue``, for stores: wait until they have been written
@@ -50,6 +51,7 @@ class AsyncCopy:
     after: str = ""
     target: Target = Target.SM90
     race_free: bool = True
+    in_vain: bool = False
 
     def probe(self) -> Probe:
         size = (HEADER + self.region) * self.cluster if self.dump else 0
@@ -66,12 +68,13 @@ class AsyncCopy:
             smem_bytes=self.region,
             maps=self.maps,
             race_free=self.race_free,
+            in_vain=self.in_vain,
         )
 
     def _body(self) -> str:
         parts = [_SETUP, fill(self.region // 4, self.fill), _BARRIER, meet(self.cluster), self._issue()]
         if self.expect is not None:
-            parts.append(poll("%r1", 0))
+            parts.append(poll("%r1", 0) if self.in_vain else wait("%r1", 0))
         parts += [meet(self.cluster), self.after]
         if self.dump:
             parts.append(dump(self.region // 4))
@@ -120,6 +123,15 @@ def meet(cluster: int) -> str:
     if cluster == 1:
         return "bar.sync 0;"
     return "barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;"
+
+
+def wait(barrier: str, parity: int, label: str = "WAIT") -> str:
+    """Wait until the phase of ``parity`` is over."""
+    return f"""\
+{label}:
+  mbarrier.try_wait.parity.shared::cta.b64 %p21, [{barrier}], {parity};
+  @!%p21 bra {label};
+mov.u32 %r220, 1;"""
 
 
 def poll(barrier: str, parity: int, label: str = "POLL") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,8 +14,10 @@ from kernel_space.selfcheck.probe import Ending, Probe, Result
 START_SECONDS = 60.0  # driver initialisation
 PROBE_SECONDS = 20.0  # JIT of one program included
 
+Serve = Callable[[Connection, Sequence[Probe]], None]
 
-def _serve(pipe: Connection, probes: Sequence[Probe]) -> None:
+
+def serve_probes(pipe: Connection, probes: Sequence[Probe]) -> None:
     """Child: say what card this is, then one result per probe; stop after a fault."""
     try:
         card = Card()
@@ -35,12 +37,12 @@ def _serve(pipe: Connection, probes: Sequence[Probe]) -> None:
 class _Child:
     """One process that works through ``probes``; ``results`` ends early when it faults, hangs or dies."""
 
-    def __init__(self, probes: Sequence[Probe]) -> None:
+    def __init__(self, probes: Sequence[Probe], serve: Serve, probe_seconds: float) -> None:
         # A forked child would inherit a driver that another library has initialised, which CUDA does not allow.
         context = multiprocessing.get_context("spawn")
         self._pipe, other = context.Pipe(duplex=False)
-        self._probes = probes
-        self._process = context.Process(target=_serve, args=(other, probes), daemon=True)
+        self._probes, self._seconds = probes, probe_seconds
+        self._process = context.Process(target=serve, args=(other, probes), daemon=True)
         self._process.start()
         other.close()
 
@@ -54,7 +56,7 @@ class _Child:
 
     def results(self) -> Iterator[Result | None]:
         for _ in self._probes:
-            result = self._receive(PROBE_SECONDS)
+            result = self._receive(self._seconds)
             yield result
             if result is not None and result.ending in (Ending.FAULT, Ending.HANG):
                 return
@@ -74,15 +76,19 @@ class _Child:
         self._pipe.close()
 
 
-def run_on_card(probes: Sequence[Probe]) -> tuple[CardInfo, dict[str, Result]]:
+def run_on_card(
+    probes: Sequence[Probe], *, serve: Serve = serve_probes, probe_seconds: float = PROBE_SECONDS
+) -> tuple[CardInfo, dict[str, Result]]:
     """(the card, result by probe name); probes that the card cannot run are left out.
+
+    ``serve`` is the child's function: it sends a ``CardInfo`` or an ``InputError``, then one result per probe.
 
     Raises ``InputError`` when there is no card.
     """
     results: dict[str, Result] = {}
     left = list(probes)
     while True:
-        child = _Child(left)
+        child = _Child(left, serve, probe_seconds)
         try:
             info = child.info()
             for probe, result in zip(list(left), child.results(), strict=False):

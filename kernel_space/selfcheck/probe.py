@@ -61,6 +61,7 @@ class Probe:
                    only, so that a difference can name its operands; (0, 0) otherwise
     ``ulp``        0: bytes must be equal. Else the outputs are f32 and may differ by so many units in the last
                    place, the error that the ISA documents for an approximate instruction
+    ``in_vain``    some thread gives up waiting after a time: the outcome needs a fair schedule
     ``race_free``  False: the program races on purpose, in a way that cannot change its bytes
     """
 
@@ -78,6 +79,7 @@ class Probe:
     item_bytes: tuple[int, int] = (0, 0)
     ulp: int = 0
     race_free: bool = True
+    in_vain: bool = False
 
     @property
     def digest(self) -> str:

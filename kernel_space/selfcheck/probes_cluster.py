@@ -94,8 +94,24 @@ def _remote_memory() -> list[Probe]:
         atom.relaxed.cluster.shared::cluster.add.u32 %r7, [%r5], 3;
         {_MEET}
         ld.shared.b32 %x, [%r0];"""
+    mixed = f"""\
+        mov.u32 %r0, room;
+        mov.u32 %r1, %cluster_ctarank;
+        mad.lo.u32 %r3, %thread, 4, %r0;
+        mad.lo.u32 %r4, %r1, 1000, %thread;
+        st.shared.b32 [%r3], %r4;
+        {_MEET}
+        and.b32 %r2, %thread, 1;
+        mapa.shared::cluster.u32 %r5, %r3, %r2;
+        ld.shared::cluster.b32 %x, [%r5];
+        {_MEET}"""
     shared = ".shared .align 16 .b8 room[256];"
-    plain = [("exchange", exchange, 2), ("generic", generic, 1), ("atomic", atomic, 1)]
+    plain = [
+        ("exchange", exchange, 2),
+        ("generic", generic, 1),
+        ("atomic", atomic, 1),
+        ("lanes_of_two_ctas", mixed, 1),
+    ]
     found = [per_thread(f"cluster.{name}", f"remote shared memory: {name}", code, words=words, shared=shared, grid=2,
                         cluster=2) for name, code, words in plain]  # fmt: skip
     return [*found, _remote_store_async()]
@@ -164,7 +180,8 @@ def _remote_barriers() -> list[Probe]:
         ("one_short", "the same with a count of 65: completes nowhere", arrive, "65"),
         ("expect", "expect_tx and complete_tx on the peer's barrier", expect, "1"),
     )
-    return [per_thread(f"remote_arrive.{name}", asks, code.replace("COUNT", count), shared=shared, grid=2, cluster=2)
+    return [per_thread(f"remote_arrive.{name}", asks, code.replace("COUNT", count), shared=shared, grid=2, cluster=2,
+                       in_vain=True)
             for name, asks, code, count in cases]  # fmt: skip
 
 
@@ -198,6 +215,7 @@ def _multicast() -> list[Probe]:
     )
     return [
         AsyncCopy(name=f"multicast.{name}", asks=asks, issue=issue, region=1024, expect=expect, cluster=2,
-                  maps=(tensor,), inputs=seeded_bytes(f"multicast.{name}", 2048)).probe()
+                  maps=(tensor,), in_vain=name in ("mask_1", "mask_2"),
+                  inputs=seeded_bytes(f"multicast.{name}", 2048)).probe()
         for name, asks, issue, tensor, expect in cases
     ]  # fmt: skip

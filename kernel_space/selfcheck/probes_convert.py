@@ -134,8 +134,8 @@ def _fp4() -> list[Probe]:
     """Needs a B200: narrow formats of 4 and 6 bits and power-of-two scales."""
     widen = (
         ("e2m1x2", "{ .reg .b8 %byte; cvt.u8.u32 %byte, %a; cvt.rn.f16x2.e2m1x2 %x, %byte; }"),
-        ("e2m3x2", "cvt.u16.u32 %h0, %a;\ncvt.rn.f16x2.e2m3x2 %x, %h0;"),
-        ("e3m2x2", "cvt.u16.u32 %h0, %a;\ncvt.rn.f16x2.e3m2x2 %x, %h0;"),
+        ("e2m3x2", "and.b32 %a, %a, 0x3F3F;\ncvt.u16.u32 %h0, %a;\ncvt.rn.f16x2.e2m3x2 %x, %h0;"),
+        ("e3m2x2", "and.b32 %a, %a, 0x3F3F;\ncvt.u16.u32 %h0, %a;\ncvt.rn.f16x2.e3m2x2 %x, %h0;"),
         ("ue8m0x2", "cvt.u16.u32 %h0, %a;\ncvt.rn.bf16x2.ue8m0x2 %x, %h0;"),
     )
     return _packed(_PACKED_SM100, Target.SM100A) + [

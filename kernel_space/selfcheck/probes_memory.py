@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_space.selfcheck.async_text import poll, region_probe
+from kernel_space.selfcheck.async_text import region_probe, wait
 from kernel_space.selfcheck.probe import Probe, seeded_bytes
 from kernel_space.selfcheck.ptx_text import per_thread
 
@@ -104,7 +104,7 @@ mad.wide.u32 %q0, %thread, 16, %in;
 mad.lo.u32 %r3, %thread, 16, %r0;
 cp.async.cg.shared.global [%r3], [%q0], 16;
 cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%r1];
-""" + poll("%r1", 0)
+""" + wait("%r1", 0)
     asks = "every thread's copy arrives once on a barrier of 128"
     return [
         *found,

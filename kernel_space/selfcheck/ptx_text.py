@@ -126,6 +126,7 @@ def per_thread(
     smem_bytes: int = 0,
     maps: tuple[MapSpec, ...] = (),
     target: Target = Target.SM90,
+    in_vain: bool = False,
 ) -> Probe:
     """Every thread stores ``words`` words from %x.. after ``code``; words it never reaches stay 0xEE bytes."""
     body = f"""\
@@ -146,4 +147,5 @@ mad.wide.u32 %at, %r299, {4 * words}, %out;
         block=block,
         smem_bytes=smem_bytes,
         maps=maps,
+        in_vain=in_vain,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from kernel_space.selfcheck.async_text import THREADS, meet, poll
+from kernel_space.selfcheck.async_text import THREADS, meet, wait
 from kernel_space.selfcheck.probe import Probe, Target
 from kernel_space.selfcheck.ptx_text import program
 
@@ -136,7 +136,7 @@ def commit(group: int) -> str:
 
 
 def await_commit() -> str:
-    return poll("%r1", 0) + "\ntcgen05.fence::after_thread_sync;"
+    return wait("%r1", 0) + "\ntcgen05.fence::after_thread_sync;"
 
 
 def descriptor(target: str, offset: int, lbo: int, sbo: int, layout: int = 0) -> str:
