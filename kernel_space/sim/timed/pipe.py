@@ -1,0 +1,51 @@
+"""The tensor pipe of one CTA or pair: in order, with an account of what it did and what it waited for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kernel_space.sim.timed.chip import TimedCta, TimedWarp
+    from kernel_space.sim.timed.clock import Times
+
+ISSUE = "issue"
+
+
+class TimedPipe:
+    """``free``: end of the last operation. ``busy`` and ``idle``: cycles of the nominal set by kind and by cause.
+
+    ``began`` is the nominal start of the first operation; began + busy + idle = free, always.
+    """
+
+    def __init__(self, cta: TimedCta) -> None:
+        self.cta = cta
+        self.free: Times = cta.cluster.machine.zero
+        self.kind = ""
+        self.began = -1.0
+        self.busy: dict[str, float] = {}
+        self.idle: dict[str, float] = {}
+
+    def occupy(self, w: TimedWarp, cycles: Times, what: str) -> None:
+        """Run one operation that ``w`` issues now."""
+        start = np.maximum(self.free, w.t)
+        begin = float(start[0])
+        if self.began < 0:
+            self.began = begin
+        else:
+            self._gap(begin - float(self.free[0]), w)
+        w.blame = {}
+        self.busy[what] = self.busy.get(what, 0.0) + float(cycles[0])
+        self.free = start + cycles
+        record = w.machine.record
+        if record is not None:
+            record.append((f"CTA {self.cta.rank} tensor", what, begin, float(self.free[0])))
+
+    def _gap(self, gap: float, w: TimedWarp) -> None:
+        """Blame the waits of the issuing warp since the last operation, the latest first, then its instructions."""
+        for cause in reversed(w.blame):
+            share = min(gap, w.blame[cause])
+            self.idle[cause] = self.idle.get(cause, 0.0) + share
+            gap -= share
+        self.idle[ISSUE] = self.idle.get(ISSUE, 0.0) + gap

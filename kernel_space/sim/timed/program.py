@@ -1,0 +1,71 @@
+"""A reduced kernel translated by the machine's own translator, with other functions behind its operations."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from kernel_space.sim import runtime_names
+from kernel_space.sim.opcodes import Modifiers, opcode
+from kernel_space.sim.opcodes_memory import address
+from kernel_space.sim.opcodes_sync import uniform
+from kernel_space.sim.operands import Imm, Mem
+from kernel_space.sim.parse import Instr, parse_ptx
+from kernel_space.sim.timed import engines, sync
+from kernel_space.sim.timed.reduce import reduce_kernel
+from kernel_space.sim.translate import BlockFunction, Program
+from kernel_space.sim.writer import Writer
+
+
+@opcode("timed.cost")
+def cost(c: Writer, i: Instr, m: Modifiers) -> None:
+    c.emit(f"w.t = w.t + w.costs[{_number(i)}]")
+
+
+@opcode("timed.tmem")
+def tmem(c: Writer, i: Instr, m: Modifiers) -> None:
+    c.emit(f"tmem_access(w, {_number(i)})")
+
+
+@opcode("timed.atomic")
+def atomic(c: Writer, i: Instr, m: Modifiers) -> None:
+    c.write(i.operands[0], "w.machine.atomic_result")
+
+
+@opcode("timed.prefetch")
+def prefetch(c: Writer, i: Instr, m: Modifiers) -> None:
+    operand = i.operands[0]
+    assert isinstance(operand, Mem) and operand.coords is not None
+    where = uniform(c, address(c, Mem(operand.base, operand.offset)), operand.base)
+    coords = "".join(uniform(c, c.read(item), item) + ", " for item in operand.coords)
+    c.emit(f"tma_prefetch(w, {where}, ({coords}))")
+
+
+def _number(instr: Instr) -> int:
+    operand = instr.operands[0]
+    assert isinstance(operand, Imm)
+    return operand.value
+
+
+_NAMES: dict[str, Any] = {**runtime_names.NAMES, **sync.NAMES, **engines.NAMES}
+
+
+class TimedProgram(Program):
+    """``costs``: what ``timed.cost`` operands mean, in counts of ``Clock`` fields."""
+
+    def __init__(self, ptx: str, kernel_name: str | None) -> None:
+        reduced = reduce_kernel(parse_ptx(ptx, kernel_name))
+        self.costs = reduced.costs
+        super().__init__(reduced.kernel)
+
+    def compile_block(self, index: int, *, partial: bool) -> BlockFunction:
+        text = self.python_text(index, partial=partial)
+        namespace = dict(_NAMES)
+        exec(compile(text, f"<timed block {index}{' part' if partial else ''}>", "exec"), namespace)
+        return namespace["block"]
+
+
+@functools.lru_cache(maxsize=64)
+def timed_program(ptx: str, kernel_name: str | None = None) -> TimedProgram:
+    """The reduced kernel of a PTX module; kept, for further launches and further sets of constants."""
+    return TimedProgram(ptx, kernel_name)

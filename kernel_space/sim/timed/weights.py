@@ -1,0 +1,145 @@
+"""What an instruction costs the warp that issues it, from what ptxas keeps of it.
+
+Rules read off nvdisasm listings of shipped cubins (``tests/sim/test_timed_weights.py`` compares loop by loop):
+
+- register copies, packs and unpacks, address-space casts and ``cvt`` between integers vanish, as do ``elect.sync``,
+  the negation of its predicate and the branch around the elected instruction (they become predicates);
+- integer arithmetic, comparison, selection, ``mad`` and branches stay one to one;
+- a ``tcgen05.cp`` takes 2 (a UMOV for the upper half of its descriptor), a ``tcgen05.mma`` 4 (three UMOV), a TMA
+  instruction 2; a spin wait is SYNCS and a branch;
+- ``div`` is a call of about 20 instructions; packed f32x2 arithmetic and conversions stay one to one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TypeAlias
+
+from kernel_space.sim.cfg import Block, Graph, definitions
+from kernel_space.sim.operands import Special, Vec
+from kernel_space.sim.parse import Instr
+
+Cost: TypeAlias = tuple[tuple[str, float], ...]
+"""(field of ``Clock``, how many of it), sorted by field."""
+
+VANISHES = frozenset({"mov", "cvta", "elect", "not", "prefetch", "prefetchu", "pragma", "nop"})
+DATA = frozenset({"fma", "ex2", "rcp", "tanh", "lg2", "rsqrt", "sqrt", "stmatrix", "ldmatrix", "prmt"})
+FLOATS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2", "f32x2", "f64"})
+DIVISION = 20.0
+SASS_OF = {"tcgen05.cp": 2.0, "tcgen05.mma": 4.0, "cp.async": 2.0, "div": DIVISION, "rem": DIVISION}
+LINE = 128
+
+
+@dataclasses.dataclass
+class Tally:
+    """Costs of a run of instructions; loads that stand together share one latency."""
+
+    counts: dict[str, float] = dataclasses.field(default_factory=dict)
+    last_load: str = ""
+
+    def add(self, field: str, amount: float = 1.0) -> None:
+        self.counts[field] = self.counts.get(field, 0.0) + amount
+
+    def instruction(self, instr: Instr, *, elects: bool) -> None:
+        """Count ``instr``; ``elects``: it branches around elected code."""
+        tokens = instr.tokens
+        space = memory_space(instr)
+        if tokens[0] == "ld" and space in ("shared", "global"):
+            self._load(instr, space)
+            return
+        if tokens[0] in ("fence", "membar"):
+            self._fence(tokens)
+        elif tokens[0] == "atom":
+            self.add("fence_gpu")
+        elif tokens[0] == "st" and space == "global":
+            self._lines(instr)
+        elif is_data(instr):
+            self.add("vector")
+        else:
+            self.add("issue", sass_instructions(instr, elects=elects))
+
+    def _load(self, instr: Instr, space: str) -> None:
+        self.add("vector")
+        if self.last_load != space:
+            self.add(f"{space}_load")
+        self.last_load = space
+        if space == "global":
+            self._lines(instr)
+
+    def _lines(self, instr: Instr) -> None:
+        width = sum(register.width for register in definitions(instr)) if instr.tokens[0] == "ld" else _stored(instr)
+        self.add("global_line", 32 * width / 8 / LINE)
+
+    def _fence(self, tokens: tuple[str, ...]) -> None:
+        if "proxy" in tokens:
+            self.add("fence_proxy")
+        elif "gpu" in tokens or "sys" in tokens:
+            self.add("fence_gpu")
+        else:
+            self.add("issue")
+
+    def take(self) -> Cost:
+        """The costs so far; starts again."""
+        cost = tuple(sorted((field, amount) for field, amount in self.counts.items() if amount))
+        self.counts, self.last_load = {}, ""
+        return cost
+
+
+def sass_instructions(instr: Instr, *, elects: bool) -> float:
+    """SASS instructions that ``instr`` becomes."""
+    tokens = instr.tokens
+    for length in (2, 1):
+        found = SASS_OF.get(".".join(tokens[:length]))
+        if found is not None:
+            return found
+    if tokens[0] in VANISHES:
+        special = any(isinstance(operand, Special) for operand in instr.operands)
+        return 1.0 if special and tokens[0] == "mov" else 0.0
+    if tokens[0] == "cvt" and not FLOATS & set(tokens):
+        return 0.0
+    if tokens[0] == "bra" and (elects or instr.guard is None):
+        return 0.0
+    return 1.0
+
+
+def is_data(instr: Instr) -> bool:
+    """Does it work on a warp's data rather than on addresses and counters?"""
+    tokens = instr.tokens
+    if tokens[0] in DATA or tokens[0] in ("st", "ld") and tokens[1] != "param":
+        return True
+    return tokens[0] not in ("mov", "setp") and bool(FLOATS & set(tokens))
+
+
+def memory_space(instr: Instr) -> str:
+    for token in instr.tokens[1:]:
+        space = token.split("::")[0]
+        if space in ("shared", "global", "param", "local", "const"):
+            return space
+    return ""
+
+
+def _stored(instr: Instr) -> int:
+    value = instr.operands[1]
+    items = value.items if isinstance(value, Vec) else (value,)
+    return sum(getattr(item, "width", 32) for item in items)
+
+
+def elected_branches(graph: Graph) -> set[int]:
+    """Blocks whose final branch only skips what one elected lane does."""
+    return {block.index for block in graph.blocks if _follows_elect(block)}
+
+
+def _follows_elect(block: Block) -> bool:
+    guard = block.guard
+    if guard is None:
+        return False
+    names = {guard.slot}
+    for instr in reversed(block.instrs[:-1]):
+        if not any(register.slot in names for register in definitions(instr)):
+            continue
+        if instr.tokens[0] == "elect":
+            return True
+        if instr.tokens[0] != "not":
+            return False
+        names = {getattr(operand, "slot", -1) for operand in instr.operands[1:]}
+    return False
