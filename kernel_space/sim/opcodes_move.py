@@ -137,7 +137,15 @@ def match(c: Writer, i: Instr, m: Modifiers) -> None:
 @opcode("redux.sync")
 def redux(c: Writer, i: Instr, m: Modifiers) -> None:
     how = m.need("add", "min", "max", "and", "or", "xor")
-    kind = m.need("u32", "s32", "b32")
+    absolute, nan = bool(m.take("abs")), bool(m.take("NaN"))
+    kind = m.need("u32", "s32", "b32", "f32")
+    if kind == "f32":
+        if how not in ("min", "max"):
+            raise c.fail("a float reduction is min or max", modifier=how)
+        call = f"reduce_float_lanes({c.read(i.operands[1])}, {c.mask}, {how!r}, {absolute}, {nan})"
+        return c.write(i.operands[0], call)
+    if absolute or nan:
+        raise c.fail("modifier belongs to .f32", modifier="abs" if absolute else "NaN")
     c.write(i.operands[0], f"reduce_lanes({c.read(i.operands[1])}, {c.mask}, {how!r}, {kind!r})")
 
 

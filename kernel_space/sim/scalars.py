@@ -216,3 +216,19 @@ def reduce_lanes(value: Any, active: int, how: str, kind: str) -> int:
     function = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
                 "xor": np.bitwise_xor}[how]  # fmt: skip
     return int(function.reduce(lanes.astype(np.int64))) & FULL
+
+
+def reduce_float_lanes(value: Any, active: int, how: str, absolute: bool, nan: bool) -> int:
+    """``redux.sync.{min,max}.f32``: a NaN is passed over unless ``nan`` says that it wins; -0 is below +0."""
+    from kernel_space.sim.lanes import lane_flags
+
+    bits = spread(value, 32)[lane_flags(active)].astype(np.uint32)
+    if absolute:
+        bits = bits & 0x7FFFFFFF
+    is_nan = bits & 0x7FFFFFFF > 0x7F800000
+    if is_nan.all() or (nan and is_nan.any()):
+        return 0x7FFFFFFF
+    bits = bits[~is_nan]
+    # Sign and magnitude bits in the order of the numbers: integers compare as the floats do.
+    ordered = np.where(bits >> 31, ~bits, bits | 0x80000000)
+    return int(bits[np.argmax(ordered) if how == "max" else np.argmin(ordered)])

@@ -141,11 +141,12 @@ def store_matrix(
 
 
 def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site: int) -> None:
-    """``stmatrix.m16n8.trans.b8``: lane t holds rows 4 (t % 4) .. +3 of column t / 4, stored as rows of 16 bytes."""
+    """``stmatrix.m16n8.trans.b8``: byte 2h + e of lane t is row t / 4 + 8h, column 2 (t % 4) + e; columns are stored."""
     if w.races is not None:
         w.races.shared_write(w, cta, rows, 16, site)
-    columns = np.stack([spread(value, 32) for value in values]).view(np.uint8).reshape(len(values) * 8, 16)
-    cta.smem.chunks[rows >> 4] = np.ascontiguousarray(columns).view(np.complex128)[:, 0]
+    held = np.stack([spread(value, 32) for value in values]).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
+    columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1)).reshape(len(values) * 8, 16)
+    cta.smem.chunks[rows >> 4] = columns.view(np.complex128)[:, 0]
 
 
 def load_matrix(w: Warp, address: Value, count: int, transposed: bool, mask: int, site: int) -> list[Array]:
