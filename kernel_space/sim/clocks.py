@@ -29,7 +29,7 @@ class Slots:
 
     def __init__(self, cluster: Cluster, ctas: int, warps: int, barriers: int) -> None:
         self.cluster = cluster
-        self.capacity = ctas * (3 * warps + 1 + barriers) + 1
+        self.capacity = ctas * (4 * warps + 1 + barriers) + 1
         self.names: list[str] = []
         self.barrier_slots: dict[tuple[int, int], int] = {}
         self.released_phases: dict[int, int] = {}
@@ -56,12 +56,25 @@ class Slots:
 class WarpClock:
     """Clock of a warp with its slots, what it has heard of other clusters, and fences still to take effect."""
 
-    __slots__ = ("clock", "fence", "foreign", "initialised", "read_slot", "slot", "unfenced", "write_slot")
+    __slots__ = (
+        "clock",
+        "fence",
+        "foreign",
+        "initialised",
+        "load_slot",
+        "loads",
+        "read_slot",
+        "slot",
+        "unfenced",
+        "write_slot",
+    )
 
     def __init__(self, slots: Slots, warp: Warp) -> None:
         self.slot = slots.new(warp.who)
         self.read_slot = slots.new(f"bulk reads of {warp.who}")
         self.write_slot = slots.new(f"bulk writes of {warp.who}")
+        self.load_slot = slots.new(f"tcgen05.ld of {warp.who}")
+        self.loads = 0
         self.clock = slots.clock()
         self.clock[0, self.slot] = 1
         self.foreign: dict[int, Clock] = {}

@@ -12,7 +12,8 @@ from kernel_space.sim.race_tensor import ALL_LANES, TensorRaces
 from kernel_space.sim.shadow import Access
 
 if TYPE_CHECKING:
-    from kernel_space.sim.machine import Cta, Warp
+    from kernel_space.sim.barriers import NamedBarrier
+    from kernel_space.sim.machine import Cluster, Cta, Warp
     from kernel_space.sim.mbarrier import MBarrier
     from kernel_space.sim.tensor_pipe import TensorPipe
 
@@ -29,8 +30,16 @@ class ExitRaces(TensorRaces):
     # -- arrivals in a CTA that may have ended ---------------------------------------------------------------------
     def arrive(self, w: Warp, barrier: MBarrier, release: bool, site: int) -> None:
         self._visit(w.cta, barrier, w.clock.slot, w.clock.epoch, site)
-        self._check_loaded(w, barrier, site)
+        self._settle_loads(w, site)
         super().arrive(w, barrier, release, site)
+
+    def named_arrive(self, w: Warp, barrier: NamedBarrier) -> None:
+        self._settle_loads(w, w.site)
+        super().named_arrive(w, barrier)
+
+    def cluster_arrive(self, w: Warp, cluster: Cluster, release: bool) -> None:
+        self._settle_loads(w, w.site)
+        super().cluster_arrive(w, cluster, release)
 
     def tensor_commit(self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], site: int) -> Any:
         for barrier in barriers:
@@ -90,28 +99,37 @@ class ExitRaces(TensorRaces):
                 self._tmem_conflict(w, peer, conflict, access, "tcgen05.dealloc", "deallocation race")
 
     # -- loads of TMEM that are still under way --------------------------------------------------------------------
-    def tmem_read(self, w: Warp, *where: int) -> None:
-        super().tmem_read(w, *where)
-        self.loads[w] = where[-1]
+    def tmem_read(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        """The read is over when it is waited for, or when its registers are used: then, not now, others may write."""
+        clock = w.clock
+        clock.loads += 1
+        self.loads[w] = site
+        cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
+        self._tmem(w, w.cta, cells, False, Access(clock.load_slot, clock.loads, site), "tcgen05.ld")
+
+    def tmem_write(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        self._settle_loads(w, site)
+        super().tmem_write(w, lane, lanes, column, count, site)
 
     def tmem_wait(self, w: Warp, what: str) -> None:
         super().tmem_wait(w, what)
         if what == "ld":
-            self.loads.pop(w, None)
+            self._loaded(w)
 
-    def _check_loaded(self, w: Warp, barrier: MBarrier, site: int) -> None:
-        """An arrival releases TMEM only if the loads before it are complete: waited for, or their registers used."""
+    def _loaded(self, w: Warp) -> None:
+        self.loads.pop(w, None)
+        w.clock.raise_slot(w.clock.load_slot, w.clock.loads)
+
+    def _settle_loads(self, w: Warp, site: int) -> None:
+        """Before a release: loads whose registers were used since count as complete."""
         load = self.loads.get(w)
         if load is None:
             return
         key = (load, site)
         if key not in self.consumed:
             self.consumed[key] = load > site or uses_results(self.program.kernel.instrs, load, site)
-        if not self.consumed[key]:
-            self.report(
-                ("load", load, site), f"{w.who} arrives on {barrier.label} while its tcgen05.ld may still read TMEM: "
-                "no tcgen05.wait::ld lies between them, nor any use of the registers", site, w.who, load, w.who,
-            )  # fmt: skip
+        if self.consumed[key]:
+            self._loaded(w)
 
 
 def uses_results(instrs: list[Instr], load: int, end: int) -> bool:
