@@ -81,18 +81,16 @@ def expect_16_less(edit: PtxEditor) -> None:
 
 
 @mutation("In a CTA pair, the leader expects the bytes of one CTA only.", "pair", DEADLOCK,
-          barrier="ab_full[0]", cause="bytes more than it expects")  # fmt: skip
+          barrier="ab_full[", cause="bytes more than it expects")  # fmt: skip
 def expect_one_cta_of_the_pair(edit: PtxEditor) -> None:
     instr = edit.expects("ab_full")[0]
     edit.set_operand(instr, 2, edit.constant(instr, 2) // 2)
 
 
 @mutation("The expected bytes of a stage leave out the scale factors of B.", "solo", DEADLOCK,
-          barrier="ab_full[0]", cause="ab_full[0] received 2048 bytes more than it expects")  # fmt: skip
+          barrier="ab_full[0]", cause="bytes more than it expects")  # fmt: skip
 def expect_forgets_sfb(edit: PtxEditor) -> None:
-    region = edit.context.region("SFB")
-    assert region is not None
-    _expect(edit, "ab_full", -region.bytes // int(edit.context.config.num_ab_stage))
+    _expect(edit, "ab_full", -edit.context.region("SFB").each)
 
 
 @mutation("A LoRA slice rides in an A/B slot, but its barrier expects the bytes of a full stage.", "ride", DEADLOCK,
@@ -290,9 +288,7 @@ def accumulator_released_too_early(edit: PtxEditor) -> None:
 
 
 def _first_offset(edit: PtxEditor, barrier: str) -> int:
-    region = edit.context.region(barrier)
-    assert region is not None
-    return region.offset
+    return edit.context.region(barrier).offset
 
 
 # -- commits -----------------------------------------------------------------------------------------------------------

@@ -24,61 +24,27 @@ DEADLOCK, RACE, PROTOCOL, ILLEGAL, WRONG = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A small kernel and problem: at least three tiles per CTA on ``sms`` SMs, ragged M, N and K.
-
-    ``launches``: how often the kernel runs on the same workspace, which every launch must leave as it found it.
+    """A small kernel. ``shape`` gives R; M, N, K and the number of SMs are those of ``validate.exercise``: at least
+    three tiles per CTA, ragged everywhere.
     """
 
     config: str
     shape: str
-    sms: int
-    launches: int = 1
+
+
+def _case(tile: str, cluster: str, r: int, *knobs: str) -> Case:
+    config = f"mma_tiler_mn={tile} cluster_shape_mn={cluster} num_acc_stage=2 num_c_stage=2 {' '.join(knobs)}"
+    return Case(config=config, shape=f"512,1024,512,{r}")
 
 
 CASES: dict[str, Case] = {
-    "solo": Case(
-        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 num_lora_stage=2 num_c_stage=2 epi_tile_n=32 "
-        "num_acc_stage=2",
-        shape="200,800,136,192",
-        sms=1,
-    ),
-    "pair": Case(
-        config="mma_tiler_mn=256x64 cluster_shape_mn=2x1 num_ab_stage=3 num_lora_stage=2 num_c_stage=2 epi_tile_n=32 "
-        "num_acc_stage=2",
-        shape="200,1056,200,128",
-        sms=2,
-    ),
-    "cluster": Case(
-        config="mma_tiler_mn=128x64 cluster_shape_mn=2x2 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=32 "
-        "num_acc_stage=2",
-        shape="200,800,392,64",
-        sms=4,
-    ),
-    "overlap": Case(
-        config="mma_tiler_mn=128x256 cluster_shape_mn=1x1 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=64 "
-        "num_acc_stage=2",
-        shape="100,544,776,64",
-        sms=1,
-    ),
-    "ride": Case(
-        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 lora_buffer=ab_stage num_c_stage=2 "
-        "epi_tile_n=32 num_acc_stage=2",
-        shape="200,800,136,128",
-        sms=1,
-    ),
-    "split": Case(
-        config="mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=32 "
-        "num_acc_stage=2 split_k=2",
-        shape="200,800,136,64",
-        sms=2,
-        launches=2,
-    ),
-    "wide": Case(
-        config="mma_tiler_mn=128x192 cluster_shape_mn=1x1 num_ab_stage=2 num_lora_stage=1 num_c_stage=2 epi_tile_n=64 "
-        "num_acc_stage=2",
-        shape="100,544,584,64",
-        sms=1,
-    ),
+    "solo": _case("128x64", "1x1", 192, "num_ab_stage=3", "num_lora_stage=2", "epi_tile_n=32"),
+    "pair": _case("256x64", "2x1", 128, "num_ab_stage=3", "num_lora_stage=2", "epi_tile_n=32"),
+    "cluster": _case("128x64", "2x2", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=32"),
+    "overlap": _case("128x256", "1x1", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=64"),
+    "ride": _case("128x64", "1x1", 128, "num_ab_stage=3", "lora_buffer=ab_stage", "epi_tile_n=32"),
+    "split": _case("128x64", "1x1", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=32", "split_k=2"),
+    "wide": _case("128x192", "1x1", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=64"),
 }
 
 

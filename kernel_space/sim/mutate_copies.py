@@ -66,15 +66,12 @@ def barrier_without_leader_bits(edit: PtxEditor) -> None:
 
 @mutation("The loads of A go to the slot behind the one that was waited for.", "solo", RACE)
 def load_into_the_next_slot(edit: PtxEditor) -> None:
-    region = edit.context.region("A")
-    assert region is not None
-    edit.add_to(edit.loads("A")[0], 0, region.bytes // int(edit.context.config.num_ab_stage))
+    edit.add_to(edit.loads("A")[0], 0, edit.context.region("A").each)
 
 
 @mutation("B's scale factors are loaded over those of A of the next slots.", "solo", RACE)
 def sfb_loaded_over_sfa(edit: PtxEditor) -> None:
     sfa, sfb = edit.context.region("SFA"), edit.context.region("SFB")
-    assert sfa is not None and sfb is not None
     edit.add_to(edit.loads("SFB")[0], 0, sfa.offset - sfb.offset)
 
 
@@ -187,9 +184,7 @@ def store_to_the_first_rows(edit: PtxEditor) -> None:
 @mutation("The store reads the other slot of C than the one just written.", "solo", RACE, WRONG)
 def store_reads_the_other_slot(edit: PtxEditor) -> None:
     store = _store(edit)
-    region = edit.context.region("C")
-    assert region is not None
-    slot = region.bytes // int(edit.context.config.num_c_stage)
+    slot = edit.context.region("C").each
     address = operand_texts(store)[1][1:-1]
     base, offset = address.split("+")
     flip = f"sub.s32 {{new}}, {base}, %other; add.s32 {{new}}, {{new}}, {offset};"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_space.sim.mutate_base import DEADLOCK, RACE, WRONG, mutation
+from kernel_space.sim.mutate_base import DEADLOCK, RACE, SURVIVES, WRONG, mutation
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, operand_texts
 from kernel_space.sim.parse import Instr
 
@@ -50,14 +50,24 @@ def no_sync_after_affine(edit: PtxEditor) -> None:
     edit.drop(_sync_behind(edit, edit.find(r"st\.shared", "bias")[0]))
 
 
-@mutation(
-    "The next tile's wcscale and bias overwrite this tile's before all warps have read them.", "split", RACE
-)
+@mutation("The next tile's wcscale and bias overwrite this tile's before all warps have read them.", "split", RACE,
+          cause="st.shared overwrites what epilogue")  # fmt: skip
 def affine_overwritten_too_early(edit: PtxEditor) -> None:
-    edit.drop(_sync_behind(edit, edit.next(_sync_behind(edit, _store(edit)))))
+    behind_store = _sync_behind(edit, _store(edit))
+    edit.drop(behind_store)
+    edit.drop(_sync_behind(edit, behind_store))
 
 
-@mutation("Warp 0 deallocates TMEM without waiting until all four warps have read it.", "solo", RACE)
+@mutation("The barrier at the end of a split-K tile is missing; every way to it crosses another one.", "split",
+          SURVIVES, reason="Between a tile's last read of wcscale, bias or flag and their next write lies the barrier "
+          "behind the last store, or for splits that do not store, the one before their partials.")  # fmt: skip
+def no_sync_at_the_end_of_a_split(edit: PtxEditor) -> None:
+    edit.drop(_sync_behind(edit, _sync_behind(edit, _store(edit))))
+
+
+@mutation("The barrier of the epilogue before tcgen05.dealloc is missing.", "solo", SURVIVES,
+          reason="The last subtile's barriers before and behind its store already stand between every warp's last "
+          "tcgen05.ld and the deallocation by warp 0.")  # fmt: skip
 def no_sync_before_dealloc(edit: PtxEditor) -> None:
     edit.drop(_sync_before(edit, edit.find(r"tcgen05\.dealloc")[0]))
 
@@ -161,7 +171,7 @@ def split_count_relaxed(edit: PtxEditor) -> None:
         edit.drop(fence)
 
 
-@mutation("The fences around the split-K atomic are missing.", "split", "survives", reason=SPLIT_FLAG_REASON)
+@mutation("The fences around the split-K atomic are missing.", "split", SURVIVES, reason=SPLIT_FLAG_REASON)
 def no_split_fences(edit: PtxEditor) -> None:
     for fence in edit.find(r"fence\.acq_rel"):
         edit.drop(fence)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_space.sim.mutate_barriers import without_elect
-from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, WRONG, mutation
+from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, SURVIVES, WRONG, mutation
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, operand_texts
 from kernel_space.sim.parse import Instr
 
@@ -46,10 +46,7 @@ def lora_block_twice(edit: PtxEditor) -> None:
 
 @mutation("MMAs of A read the slot behind the one that was waited for.", "solo", RACE)
 def mma_reads_the_next_slot(edit: PtxEditor) -> None:
-    region = edit.context.region("A")
-    assert region is not None
-    slot = region.bytes // int(edit.context.config.num_ab_stage)
-    _shift_descriptor(edit, _nvfp4(edit, 0), A, slot >> 4)
+    _shift_descriptor(edit, _nvfp4(edit, 0), A, edit.context.region("A").each >> 4)
 
 
 @mutation("Scale factors of A's second k-block are copied from the first one.", "solo", WRONG)
@@ -223,7 +220,7 @@ def dealloc_before_the_tiles(edit: PtxEditor) -> None:
     edit.insert_after(load, text)
 
 
-@mutation("The right to allocate is not given back; no other CTA wants it on this SM.", "solo", "survives",
+@mutation("The right to allocate is not given back; no other CTA wants it on this SM.", "solo", SURVIVES,
           reason="One CTA per SM: nobody else waits for the permit, so nothing observable changes.")  # fmt: skip
 def no_relinquish(edit: PtxEditor) -> None:
     edit.drop(edit.find(r"tcgen05\.relinquish")[0])
