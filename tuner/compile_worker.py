@@ -65,7 +65,7 @@ def main(descriptor: int, parent: int, arch_name: str, scratch: str) -> None:
     ``parent``: the process to die with. ``scratch``: where temporary files go, so that the pool can remove what a
     killed worker leaves.
     """
-    _die_with(parent)
+    die_with(parent)
     faulthandler.enable()
     warnings.simplefilter("ignore")
     # The DSL looks for devices on import; a tuner that measures must not find a context of ours on its GPU.
@@ -99,7 +99,7 @@ def _answer(task: Task) -> CompileResult | WorkerBug:
     return CompileResult(status=Status.OK, compiled=compiled, seconds=time.perf_counter() - start)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """The kernel ends this process when the pool's thread that started it ends, in whatever code it hangs."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it died before the call

@@ -10,7 +10,7 @@ import ctypes
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 from kernel_space.arch import SM90A, SM100A, SM103A, Arch
 from kernel_space.errors import InputError
@@ -51,6 +51,24 @@ class Device(Protocol):
         ...
 
 
+@runtime_checkable
+class ChecksAhead(Protocol):
+    """A device on which several candidates can be checked at once."""
+
+    def validate_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
+        """Begin what ``validate`` will be asked; returns at once."""
+        ...
+
+
+@runtime_checkable
+class ChecksWinner(Protocol):
+    """A device whose ``validate`` runs a smaller problem, and which can run the real one once."""
+
+    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        """OK with what was checked as its reason, or why not."""
+        ...
+
+
 Validator = Callable[["CompiledKernel", "Legal", GemmProblem], Outcome]
 
 
@@ -80,7 +98,8 @@ DEFAULT_CLASS = "b200"
 class ModelledDevice:
     """A device class whose times come from ``tuner/timing_model.py``; it never sees the hardware.
 
-    ``validator`` executes candidates by other means (a simulator) and says whether their numbers are right.
+    ``validator`` executes candidates by other means and says whether their numbers are right;
+    ``machine_check.CheckedDevice`` does so in the sm_100a machine.
     """
 
     name: str
@@ -92,7 +111,7 @@ class ModelledDevice:
     eager_validation: bool = dataclasses.field(default=False, init=False)
 
     @classmethod
-    def of_class(cls, name: str, *, sm_count: int | None = None, note: str = "") -> ModelledDevice:
+    def of_class(cls, name: str, *, sm_count: int | None = None, note: str = "") -> Self:
         device_class = _device_class(name)
         return cls(name=name, arch=device_class.arch, sm_count=sm_count or device_class.sm_count, note=note)
 
@@ -179,7 +198,7 @@ def select_device(name: str = AUTO, *, probe: Probe = probe_cuda) -> Device:
         return _automatic(probe())
     if match := re.fullmatch(r"cuda:([0-9]+)", name):
         return _device_of(_card(int(match[1]), probe()))
-    return ModelledDevice.of_class(name)
+    return _modelled(name)
 
 
 def _automatic(cards: list[Card]) -> Device:
@@ -188,7 +207,7 @@ def _automatic(cards: list[Card]) -> Device:
         if device_class in _with_kernel():
             return _device_of(card)
     note = f"no kernel here runs on {', '.join(map(str, cards))}: {DEFAULT_CLASS}, modelled" if cards else ""
-    return ModelledDevice.of_class(DEFAULT_CLASS, note=note)
+    return _modelled(DEFAULT_CLASS, note=note)
 
 
 def _card(index: int, cards: list[Card]) -> Card:
@@ -211,7 +230,16 @@ def _device_of(card: Card) -> Device:
     if factory := _measuring.get(device_class.name):
         return factory(device_class, card)
     note = f"{card} is a {device_class.name}, but nothing here measures on one yet: times are modelled"
-    return ModelledDevice.of_class(device_class.name, sm_count=card.sm_count, note=note)
+    return _modelled(device_class.name, sm_count=card.sm_count, note=note)
+
+
+def _modelled(name: str, *, sm_count: int | None = None, note: str = "") -> ModelledDevice:
+    """Modelled times; where the sm_100a machine can run the kernels, with checked numbers."""
+    if _device_class(name).arch.kernel != SM100A.kernel:
+        return ModelledDevice.of_class(name, sm_count=sm_count, note=note)
+    from tuner.machine_check import CheckedDevice
+
+    return CheckedDevice.of_class(name, sm_count=sm_count, note=note)
 
 
 def _class_of(card: Card) -> DeviceClass | None:

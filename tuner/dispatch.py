@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -213,9 +213,12 @@ def record(
     rows: Sequence[Row],
     current: Current,
     *,
+    refuted: Collection[str] = (),
     say: Callable[[str], None] = warnings.warn,
 ) -> list[Decision]:
     """Merge ``rows`` of one arch into the table at ``path`` under its lock; one Decision per row, in order.
+
+    ``refuted``: configs that failed since on the problems of ``rows``; a row of theirs does not defend itself.
 
     A damaged table is renamed and ``say`` told so; then a new one begins. Raises ``InputError`` for a table
     of another schema or arch (it is left alone) and ``StoreError`` when the disk or the lock refuses.
@@ -227,7 +230,8 @@ def record(
         table = {row.key: row for row in _rows_of(document, path)}
         decisions.clear()
         for row in rows:
-            decision = choose(table.get(row.key), row, current)
+            old = table.get(row.key)
+            decision = choose(None if old is not None and old.config in refuted else old, row, current)
             decisions.append(decision)
             table[row.key] = decision.row
         return sorted(table.values(), key=lambda row: row.key)

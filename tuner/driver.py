@@ -213,6 +213,7 @@ def _run(loop: Loop) -> str:
     try:
         loop.search()
         loop.validate_leaders()
+        loop.validate_winner()
     except OutOfTime:
         return TIMED_OUT
     except KeyboardInterrupt:
@@ -234,7 +235,8 @@ def _record(out: Path, device: Device, order: list[Trial], loop: Loop, progress:
         progress.say("no candidate could be used, so the dispatch table stays as it is")
         return None
     row = results.winning_row(device, order, loop.compiled(order[0]))
-    return record(out / device.name / FILE_NAME, [row], results.current(device), say=progress.say)[0]
+    path, current = out / device.name / FILE_NAME, results.current(device)
+    return record(path, [row], current, refuted=loop.refuted(), say=progress.say)[0]
 
 
 def _first(

@@ -15,7 +15,7 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection
-from tuner.device import Device
+from tuner.device import NOT_VALIDATED, ChecksWinner, Device
 from tuner.outcome import Origin, Outcome, Status, Trial
 from tuner.search import Candidate
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tuner.compile_pool import CompileResult
 
 PASSED = "passed"  # Trial.validation of a kernel whose results were checked
+_THEN = "; then "  # between the check of a candidate and that of a winner
 
 
 def evaluate(candidate: Candidate, compiled: CompileResult, problem: GemmProblem, device: Device) -> Trial:
@@ -62,6 +63,27 @@ def validate(
         validate_seconds=seconds,
         finished=utc_now(),
     )
+
+
+def validate_full(
+    trial: Trial, compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: ChecksWinner
+) -> Trial:
+    """``trial``, already validated, with the device's verdict on the real problem."""
+    outcome, seconds = _stopwatch(lambda: device.validate_full(compiled, legal, problem))
+    said = outcome.reason if outcome.ok else f"{outcome.status}: {outcome.reason}"
+    return dataclasses.replace(
+        trial,
+        status=outcome.status,
+        reason="" if outcome.ok else outcome.reason,
+        validation=f"{trial.validation.partition(_THEN)[0]}{_THEN}{said}",
+        validate_seconds=trial.validate_seconds + seconds,
+        finished=utc_now(),
+    )
+
+
+def is_checked(trial: Trial) -> bool:
+    """Has a device said that the results are right?"""
+    return trial.ok and bool(trial.validation) and not trial.validation.startswith(NOT_VALIDATED)
 
 
 def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProblem, device: Device) -> Trial:

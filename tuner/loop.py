@@ -11,9 +11,9 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal
-from tuner.device import Device
-from tuner.evaluate import PASSED, evaluate, validate
-from tuner.outcome import TRANSIENT, Status, Trial
+from tuner.device import ChecksAhead, ChecksWinner, Device
+from tuner.evaluate import evaluate, is_checked, validate, validate_full
+from tuner.outcome import REFUTED, TRANSIENT, Status, Trial
 from tuner.progress import Progress, State
 from tuner.search import Candidate, Search
 from tuner.space_count import Legalize
@@ -85,8 +85,28 @@ class Loop:
         asked: set[str] = set()
         while unchecked := [trial for trial in self.leaders() if trial.resolved not in asked]:
             self._check_time()
+            for trial in unchecked[: self._jobs]:
+                self._validate_ahead(trial)
             asked.add(unchecked[0].resolved)
             self._validate(unchecked[0])
+
+    def validate_winner(self) -> None:
+        """Have a device that can do so run the real problem on the winner, and on the next if that fails."""
+        while isinstance(self._device, ChecksWinner) and (leaders := self.leaders()):
+            self._check_time()
+            trial = leaders[0]
+            if (compiled := self.compiled(trial)) is None:
+                checked = _not_rebuilt(trial)
+            else:
+                checked = validate_full(trial, compiled, self._legal(trial), self._problem, self._device)
+            self._replace(trial, checked)
+            if checked.ok:
+                return
+            self.validate_leaders()
+
+    def refuted(self) -> set[str]:
+        """Configs that were found wrong, whatever a table says of them."""
+        return {trial.resolved for trial in self._study.trials.values() if trial.status in REFUTED}
 
     def leaders(self) -> list[Trial]:
         """The fastest trials against which nothing speaks, best first; of equal times the earlier number."""
@@ -157,19 +177,35 @@ class Loop:
             return POLL_S
         return max(0.0, min(POLL_S, self._deadline - time.monotonic()))
 
-    def _validate(self, trial: Trial) -> None:
-        if trial.validation == PASSED:
+    def _validate_ahead(self, trial: Trial) -> None:
+        if not isinstance(self._device, ChecksAhead) or is_checked(trial):
             return
+        if (compiled := self.compiled(trial)) is not None:
+            self._device.validate_ahead(compiled, self._legal(trial), self._problem)
+
+    def _validate(self, trial: Trial) -> None:
+        if is_checked(trial):
+            return
+        compiled = self.compiled(trial)
+        if compiled is None:
+            checked = _not_rebuilt(trial)
+        else:
+            checked = validate(trial, compiled, self._legal(trial), self._problem, self._device)
+        self._replace(trial, checked)
+
+    def _legal(self, trial: Trial) -> Legal:
         legal = self._legalize(KernelConfig.parse(trial.resolved), self._problem, self._device.arch)
         if not isinstance(legal, Legal):
             raise AssertionError(f"the journal holds {trial.resolved}, which is not legal: {legal}")
-        compiled = self.compiled(trial)
-        if compiled is None:
-            checked = dataclasses.replace(trial, status=Status.COMPILE_FAILED, reason="cannot be rebuilt")
-        else:
-            checked = validate(trial, compiled, legal, self._problem, self._device)
+        return legal
+
+    def _replace(self, trial: Trial, checked: Trial) -> None:
         if (checked.status, checked.validation) != (trial.status, trial.validation):
             self._study.append(checked)
             for group in (self.fresh, self.known):
                 if trial.resolved in group:
                     group[trial.resolved] = checked
+
+
+def _not_rebuilt(trial: Trial) -> Trial:
+    return dataclasses.replace(trial, status=Status.COMPILE_FAILED, reason="cannot be rebuilt")

@@ -32,6 +32,9 @@ class Status(enum.StrEnum):
 # What a busy or interrupted machine can cause: worth another try when the study is resumed.
 TRANSIENT = frozenset({Status.COMPILE_TIMEOUT, Status.COMPILE_CRASHED, Status.TIMED_OUT})
 
+# What speaks against a kernel for good.
+REFUTED = frozenset({Status.WRONG_RESULT, Status.DEADLOCK, Status.RACE, Status.ILLEGAL_ACCESS})
+
 
 class Kind(enum.StrEnum):
     """What a time is: taken on hardware, by the PTX machine, or from a formula."""

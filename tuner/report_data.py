@@ -89,6 +89,12 @@ def microseconds(trial: Trial) -> float:
     return trial.us
 
 
+def numerical_check(winner: Trial) -> str:
+    """What is known of the winner's numbers, and what its time is nevertheless."""
+    said = winner.validation or "not checked, the tune ended before"
+    return said if winner.kind is Kind.MEASURED else f"{said}; its time is {winner.kind}"
+
+
 def winner_and_runner_up(sweep: Sweep) -> tuple[Trial | None, Trial | None]:
     order = ranked(sweep.trials)
     winner = sweep.winner or (order[0] if order else None)

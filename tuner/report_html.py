@@ -23,6 +23,7 @@ from tuner.report_data import (
     knob_importance,
     knobs_of,
     microseconds,
+    numerical_check,
     ranked,
     tflops,
     timed,
@@ -133,8 +134,7 @@ def _winner(winner: Trial, runner_up: Trial | None) -> str:
             f"<p>Runner-up: trial {runner_up.number}, {number(microseconds(runner_up))} µs {runner_up.kind} "
             f"({margin:+.1%}), with {_changes(runner_up, winner)}.</p>"
         )
-    if winner.validation:
-        lines.append(f"<p>Numerical check: {escape(winner.validation)}.</p>")
+    lines.append(f"<p>Numerical check: {escape(numerical_check(winner))}.</p>")
     return "".join(lines)
 
 

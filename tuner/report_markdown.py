@@ -13,6 +13,7 @@ from tuner.report_data import (
     knob_importance,
     knobs_of,
     microseconds,
+    numerical_check,
     ranked,
     tflops,
     time_terms,
@@ -65,8 +66,7 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
             " ".join(f"{name}={value}" for name, value in _changes(runner_up, winner).items()) or "no change"
         )
         lines.append(f"- runner-up: {number(us)} us {runner_up.kind} ({us / best - 1:+.1%}), `{changed}`")
-    if winner.validation:
-        lines.append(f"- numerical check: {winner.validation}")
+    lines.append(f"- numerical check: {numerical_check(winner)}")
     blocks = ["## Winner", f"```\n{winner.resolved}\n```", "\n".join(lines)]
     if terms := time_terms(winner):
         rows = [(name, f"{us:.3f}", f"{us / best:.1%}") for name, us in terms.items()]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
 STUDY_FOLDER = ".studies"
+NEVER_CHECKED = "not checked: the tune ended before"
 
 
 def identity(problem: GemmProblem, device: Device) -> Identity:
@@ -84,7 +85,7 @@ def status_counts(trials: Iterable[Trial]) -> dict[Status, int]:
 
 def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel | None) -> Row:
     """The row that ``order[0]`` claims, with the next best as its runner-up."""
-    return make_row(
+    row = make_row(
         order[0],
         model=current(device).provenance(device.kind).model,
         protocol=f"{device.kind} on {device.name}, {device.sm_count} SMs",
@@ -92,6 +93,8 @@ def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel
         object=compiled and object_ref(compiled),
         versions=versions(),
     )
+    checked = order[0].validation or NEVER_CHECKED
+    return dataclasses.replace(row, evidence={"checked": checked, **row.evidence})
 
 
 def object_ref(compiled: CompiledKernel) -> ObjectRef:

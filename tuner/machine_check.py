@@ -1,0 +1,158 @@
+"""Check candidates in the sm_100a machine: worker processes, and verdicts kept beside the kernel they are about.
+
+``CheckedDevice`` is a modelled device that validates. Its times stay modelled; what the machine says is whether the
+kernel is right: on a small problem under every schedule with race checking, and for a winner once on the full one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_space.problem import GemmProblem
+from tuner.check_worker import CheckDied, CheckPool
+from tuner.device import ModelledDevice
+from tuner.outcome import Outcome, Status
+from tuner.store import atomic_write
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from kernel_space.build import CompiledKernel
+    from kernel_space.config import KernelConfig
+    from kernel_space.rules import Legal
+
+CHECKED = "checked in the sm_100a machine"
+CANDIDATE, FULL = "candidate", "full"
+SEED = 0
+# A misuse of barriers or descriptors has no status of its own; a run-away loop hangs a card as a deadlock does.
+STATUS = {"PROTOCOL_ERROR": Status.FAILED, "BUDGET_EXCEEDED": Status.DEADLOCK}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    """``kind``: ``candidate`` or ``full``."""
+
+    kind: str
+    compiled: CompiledKernel
+    config: KernelConfig
+    problem: GemmProblem
+
+    @property
+    def path(self) -> Path:
+        """Where the verdict is kept: with the kernel, so that both go together. Its name is all that decides it."""
+        from kernel_space.validate import check_version
+
+        parts = [self.kind, self.compiled.cubin_sha256, check_version(), *map(str, self._subject())]
+        return (
+            self.compiled.directory
+            / f"check-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.json"
+        )
+
+    def _subject(self) -> tuple[object, ...]:
+        from kernel_space.validate import ALL, FULL_LIMIT_S, exercise
+
+        if self.kind == FULL:
+            return (self.problem, FULL_LIMIT_S, SEED)
+        return (*exercise(self.config, self.problem), *ALL, SEED)
+
+
+def run_task(task: Task) -> dict[str, Any]:
+    """The verdict as JSON holds it; takes seconds, and is what a worker does."""
+    from kernel_space.validate import check_candidate, check_full
+
+    check = check_full if task.kind == FULL else check_candidate
+    result = check(task.compiled, task.config, task.problem, seed=SEED)
+    return {
+        "kind": task.kind,
+        "cubin_sha256": task.compiled.cubin_sha256,
+        "config": str(task.config),
+        "status": str(STATUS.get(result.status) or Status[result.status]),
+        "text": describe(result, task) if result.ok else f"{result.status}: {result.reason}",
+        "instructions": result.instructions,
+        "seconds": round(result.seconds, 3),
+        "findings": result.findings,
+    }
+
+
+def describe(result: Any, task: Task) -> str:
+    """What was checked, for the table and the report."""
+    worst = f"worst error {result.output.max_ratio:.2f} x tolerance"
+    if task.kind == CANDIDATE:
+        return (
+            f"{CHECKED}: M,K,N,R={result.problem} on {result.sms} SMs under {len(result.runs)} schedules with race "
+            f"checking, {worst}"
+        )
+    if result.problem == task.problem:
+        return f"full problem {result.problem} once, {worst}"
+    return f"the full problem takes too long, so {result.problem}, of the same K, R and ragged edges, once, {worst}"
+
+
+class MachineChecker:
+    """Answers from the verdicts on disk, else runs the check in one of at most ``jobs`` processes.
+
+    A process that dies or hangs is a ``FAILED`` outcome, which is not kept on disk.
+    """
+
+    def __init__(self, jobs: int | None = None) -> None:
+        self._pool = CheckPool(jobs or os.cpu_count() or 1, f"{__name__}:run_task")
+        self._running: dict[Path, Future[dict[str, Any]]] = {}
+
+    def start(self, task: Task) -> None:
+        """Begin the check if nobody has."""
+        if task.path not in self._running and _read(task.path) is None:
+            self._running[task.path] = self._pool.submit(task)
+
+    def outcome(self, task: Task) -> Outcome:
+        """OK with what was checked as its reason, or why not."""
+        self.start(task)
+        if (future := self._running.pop(task.path, None)) is None:
+            record = _read(task.path)
+            assert record is not None, task.path
+        else:
+            try:
+                record = future.result()
+            except CheckDied as error:
+                return Outcome(status=Status.FAILED, reason=str(error))
+            atomic_write(task.path, json.dumps(record, indent=1) + "\n")
+        return Outcome(status=Status(record["status"]), reason=record["text"])
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    """A verdict on disk; None if there is none or it is damaged."""
+    try:
+        record = json.loads(path.read_text())
+        Status(record["status"])
+        return record if isinstance(record["text"], str) else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckedDevice(ModelledDevice):
+    """Modelled times, checked numbers."""
+
+    checker: MachineChecker = dataclasses.field(default_factory=MachineChecker, compare=False, repr=False)
+
+    @property
+    def judge(self) -> str:
+        from kernel_space.validate import check_version
+
+        return f"{super().judge} check {check_version()}"
+
+    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        return self.checker.outcome(_task(CANDIDATE, compiled, legal, problem))
+
+    def validate_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
+        self.checker.start(_task(CANDIDATE, compiled, legal, problem))
+
+    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        return self.checker.outcome(_task(FULL, compiled, legal, problem))
+
+
+def _task(kind: str, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Task:
+    return Task(kind=kind, compiled=compiled, config=legal.config, problem=problem)
