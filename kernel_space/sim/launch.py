@@ -34,9 +34,13 @@ def export(compiled: Any, directory: Path | None = None) -> Exported:
     if not ptx:
         raise InputError("the compiled function has no PTX; compile it with the option --keep-ptx")
     where = directory or Path(tempfile.mkdtemp(prefix="sm100a_"))
-    compiled.export_to_c(file_path=str(where), file_name="kernel", function_prefix="kernel")
-    header = (where / "kernel.h").read_text()
-    return Exported(ptx, where / "kernel.o", "kernel", arguments_from_header(header))
+    if compiled.c_header_arguments is None or compiled.c_header_arguments.error_msg is None:
+        compiled.export_to_c(file_path=str(where), file_name="kernel", function_prefix="kernel")
+        header = (where / "kernel.h").read_text()
+        return Exported(ptx, where / "kernel.o", "kernel", arguments_from_header(header))
+    # C cannot describe an argument (a plain int or bool): the object needs no header when the DSL marshals.
+    (where / "kernel.o").write_bytes(compiled.dump_to_object("kernel"))
+    return Exported(ptx, where / "kernel.o", "kernel", ())
 
 
 def prepare(
