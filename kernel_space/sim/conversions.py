@@ -71,6 +71,20 @@ def encode_toward_zero(numbers: Array, kind: str) -> Value:
     return bits if bits.size != 1 else int(bits[0])
 
 
+def to_halves(high: Value, low: Value, kind: str, rounding: str, finite: bool) -> Value:
+    """``cvt{.rn,.rz}{.satfinite}.f16x2.f32`` and bf16x2; ``finite``: numbers beyond the range become the largest."""
+    return join(*(_to_half(decode(value, "f32"), kind, rounding, finite) for value in (low, high)))
+
+
+_LARGEST = {"f16": 65504.0, "bf16": float.fromhex("0x1.fep127")}
+
+
+def _to_half(numbers: Array, kind: str, rounding: str, finite: bool) -> Value:
+    if finite:
+        numbers = np.clip(numbers, -_LARGEST[kind], _LARGEST[kind])
+    return encode_toward_zero(numbers, kind) if rounding == "rz" else encode(numbers, kind)
+
+
 def clamp_int(a: int, from_width: int, from_signed: bool, width: int, is_signed: bool, register: int) -> int:
     a &= MASKS[from_width]
     value = signed(a, from_width) if from_signed else a

@@ -26,7 +26,7 @@ def cvt(c: Writer, i: Instr, m: Modifiers) -> None:
     target, source = types
     if target in NARROW or source in NARROW:
         return _narrow(c, i, target, source, rounding, bool(relu))
-    if rounding in ("rna", "rm", "rp", "rs") or (rounding == "rz" and target not in ("f16", "bf16", "f32")):
+    if rounding in ("rna", "rm", "rp", "rs") or (rounding == "rz" and target not in ("f16", "bf16", "f32", "f16x2", "bf16x2")):
         raise c.fail("rounding is not modelled", modifier=rounding)
     if target in ("f16x2", "bf16x2"):
         return _two_halves(c, i, target, rounding, bool(relu), bool(finite))
@@ -75,11 +75,13 @@ def _integers(c: Writer, i: Instr, text: str, target: str, source: str, register
 
 def _two_halves(c: Writer, i: Instr, target: str, rounding: str, relu: bool, finite: bool) -> None:
     high, low = c.read(i.operands[1]), c.read(i.operands[2])
+    kind = target[:-2]
     if rounding == "rn" and not finite:
         text = f"cvt_{target}({high}, {low})"
+    elif rounding in ("rn", "rz"):
+        text = f"to_halves({high}, {low}, {kind!r}, {rounding!r}, {finite})"
     else:
-        raise c.fail("rounding or saturation is not modelled", modifier=rounding)
-    kind = target[:-2]
+        raise c.fail("rounding is not modelled", modifier=rounding)
     c.write(i.operands[0], f"packed(lambda x: f_relu(x, {kind!r}), {text})" if relu else text)
 
 

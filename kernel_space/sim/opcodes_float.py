@@ -34,8 +34,13 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
     kind = m.need(*FLOAT_TYPES)
     if kind == "f32x2":
         return _packed_f32(c, i, name, ftz)
+    narrow = m.take("f16", "bf16") if kind == "f32" and name in ("add", "sub", "fma") else ""
     width = FLOAT_TYPES[kind]
-    args = [c.read(operand, width) for operand in i.operands[1:]]
+    if narrow:  # mixed precision: all operands but the last are 16 bits wide
+        first = [f"float_to_float({c.read(operand, 16)}, {narrow!r}, 'f32', '', False)" for operand in i.operands[1:-1]]
+        args = [*first, c.read(i.operands[-1], width)]
+    else:
+        args = [c.read(operand, width) for operand in i.operands[1:]]
     text = expression(name, args, kind, ftz, bool(nan))
     if saturate:
         text = f"f_saturate({text}, {kind!r})"
