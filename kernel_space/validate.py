@@ -26,7 +26,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.reference import OutputCheck
 from kernel_space.sim.run import SimResult, run_compiled
 from kernel_space.sim.schedules import SCHEDULES
-from kernel_space.sim.trace import Observer
+from kernel_space.sim.trace import Chain, Observer
 from kernel_space.validate_memory import CheckMemory
 from kernel_space.validate_problem import cut, exercise, tiles_per_cta
 from kernel_space.validate_regions import ROLES, RegionWatch, barrier_names
@@ -187,7 +187,7 @@ class _Check:
         begun = time.perf_counter()
         self._memory.poison()
         watch = RegionWatch(self._budget)
-        found = self._simulate(schedule, watch if observer is None else observer)
+        found = self._simulate(schedule, watch if observer is None else Chain(watch, observer))
         verdicts = _machine_verdict(found)
         digest = ""
         if found.status in ("OK", "RACE"):  # the run came to its end

@@ -1,6 +1,6 @@
 """Commands of ``tune.py``: which there are, their options, and how errors end.
 
-Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation failed, the disk
+Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation or a check failed, the disk
 refused); 2 bad input, one line on stderr; 130 interrupted, with everything found so far written down. Modules
 that are slow to import are imported by the command that needs them.
 """
@@ -52,6 +52,11 @@ COMMANDS = {
         function="tuner.cli_compile:compile_command",
         summary="resources and paths of PTX, cubin, SASS and object",
         adders=(*_COMMON, options.add_config_option),
+    ),
+    "check": Command(
+        function="tuner.cli_check:check_command",
+        summary="run a config in the sm_100a machine: right, deadlocked or racing",
+        adders=(*_COMMON, options.add_config_option, options.add_check_options),
     ),
     "lookup": Command(
         function="tuner.cli_lookup:lookup_command",

@@ -89,6 +89,32 @@ def add_tune_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_check_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--schedule",
+        default="all",
+        metavar="S",
+        help="all (default), eager, random, slow_tma, slow_tensor or slow_epilogue: the order in which things happen",
+    )
+    parser.add_argument(
+        "--seed", type=_whole(0), default=0, metavar="N", help="of operands and random order (0)"
+    )
+    parser.add_argument(
+        "--full", action="store_true", help="then run the shape itself once (minutes if large)"
+    )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        metavar="FILE",
+        help="write the timeline of the first schedule as Chrome/Perfetto JSON",
+    )
+    parser.add_argument(
+        "--inject",
+        metavar="MUTATION",
+        help="break the kernel first, to see the report; 'list' names the ways",
+    )
+
+
 def problems_of(args: argparse.Namespace) -> list[GemmProblem]:
     """Every problem named, each once, in order. Raises ``InputError`` when there is none."""
     lora_dtype, out_dtype = _dtypes(args.dtype)

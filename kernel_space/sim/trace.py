@@ -41,6 +41,34 @@ class Observer:
         return operation
 
 
+class Chain(Observer):
+    """Several observers; what one returns for an operation is what the next one sees."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self.observers = observers
+
+    def attach(self, machine: Machine) -> None:
+        for observer in self.observers:
+            observer.attach(machine)
+
+    def ran(self, warp: Warp, before: int) -> None:
+        for observer in self.observers:
+            observer.ran(warp, before)
+
+    def waits(self, warp: Warp) -> None:
+        for observer in self.observers:
+            observer.waits(warp)
+
+    def wakes(self, warp: Warp) -> None:
+        for observer in self.observers:
+            observer.wakes(warp)
+
+    def issued(self, operation: Any, cta: Cta) -> Any:
+        for observer in self.observers:
+            operation = observer.issued(operation, cta)
+        return operation
+
+
 class Timeline(Observer):
     """Events of one launch. One track per warp and per engine of every CTA; waits are slices named by what is waited
     for. ``max_events`` bounds the memory; what came later is counted in ``dropped``.
