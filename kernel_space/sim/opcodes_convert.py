@@ -26,7 +26,8 @@ def cvt(c: Writer, i: Instr, m: Modifiers) -> None:
     target, source = types
     if target in NARROW or source in NARROW:
         return _narrow(c, i, target, source, rounding, bool(relu))
-    if rounding in ("rna", "rm", "rp", "rs") or (rounding == "rz" and target not in ("f16", "bf16", "f32", "f16x2", "bf16x2")):
+    halves = ("f16", "bf16", "f16x2", "bf16x2")
+    if rounding in ("rna", "rm", "rp", "rs") or (rounding == "rz" and target not in (*halves, "f32")):
         raise c.fail("rounding is not modelled", modifier=rounding)
     if target in ("f16x2", "bf16x2"):
         return _two_halves(c, i, target, rounding, bool(relu), bool(finite))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 from kernel_space.sim.faults import SimStatus
@@ -58,6 +59,8 @@ def deadlock_finding(machine: Machine) -> Finding:
     lines = [f"nothing can move: {len(waiting)} warps wait, {ended} have ended"]
     lines += [f"  {_waits(machine, warp)}" for warp in waiting[:48]]
     causes = list(dict.fromkeys(cause for warp in waiting for cause in [_cause(machine, warp)] if cause))
+    # Wrong counts explain themselves; that nobody arrives is often only what follows from them.
+    causes.sort(key=lambda cause: not re.search(r"bytes more|\d+ of \d+ ", cause))
     lines += [f"  likely cause: {cause}" for cause in causes[:8]]
     return Finding(status=SimStatus.DEADLOCK, text="\n".join(lines))
 

@@ -230,7 +230,7 @@ class _Superblock:
 
     def _inlines(self, body: int, join: int, block: Block) -> bool:
         """Is ``body`` a single block that only this branch enters and that goes straight to ``join``?"""
-        if body == EXIT or join == EXIT or body == join or self.program.predecessors[body] != 1:
+        if body in (EXIT, join) or join == EXIT or self.program.predecessors[body] != 1:
             return False
         candidate = self.graph.blocks[body]
         if candidate.successors != [join] or len(candidate.instrs) > 60:

@@ -16,6 +16,13 @@ from kernel_space.sim.operands import Imm, Not, Operand, Reg, Special, Symbol, V
 from kernel_space.sim.parse import Instr
 
 
+_SPECIALS = re.compile(
+    r"((n?tid|n?ctaid|n?clusterid|cluster_n?ctaid)\.[xyz])|laneid|warpid|nwarpid|smid|nsmid|gridid|"
+    r"cluster_ctarank|cluster_nctarank|is_explicit_cluster|lanemask_(eq|le|lt|ge|gt)|"
+    r"dynamic_smem_size|total_smem_size"
+)
+
+
 class Writer:
     """``mask``: expression of the lanes that execute here. ``converged``: it is every lane of the warp."""
 
@@ -115,9 +122,7 @@ class Writer:
     def _special(self, name: str) -> str:
         if name == "clock" or name == "clock64" or name == "globaltimer":
             return f"w.read_clock({name == 'clock'})"
-        if not re.fullmatch(r"(n?tid|n?ctaid|(n?cluster(id|_ctaid|_nctaid))|cluster_nctaid|nclusterid)\.[xyz]|"
-                            r"laneid|warpid|nwarpid|smid|nsmid|gridid|cluster_ctarank|cluster_nctarank|"
-                            r"is_explicit_cluster|lanemask_(eq|le|lt|ge|gt)|dynamic_smem_size|total_smem_size", name):  # fmt: skip
+        if not _SPECIALS.fullmatch(name):
             raise self.fail(f"special register %{name} is not modelled")
         return "w.sr_" + name.replace(".", "_")
 

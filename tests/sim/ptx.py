@@ -48,7 +48,7 @@ def lanes_of(text: str, a: Any, b: Any = 0, c: Any = 0, *, uniform: bool, kinds:
     ]
     lines = ["mov.u32 %r255, %tid.x;", "ld.param.u64 %d60, [out];"]
     names = []
-    for number, (array, kind) in enumerate(zip(arrays, kinds[1:], strict=True)):
+    for number, kind in enumerate(kinds[1:]):
         name = {
             "h": f"%h{10 + number}",
             "r": f"%r{100 + number}",
