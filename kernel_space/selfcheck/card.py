@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
@@ -14,11 +15,12 @@ from kernel_space.selfcheck.probe import Ending, Probe, Result
 START_SECONDS = 60.0  # driver initialisation
 PROBE_SECONDS = 20.0  # JIT of one program included
 
-Serve = Callable[[Connection, Sequence[Probe]], None]
+Serve = Callable[[Connection], None]
 
 
-def serve_probes(pipe: Connection, probes: Sequence[Probe]) -> None:
-    """Child: say what card this is, then one result per probe; stop after a fault."""
+def serve_probes(pipe: Connection) -> None:
+    """Child: take the probes, say what card this is, then send one result per probe; stop after a fault."""
+    probes: Sequence[Probe] = pipe.recv()
     try:
         card = Card()
     except InputError as error:
@@ -40,11 +42,14 @@ class _Child:
     def __init__(self, probes: Sequence[Probe], serve: Serve, probe_seconds: float) -> None:
         # A forked child would inherit a driver that another library has initialised, which CUDA does not allow.
         context = multiprocessing.get_context("spawn")
-        self._pipe, other = context.Pipe(duplex=False)
+        self._pipe, other = context.Pipe()
         self._probes, self._seconds = probes, probe_seconds
-        self._process = context.Process(target=serve, args=(other, probes), daemon=True)
+        self._process = context.Process(target=serve, args=(other,), daemon=True)
         self._process.start()
         other.close()
+        # Through the pipe and not as arguments: a child that dies early would leave start() blocked on them.
+        with contextlib.suppress(OSError):
+            self._pipe.send(list(probes))
 
     def info(self) -> CardInfo:
         message = self._receive(START_SECONDS)
@@ -66,7 +71,7 @@ class _Child:
             return Result(ending=Ending.HANG, detail=f"did not answer within {seconds:.0f} s")
         try:
             return self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             self._process.join(5)
             return Result(ending=Ending.FAULT, detail=f"ended with code {self._process.exitcode}")
 
@@ -81,7 +86,7 @@ def run_on_card(
 ) -> tuple[CardInfo, dict[str, Result]]:
     """(the card, result by probe name); probes that the card cannot run are left out.
 
-    ``serve`` is the child's function: it sends a ``CardInfo`` or an ``InputError``, then one result per probe.
+    ``serve`` is the child's function, ``serve_probes`` but in tests.
 
     Raises ``InputError`` when there is no card.
     """
