@@ -264,5 +264,6 @@ def dp4a(c: Writer, i: Instr, m: Modifiers) -> None:
     signs = [word for word in m.rest if word in ("u32", "s32")]
     m.rest = [word for word in m.rest if word not in ("u32", "s32")]
     a, b, d = sources(c, i, 32)
-    function = f"lambda x, y, z: dot_product(x, y, z, {name == 'dp4a'}, {high}, {signs[0] == 's32'}, {signs[1] == 's32'})"
+    flags = f"{name == 'dp4a'}, {high}, {signs[0] == 's32'}, {signs[1] == 's32'}"
+    function = f"lambda x, y, z: dot_product(x, y, z, {flags})"
     c.write(i.operands[0], f"per_lane({function}, 32, {a}, {b}, {d})")

@@ -1,4 +1,4 @@
-"""Barriers, fences and dependent launch. PTX ISA 9.7.13 "bar", "barrier.cluster", "mbarrier.*", "fence", "griddepcontrol"."""
+"""Barriers, fences, dependent launch and launch control. PTX ISA 9.7.13, "Parallel Synchronization"."""
 
 from __future__ import annotations
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from typing import TYPE_CHECKING, Any
 
 from kernel_space.sim.faults import SimStatus
 
 if TYPE_CHECKING:
     from kernel_space.sim.machine import Machine, Warp
+
+
+MOST_CAUSES, MOST_WAITERS = 6, 48
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,11 +59,9 @@ def deadlock_finding(machine: Machine) -> Finding:
     waiting = list(machine.waiting)
     ended = sum(warp.done for cluster in machine.resident for warp in cluster.warps)
     lines = [f"nothing can move: {len(waiting)} warps wait, {ended} have ended"]
-    lines += [f"  {_waits(machine, warp)}" for warp in waiting[:48]]
-    causes = list(dict.fromkeys(cause for warp in waiting for cause in [_cause(machine, warp)] if cause))
-    # Wrong counts explain themselves; that nobody arrives is often only what follows from them.
-    causes.sort(key=lambda cause: not re.search(r"bytes more|\d+ of \d+ ", cause))
-    lines += [f"  likely cause: {cause}" for cause in causes[:8]]
+    causes = sorted({cause for warp in waiting if (cause := _cause(warp)) is not None})
+    lines += [f"  likely cause: {text}" for _, text in causes[:MOST_CAUSES]]
+    lines += [f"  {_waits(machine, warp)}" for warp in waiting[:MOST_WAITERS]]
     return Finding(status=SimStatus.DEADLOCK, text="\n".join(lines))
 
 
@@ -78,31 +78,40 @@ def _waits(machine: Machine, warp: Warp) -> str:
     return f"{warp.who} waits at {thing}; {at}"
 
 
-def _cause(machine: Machine, warp: Warp) -> str:
+def _cause(warp: Warp) -> tuple[int, str] | None:
+    """(rank, one sentence). A wrong count explains itself (0); that nobody arrives often only follows from it (2)."""
     assert warp.wait is not None
     kind, thing, value, _ = warp.wait
-    if kind == "mbarrier":
-        return _mbarrier_cause(thing, value)
-    if kind == "bar":
-        missing = thing.expected - thing.arrived
-        return f"{missing} of {thing.expected} threads never arrive at bar {thing.number}"
-    if kind == "cluster":
-        return f"{thing.left - thing.arrived} warps never arrive at the cluster barrier"
-    if kind == "alloc":
-        return f"no allocation of {value} TMEM columns fits, and nobody frees any"
-    return ""
+    match kind:
+        case "mbarrier":
+            return _mbarrier_cause(thing, value)
+        case "bar":
+            missing = thing.expected - thing.arrived
+            return 1, f"{missing} of {thing.expected} threads never arrive at bar {thing.number}"
+        case "cluster":
+            return 1, f"{thing.left - thing.arrived} warps never arrive at the cluster barrier"
+        case "alloc":
+            return 1, f"no allocation of {value} TMEM columns fits, and nobody frees any"
+    return None
 
 
-def _mbarrier_cause(barrier: Any, parity: int) -> str:
-    """One sentence from the state of the barrier."""
+def _mbarrier_cause(barrier: Any, parity: int) -> tuple[int, str]:
+    """From the state of the barrier."""
+    label, phase = barrier.label, barrier.phase
     if barrier.tx > 0 and barrier.pending == 0:
-        return f"{barrier.label} expects {barrier.tx} bytes more than arrived"
+        return 0, f"{label} expects {barrier.tx} bytes more than arrived"
     if barrier.tx < 0:
-        return f"{barrier.label} received {-barrier.tx} bytes more than it expects"
-    if barrier.arrivals == 0 and barrier.phase == 0:
-        return f"nobody ever arrives on {barrier.label}"
+        return 0, f"{label} received {-barrier.tx} bytes more than it expects"
     if barrier.pending < barrier.count:
-        return f"{barrier.label} has {barrier.count - barrier.pending} of {barrier.count} arrivals of phase {barrier.phase}"
-    ahead = "" if barrier.phase == 0 else f"; it has completed {barrier.phase} phases, so a waiter that is one phase " \
-        "ahead or behind asks for the wrong parity"  # fmt: skip
-    return f"no arrival on {barrier.label} in phase {barrier.phase}, and parity {parity & 1} has not completed{ahead}"
+        return (
+            0,
+            f"{label} has {barrier.count - barrier.pending} of {barrier.count} arrivals of phase {phase}",
+        )
+    if barrier.arrivals == 0 and phase == 0:
+        return 2, f"nobody ever arrives on {label}"
+    text = f"no arrival on {label} in phase {phase}, and parity {parity & 1} has not completed"
+    if phase:
+        text += (
+            f"; {phase} phases have, so a waiter that is one phase ahead or behind asks for the wrong parity"
+        )
+    return 1, text

@@ -141,7 +141,10 @@ def store_matrix(
 
 
 def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site: int) -> None:
-    """``stmatrix.m16n8.trans.b8``: byte 2h + e of lane t is row t / 4 + 8h, column 2 (t % 4) + e; columns are stored."""
+    """``stmatrix.m16n8.trans.b8``: byte 2h + e of lane t is row t / 4 + 8h, column 2 (t % 4) + e.
+
+    Columns are stored.
+    """
     if w.races is not None:
         w.races.shared_write(w, cta, rows, 16, site)
     held = np.stack([spread(value, 32) for value in values]).view(np.uint8).reshape(len(values), 8, 4, 2, 2)

@@ -15,7 +15,6 @@ from kernel_space.sim.lanes import FULL, MASKS
 from kernel_space.sim.operands import Imm, Not, Operand, Reg, Special, Symbol, Vec
 from kernel_space.sim.parse import Instr
 
-
 _SPECIALS = re.compile(
     r"((n?tid|n?ctaid|n?clusterid|cluster_n?ctaid)\.[xyz])|laneid|warpid|nwarpid|smid|nsmid|gridid|"
     r"cluster_ctarank|cluster_nctarank|is_explicit_cluster|lanemask_(eq|le|lt|ge|gt)|"
