@@ -20,6 +20,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -33,6 +34,8 @@ LAUNCHES = 20
 REPLAYS = 15
 WARM_UP = 3
 CANDIDATE_SECONDS = 60
+LOAD_SECONDS = 0.3
+PEER_WEIGHTS = 4_000_000  # smaller layers are test shapes: not compared with peers
 L2_SECTOR_GUARD = 4096  # bytes before and after y that must stay as they are
 POISON = 0x7E
 
@@ -155,8 +158,8 @@ def slim(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def one_line(result: dict[str, Any]) -> str:
-    time = f"{result['us']:8.2f} us {result['tflops']:6.1f} TFLOP/s" if "us" in result else ""
-    return f"{result['problem']:>22} {result['status']} {time} err {result.get('ratio', 0):.3g} | {result['asked']}"
+    times = f"{result['us']:8.2f} us {result['tflops']:6.1f} TFLOP/s {result['mhz']} MHz {result['watts']:.0f} W" if "us" in result else ""
+    return f"{result['problem']:>22} {result['status']} {times} err {result.get('ratio', 0):.3g} | {result['asked']}"
 
 
 def worker(directory: Path, start: int) -> None:
@@ -306,9 +309,28 @@ def timed(launch: Any, num_sets: int, p: GemmProblem, torch: Any) -> dict[str, A
             graph.replay()
             event.record()
     torch.cuda.synchronize()
+    load = under_load(graph, stream, torch)
     each = sorted(a.elapsed_time(b) * 1000 / launches for a, b in zip(events, events[1:], strict=False))
     us = each[len(each) // 2]
-    return {"us": us, "low": each[0], "high": each[-1], "tflops": p.flops / us / 1e6, "launches": launches}
+    return {"us": us, "low": each[0], "high": each[-1], "tflops": p.flops / us / 1e6, "launches": launches, **load}
+
+
+def under_load(graph: Any, stream: Any, torch: Any) -> dict[str, float]:
+    """SM clock (MHz) and power (W) while the graph is replayed for about ``LOAD_SECONDS``, and its mean time there."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    clocks, watts = [], []
+    begin = time.monotonic()
+    while time.monotonic() - begin < LOAD_SECONDS:
+        with torch.cuda.stream(stream):
+            for _ in range(4):
+                graph.replay()
+        clocks.append(pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM))
+        watts.append(pynvml.nvmlDeviceGetPowerUsage(handle) / 1000)
+        stream.synchronize()
+    return {"mhz": sorted(clocks)[len(clocks) // 2], "watts": max(watts)}
 
 
 # ------------------------------------------------------------------ peers
@@ -320,8 +342,11 @@ def run_peers(problems: list[str]) -> dict[str, Any]:
 
     times: dict[str, Any] = {}
     for text in dict.fromkeys(problems):
+        problem = GemmProblem.parse(text)
+        if problem.r == 0 or problem.k * problem.n < PEER_WEIGHTS:
+            continue
         torch._dynamo.reset()
-        times[text] = peer_times(GemmProblem.parse(text), torch)
+        times[text] = peer_times(problem, torch)
         print(text, times[text], flush=True)
     return times
 
@@ -370,7 +395,9 @@ def peer_times(p: GemmProblem, torch: Any) -> dict[str, float]:
             for _ in range(3):
                 function(*inputs[0])
             torch.cuda.synchronize()
-            result[name] = timed(lambda i, f=function, v=inputs: f(*v[i]), len(inputs), p, torch)["us"]
+            sample = timed(lambda i, f=function, v=inputs: f(*v[i]), len(inputs), p, torch)
+            result[name] = round(sample["us"], 2)
+            result[f"{name} MHz"] = sample["mhz"]
     return result
 
 

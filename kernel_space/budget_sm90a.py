@@ -19,7 +19,8 @@ from kernel_space.problem import ProblemClass
 RINGS = ("dq", "ab", "lora", "c")
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
-MOST_DQ_STAGES = 6
+LORA_SLICE_K = 64
+MOST_AB_STAGES = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,8 +121,11 @@ def solve_stages_sm90a(
 ) -> KernelConfigSm90a:
     """Replace every ``auto`` by a count that fits, in this order of preference.
 
-    1. 1 slot of C and, with LoRA, 1 of its ring.  2. 4 dq slots and 3 packed slots, fewer when they do not fit.
-    3. A second slot of C per 64 rows of a warpgroup beyond the first. 4. Packed slots take what is left.
+    1. 2 packed slots, 2 dq slots, 1 slot of C and, with LoRA, 1 of its ring.
+    2. A third packed slot, then up to 4 dq slots.
+    3. A LoRA slot for every slice.
+    4. A slot of C for every 64 rows of a warpgroup.
+    5. Packed slots take what is left, up to 16.
 
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
@@ -129,7 +133,14 @@ def solve_stages_sm90a(
     least = {"dq": 2, "ab": 2, "lora": 1 if problem_class.r else 0, "c": 1}
     asked = {ring: getattr(config, f"num_{ring}_stage") for ring in RINGS}
     slots = {ring: least[ring] if asked[ring] == AUTO else int(asked[ring]) for ring in RINGS}
-    wishes = [("ab", WANTED_AB_STAGES), ("dq", WANTED_DQ_STAGES), ("c", config.row_blocks), ("ab", 64)]
+    lora_slices = -(-problem_class.r // LORA_SLICE_K)
+    wishes = [
+        ("ab", WANTED_AB_STAGES),
+        ("dq", WANTED_DQ_STAGES),
+        ("lora", lora_slices),
+        ("c", config.row_blocks),
+        ("ab", MOST_AB_STAGES),
+    ]
     for ring, most in wishes:
         while asked[ring] == AUTO and slots[ring] < most:
             more = {**slots, ring: slots[ring] + 1}

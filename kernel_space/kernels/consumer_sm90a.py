@@ -14,7 +14,7 @@ from kernel_space.kernels.dequant_sm90a import (
     load_shared_u16,
     scale_pair,
     store_matrices,
-    unpack_word,
+    unpack_half,
 )
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
 from kernel_space.kernels.layouts_sm100a import ACC_DTYPE
@@ -23,8 +23,10 @@ from kernel_space.kernels.tile_walk import TileWalk
 from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN
 
 GROUP_THREADS = 128
-STEPS = 4  # parts of a k-tile of 128 that are dequantized and multiplied together: 32 K elements
-STEP_BLOCKS = 2  # wgmma instructions along K in one step
+K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
+DQ_BLOCKS = 4  # and in one dq slot
+AHEAD = 2  # blocks between dequantizing and multiplying
+OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
 FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup,
 ALL_BARRIER = 7  # and one for all
 FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
@@ -50,16 +52,23 @@ class ConsumerSm90a(TileWalk):
         tiled_mma, lora_mma = lay.tiled_mma, lay.lora_mma
         thr_mma = tiled_mma.get_slice(0)
         tCrB = tiled_mma.make_fragment_B(thr_mma.partition_B(buffers["dequantized"]))
-        acc = cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE)
-        frag_shape = tiled_mma.partition_shape_A((lay.group_rows, STEP_BLOCKS * 16))
-        frags = [cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in range(2)]
+        blocks = range(config.row_blocks)
+        accs = [cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE) for _ in blocks]
+        frag_shape = tiled_mma.partition_shape_A((MMA_ROWS, 16))
+        frags = [[cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in blocks] for _ in range(OPERANDS)]
+        # wgmma that may still run when the operand of the oldest one is overwritten.
+        pending = (OPERANDS - AHEAD) * config.row_blocks
         rows_per_thread = 2 * config.row_blocks
         words = cute.make_rmem_tensor((4, rows_per_thread), Uint32)
         factors = cute.make_rmem_tensor((rows_per_thread,), Uint32)
         if cutlass.const_expr(self.has_lora):
-            sLA = cute.local_tile(buffers["LoRA rows"], (lay.group_rows, 64), (group, 0, None))
             lora_thr = lora_mma.get_slice(0)
-            tCrLA = lora_mma.make_fragment_A(lora_thr.partition_A(sLA))
+            tCrLA = []
+            for b in blocks:
+                sLA = cute.local_tile(
+                    buffers["LoRA rows"], (MMA_ROWS, 64), (group * config.row_blocks + b, 0, None)
+                )
+                tCrLA.append(lora_mma.make_fragment_A(lora_thr.partition_A(sLA)))
             tCrLB = lora_mma.make_fragment_B(lora_thr.partition_B(buffers["LoRA columns"]))
             lora_full, lora_empty = buffers["lora_full"].iterator, buffers["lora_empty"].iterator
             lora = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_lora_stage)
@@ -81,70 +90,80 @@ class ConsumerSm90a(TileWalk):
             _, k_count = self.k_range(split, tiles[2])
             scale_row = (tile_m * lay.rows) % 128 + row
             self._load_affine(lay, (wcscale, bias), buffers, tile_m, tile_n, n, thread, group)
-            acc.fill(0.0)
+            for b in cutlass.range_constexpr(config.row_blocks):
+                accs[b].fill(0.0)
 
             cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
             self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
             self._arrive(ab_empty + ab.index)
             ab.advance()
-            self._dequant_step(words, factors, frags[0], 0)
+            for block in cutlass.range_constexpr(AHEAD):
+                for b in cutlass.range_constexpr(config.row_blocks):
+                    self._dequant(words, factors, frags[block % OPERANDS][b], block, b)
             if cutlass.const_expr(self.has_lora):
                 slices = self.lora_slices(split)
                 for _ in cutlass.range(slices, unroll=1):
                     cute.arch.mbarrier_wait(lora_full + lora.index, lora.phase)
                     warpgroup.fence()
                     for block in cutlass.range_constexpr(4):
-                        coord = (None, None, block, lora.index)
-                        cute.gemm(lora_mma, acc, tCrLA[coord], tCrLB[coord], acc)
+                        for b in cutlass.range_constexpr(config.row_blocks):
+                            coord = (None, None, block, lora.index)
+                            cute.gemm(lora_mma, accs[b], tCrLA[b][coord], tCrLB[coord], accs[b])
                     warpgroup.commit_group()
                     warpgroup.wait_group(0)
                     self._arrive(lora_empty + lora.index)
                     lora.advance()
-                for i in cutlass.range_constexpr(cute.size(acc)):
-                    acc[i] = acc[i] * FROM_DEQUANT_SCALE
+                for b in cutlass.range_constexpr(config.row_blocks):
+                    for i in cutlass.range_constexpr(cute.size(accs[b])):
+                        accs[b][i] = accs[b][i] * FROM_DEQUANT_SCALE
 
             for kt in cutlass.range(k_count, unroll=1):
-                for step in cutlass.range_constexpr(STEPS):
-                    if cutlass.const_expr(step % 2 == 0):
+                for block in cutlass.range_constexpr(K_BLOCKS):
+                    if cutlass.const_expr(block % DQ_BLOCKS == 0):
                         cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
-                    warpgroup.fence()
-                    for block in cutlass.range_constexpr(STEP_BLOCKS):
-                        cute.gemm(
-                            tiled_mma,
-                            acc,
-                            frags[step % 2][(None, None, block)],
-                            tCrB[(None, None, step % 2 * STEP_BLOCKS + block, dq.index)],
-                            acc,
-                        )
-                    warpgroup.commit_group()
-                    warpgroup.wait_group(1)
-                    if cutlass.const_expr(step == 0):
-                        if kt > 0:
-                            self._arrive(dq_empty + done.index)
-                            done.advance()
-                    if cutlass.const_expr(step == 2):
-                        self._arrive(dq_empty + done.index)
-                        done.advance()
-                    self._dequant_step(words, factors, frags[(step + 1) % 2], (step + 1) % STEPS)
-                    if cutlass.const_expr(step == 2):
+                    if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                        # All words of this k-tile are used up.
                         if kt + 1 < k_count:
                             cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                             self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
                             self._arrive(ab_empty + ab.index)
                             ab.advance()
-                    if cutlass.const_expr(step % 2 == 1):
+                    for b in cutlass.range_constexpr(config.row_blocks):
+                        warpgroup.fence()
+                        cute.gemm(
+                            tiled_mma,
+                            accs[b],
+                            frags[block % OPERANDS][b][(None, None, 0)],
+                            tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
+                            accs[b],
+                        )
+                        warpgroup.commit_group()
+                        warpgroup.wait_group(pending)
+                        if cutlass.const_expr(block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1):
+                            # The last wgmma that reads the previous dq slot is done.
+                            if cutlass.const_expr(block < DQ_BLOCKS):
+                                if kt > 0:
+                                    self._arrive(dq_empty + done.index)
+                                    done.advance()
+                            else:
+                                self._arrive(dq_empty + done.index)
+                                done.advance()
+                        self._dequant(
+                            words, factors, frags[(block + AHEAD) % OPERANDS][b], (block + AHEAD) % K_BLOCKS, b
+                        )
+                    if cutlass.const_expr(block % DQ_BLOCKS == DQ_BLOCKS - 1):
                         dq.advance()
             warpgroup.wait_group(0)
             self._arrive(dq_empty + done.index)
             done.advance()
 
             if cutlass.const_expr(self.split_k == 1):
-                self._store(lay, acc, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
+                self._store(lay, accs, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
             else:
-                self._write_partials(lay, acc, workspace, tiles, tile_m, tile_n, split, consumer)
+                self._write_partials(lay, accs, workspace, tiles, tile_m, tile_n, split, consumer)
                 if self._is_last_split(lay, workspace, buffers, tiles, tile_m, tile_n, consumer):
-                    self._sum_partials(lay, acc, workspace, tiles, tile_m, tile_n, consumer)
-                    self._store(lay, acc, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
+                    self._sum_partials(lay, accs, workspace, tiles, tile_m, tile_n, consumer)
+                    self._store(lay, accs, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
             # The next tile overwrites wcscale and bias.
             cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
             work += num_clusters
@@ -167,14 +186,15 @@ class ConsumerSm90a(TileWalk):
             block = (scale_row + offset) // 128 * (lay.sf_k_blocks * SF_BLOCK_BYTES)
             factors[i] = scale_pair(load_shared_u16(scales + block + scale_offset(scale_row + offset)))
 
-    @cute.jit
-    def _dequant_step(self, words: cute.Tensor, factors: cute.Tensor, frag: cute.Tensor, step: cutlass.Constexpr):
-        """32 K elements of every row of this lane into the register operand of two wgmma per 64 rows."""
+    @staticmethod
+    def _dequant(words: cute.Tensor, factors: cute.Tensor, frag: cute.Tensor, block: int, rows: int) -> None:
+        """16 K elements of this lane's two rows of row block ``rows`` into the register operand of one wgmma."""
         target = cute.recast_tensor(frag, Uint32)
-        for i in cutlass.range_constexpr(cute.size(factors)):
-            pairs = unpack_word(words[step, i], factors[i], step // 2)
-            for j in cutlass.range_constexpr(4):
-                target[(0, i % 2, j % 2), i // 2, j // 2] = pairs[j]
+        for half in range(2):
+            i = 2 * rows + half
+            pairs = unpack_half(words[block // 2, i], factors[i], block // DQ_BLOCKS, block % 2)
+            for k_octet in range(2):
+                target[(0, half, k_octet), 0, 0] = pairs[k_octet]
 
     @cute.jit
     def _load_affine(
@@ -208,7 +228,7 @@ class ConsumerSm90a(TileWalk):
     def _store(
         self,
         lay: LayoutsSm90a,
-        acc: cute.Tensor,
+        accs: Any,
         buffers: Any,
         store: Any,
         tile_m: Int32,
@@ -233,7 +253,7 @@ class ConsumerSm90a(TileWalk):
             cute.arch.cp_async_bulk_wait_group(config.num_c_stage - 1, read=True)
             cute.arch.sync_warp()
             slot = base + block % config.num_c_stage * region
-            self._write_box(lay, acc, vectors, slot, block, warp, lane, group)
+            self._write_box(lay, accs[block], vectors, slot, block, warp, lane, group)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.sync_warp()
             row = tile_m * lay.rows // WARP_ROWS + group * (lay.group_rows // WARP_ROWS) + block * 4 + warp
@@ -252,9 +272,9 @@ class ConsumerSm90a(TileWalk):
     # ------------------------------------------------------------ split-K
 
     def _partials(
-        self, lay: LayoutsSm90a, acc: cute.Tensor, workspace: Any, tiles: Any, tile_m: Any, tile_n: Any, thread: Any
+        self, lay: LayoutsSm90a, accs: Any, workspace: Any, tiles: Any, tile_m: Any, tile_n: Any, thread: Any
     ) -> Any:
-        """(fp32 partial sums of this thread (4, value / 4, split), arrival counter) of one tile.
+        """fp32 partial sums of this thread (4, value / 4, row block, split) of one tile.
 
         The workspace holds one int32 counter per tile, then the partials; a warp's 16-byte accesses are contiguous.
         """
@@ -263,21 +283,21 @@ class ConsumerSm90a(TileWalk):
         num_tiles = tiles[0] * shape_m * tiles_n
         index = tile_m * tiles_n + tile_n
         threads = GROUP_THREADS * self.config.consumer_warpgroups
-        values = cute.size(acc)
-        counters = cute.recast_ptr(workspace, dtype=Int32)
+        values, blocks = cute.size(accs[0]), self.config.row_blocks
         first = (num_tiles * COUNTER_BYTES + PARTIALS_ALIGN - 1) // PARTIALS_ALIGN * PARTIALS_ALIGN
         base = cute.recast_ptr(workspace + cute.assume(first, PARTIALS_ALIGN), dtype=Float32)
-        offset = cutlass.Int64(index) * (threads * values * self.split_k) + thread * 4
+        offset = cutlass.Int64(index) * (threads * values * blocks * self.split_k) + thread * 4
         layout = cute.make_layout(
-            (4, values // 4, self.split_k), stride=(1, 4 * threads, threads * values)
+            (4, values // 4, blocks, self.split_k),
+            stride=(1, 4 * threads, threads * values, threads * values * blocks),
         )
-        return cute.make_tensor((base + cute.assume(offset, 4)).align(16), layout), counters + index
+        return cute.make_tensor((base + cute.assume(offset, 4)).align(16), layout)
 
     @cute.jit
     def _write_partials(
         self,
         lay: LayoutsSm90a,
-        acc: cute.Tensor,
+        accs: Any,
         workspace: cute.Pointer,
         tiles: Any,
         tile_m: Int32,
@@ -285,9 +305,10 @@ class ConsumerSm90a(TileWalk):
         split: Int32,
         thread: Int32,
     ):
-        partials, _ = self._partials(lay, acc, workspace, tiles, tile_m, tile_n, thread)
-        flat = cute.make_tensor(acc.iterator, cute.make_layout((4, cute.size(acc) // 4)))
-        cute.autovec_copy(flat, partials[(None, None, split)])
+        partials = self._partials(lay, accs, workspace, tiles, tile_m, tile_n, thread)
+        for b in cutlass.range_constexpr(self.config.row_blocks):
+            flat = cute.make_tensor(accs[b].iterator, cute.make_layout((4, cute.size(accs[b]) // 4)))
+            cute.autovec_copy(flat, partials[(None, None, b, split)])
 
     @cute.jit
     def _is_last_split(
@@ -325,7 +346,7 @@ class ConsumerSm90a(TileWalk):
     def _sum_partials(
         self,
         lay: LayoutsSm90a,
-        acc: cute.Tensor,
+        accs: Any,
         workspace: cute.Pointer,
         tiles: Any,
         tile_m: Int32,
@@ -333,15 +354,16 @@ class ConsumerSm90a(TileWalk):
         thread: Int32,
     ):
         """Sum in the order of the split index, whoever arrived last."""
-        partials, _ = self._partials(lay, acc, workspace, tiles, tile_m, tile_n, thread)
-        flat = cute.make_tensor(acc.iterator, cute.make_layout((4, cute.size(acc) // 4)))
-        cute.autovec_copy(partials[(None, None, 0)], flat)
+        partials = self._partials(lay, accs, workspace, tiles, tile_m, tile_n, thread)
         piece = cute.make_rmem_tensor((4,), ACC_DTYPE)
-        for split in cutlass.range_constexpr(1, self.split_k):
-            for vector in cutlass.range_constexpr(cute.size(acc) // 4):
-                cute.autovec_copy(partials[(None, vector, split)], piece)
-                for i in cutlass.range_constexpr(4):
-                    flat[i, vector] = flat[i, vector] + piece[i]
+        for b in cutlass.range_constexpr(self.config.row_blocks):
+            flat = cute.make_tensor(accs[b].iterator, cute.make_layout((4, cute.size(accs[b]) // 4)))
+            cute.autovec_copy(partials[(None, None, b, 0)], flat)
+            for split in cutlass.range_constexpr(1, self.split_k):
+                for vector in cutlass.range_constexpr(cute.size(accs[b]) // 4):
+                    cute.autovec_copy(partials[(None, vector, b, split)], piece)
+                    for i in cutlass.range_constexpr(4):
+                        flat[i, vector] = flat[i, vector] + piece[i]
 
     # ------------------------------------------------------------ store
 
@@ -382,7 +404,7 @@ class ConsumerSm90a(TileWalk):
                 for half in cutlass.range_constexpr(2):
                     if cutlass.const_expr(self.config.swap_ab):
                         scale, bias = (row_scale[half],) * 2, (row_bias[half],) * 2
-                    low, high = acc[(0, half, octet), block, 0], acc[(1, half, octet), block, 0]
+                    low, high = acc[(0, half, octet), 0, 0], acc[(1, half, octet), 0, 0]
                     values.append(finish_pair(low, high, scale, bias, is_bf16))
             self._store_octets(lay, slot, first, values, lane)
 

@@ -15,35 +15,45 @@ from cutlass._mlir.dialects import llvm
 DEQUANT_SHIFT = 7  # dequantized operands are smaller than their values by 2^-DEQUANT_SHIFT
 SCALE_FACTOR = "0x58005800"  # two fp16 2^DEQUANT_SHIFT
 
-# Codes of odd nibbles become the bytes of %a, those of even nibbles the bytes of %b: s 000 e e m 0, the high byte of
-# an fp16 number. Bytes 0 and 2 (prmt) or 1 and 3 (mask) then make a pair of fp16: (n0,n4) (n1,n5) (n2,n6) (n3,n7).
-_UNPACK = """{
-.reg .b32 a, b, t, u, p0, p1, p2, p3, s;
-prmt.b32 s, $5, 0, SELECTOR;
-shr.b32 t, $4, 3;
+# Codes of even nibbles become the bytes s 000 e e m 0, the high byte of an fp16 number; bytes 0 and 2 (prmt) or 1 and
+# 3 (mask) then make the pairs (n0, n4) and (n2, n6). Odd nibbles likewise: (n1, n5) and (n3, n7).
+_EVEN = """shl.b32 t, WORD, 1;
 and.b32 t, t, 0x0E0E0E0E;
-lop3.b32 a, $4, 0x80808080, t, 0xEA;
-shl.b32 t, $4, 1;
-and.b32 t, t, 0x0E0E0E0E;
-shl.b32 u, $4, 4;
+shl.b32 u, WORD, 4;
 lop3.b32 b, u, 0x80808080, t, 0xEA;
-prmt.b32 p0, b, 0, 0x2404;
-prmt.b32 p1, a, 0, 0x2404;
-and.b32 p2, b, 0xFF00FF00;
-and.b32 p3, a, 0xFF00FF00;
-mul.rn.f16x2 $0, p0, s;
-mul.rn.f16x2 $1, p1, s;
-mul.rn.f16x2 $2, p2, s;
-mul.rn.f16x2 $3, p3, s;
-}"""
+"""
+_ODD = """shr.b32 t, WORD, 3;
+and.b32 t, t, 0x0E0E0E0E;
+lop3.b32 b, WORD, 0x80808080, t, 0xEA;
+"""
+_PAIRS = """prmt.b32 p, b, 0, 0x2404;
+and.b32 q, b, 0xFF00FF00;
+mul.rn.f16x2 OUT0, p, s;
+mul.rn.f16x2 OUT1, q, s;
+"""
+_DECLARE = "{\n.reg .b32 b, t, u, p, q, s;\nprmt.b32 s, FACTORS, 0, SELECTOR;\n"
 
 
-def unpack_word(word: Any, scale_pair: Any, half: int) -> tuple[Any, Any, Any, Any]:
-    """Eight codes times one scale -> four fp16 pairs (n_i, n_(i+4)), i = 0..3, each times 2^-DEQUANT_SHIFT.
+def unpack_half(word: Any, factors: Any, half: int, odd: int) -> tuple[Any, Any]:
+    """Four of eight codes times one scale -> two fp16 pairs, each times 2^-DEQUANT_SHIFT.
 
-    ``scale_pair`` holds two factors as ``scale_pairs`` gives them; ``half`` says which one.
+    ``odd`` 0: (n0, n4), (n2, n6); 1: (n1, n5), (n3, n7). ``factors`` holds two factors as ``scale_pairs`` gives them;
+    ``half`` says which one. Volatile, so that it stays between the wgmma that it is written between.
     """
-    return _call(_UNPACK.replace("SELECTOR", "0x3232" if half else "0x1010"), [word, scale_pair], 4)
+    text = _DECLARE + (_ODD if odd else _EVEN) + _PAIRS + "}"
+    text = text.replace("OUT0", "$0").replace("OUT1", "$1").replace("WORD", "$2").replace("FACTORS", "$3")
+    return _call(text.replace("SELECTOR", _SELECTORS[half]), [word, factors], 2, effects=True)
+
+
+_SELECTORS = ("0x1010", "0x3232")
+
+
+def unpack_word(word: Any, factors: Any, half: int) -> tuple[Any, Any, Any, Any]:
+    """``unpack_half`` of even nibbles, then of odd ones."""
+    pieces = [_EVEN + _PAIRS.replace("OUT0", "$0").replace("OUT1", "$1")]
+    pieces.append(_ODD + _PAIRS.replace("OUT0", "$2").replace("OUT1", "$3"))
+    text = (_DECLARE + "".join(pieces) + "}").replace("WORD", "$4").replace("FACTORS", "$5")
+    return _call(text.replace("SELECTOR", _SELECTORS[half]), [word, factors], 4)
 
 
 def scale_pairs(word: Any) -> tuple[Any, Any]:

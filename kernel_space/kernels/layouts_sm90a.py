@@ -70,7 +70,7 @@ class LayoutsSm90a:
 
         self.tiled_mma = make(DQ_DTYPE, warpgroup.OperandSource.RMEM)
         self.lora_mma = make(self.lora_dtype, warpgroup.OperandSource.SMEM)
-        self.acc_shape = self.tiled_mma.partition_shape_C((self.group_rows, self.columns))
+        self.acc_shape = self.tiled_mma.partition_shape_C((MMA_ROWS, self.columns))  # of one row block
 
     def _make_rings(self) -> None:
         config = self.config

@@ -224,6 +224,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         if cutlass.const_expr(self.config.use_pdl):
             # Everything above overlaps the previous kernel; from here on its writes are visible.
             cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
 
         tiles = (clusters_m, clusters_n, k_tiles)
         if group == 0:
