@@ -122,18 +122,25 @@ class GlobalShadow:
         foreign: dict[int, Clock],
     ) -> tuple[int, int, int, int] | None:
         """(word, cluster, slot, site) of an access that the clocks do not include, or None."""
-        clusters, slots, values, sites = (part[cells].ravel() for part in which)
-        for number in np.unique(clusters).tolist():
+        clusters = which[0][cells].ravel()
+        first = int(clusters[0])
+        # One cluster, often nobody, is the usual case and worth a short way.
+        several = np.count_nonzero(clusters != first)
+        numbers = np.unique(clusters).tolist() if several else [first]
+        if numbers == [NOBODY]:
+            return None
+        slots, values, sites = (part[cells].ravel() for part in which[1:])
+        for number in numbers:
             if number == NOBODY:
                 continue
-            here = clusters == number
             known = seen if number == own else foreign.get(number)
-            bad = here if known is None else here & (known[row][slots] < values)
-            if bad.any():
+            bad = clusters == number if several else np.ones(len(clusters), bool)
+            if known is not None:
+                bad &= known[row][slots] < values
+            if np.count_nonzero(bad):
                 at = int(np.argmax(bad))
                 return at, number, int(slots[at]), int(sites[at])
         return None
 
     def note(self, which: NDArray[np.int32], cells: Cells, cluster: int, access: Access) -> None:
-        for part, value in zip(which, (cluster, access.slot, access.value, access.site), strict=True):
-            part[cells] = value
+        which[:, cells] = np.array([[cluster], [access.slot], [access.value], [access.site]], np.int32)
