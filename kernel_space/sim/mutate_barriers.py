@@ -16,7 +16,12 @@ def ab_producer_parity(edit: PtxEditor) -> None:
 
 
 @mutation(
-    "The MMA warp starts with parity 1: the first round over the ring does not wait for data.", "solo", RACE
+    "The MMA warp starts with parity 1: the first round over the ring does not wait for data.",
+    "solo",
+    DEADLOCK,
+    RACE,
+    barrier="ab_full[0]",
+    cause="asks for the wrong parity",
 )
 def ab_consumer_parity(edit: PtxEditor) -> None:
     edit.flip_at_start(edit.waits("ab_full")[0])
@@ -31,7 +36,9 @@ def lora_producer_parity(edit: PtxEditor) -> None:
 @mutation(
     "The MMA warp starts its LoRA ring with parity 1: the first slices are used before they land.",
     "solo",
-    RACE,
+    DEADLOCK,
+    barrier="lora_full[0]",
+    cause="asks for the wrong parity",
 )
 def lora_consumer_parity(edit: PtxEditor) -> None:
     edit.flip_at_start(edit.waits("lora_full")[0])
@@ -47,14 +54,18 @@ def acc_producer_parity(edit: PtxEditor) -> None:
     "The epilogue starts with parity 1: it reads accumulators before the MMAs are done.",
     "solo",
     RACE,
-    PROTOCOL,
+    DEADLOCK,
 )
 def acc_consumer_parity(edit: PtxEditor) -> None:
     edit.flip_at_start(edit.waits("acc_full")[0])
 
 
 @mutation(
-    "Before tcgen05.dealloc, the wait for the peer asks for parity 1, which is true at once.", "pair", RACE
+    "Before tcgen05.dealloc, the wait for the peer asks for parity 1, which is true at once.",
+    "pair",
+    DEADLOCK,
+    barrier="tmem_dealloc[0] of CTA",
+    cause="asks for the wrong parity",
 )
 def dealloc_parity(edit: PtxEditor) -> None:
     edit.set_operand(edit.waits("tmem_dealloc")[0], 2, 1)
@@ -93,8 +104,13 @@ def expect_forgets_sfb(edit: PtxEditor) -> None:
     _expect(edit, "ab_full", -edit.context.region("SFB").each)
 
 
-@mutation("A LoRA slice rides in an A/B slot, but its barrier expects the bytes of a full stage.", "ride", DEADLOCK,
-          cause="bytes more than arrived")  # fmt: skip
+@mutation(
+    "A LoRA slice rides in an A/B slot, but its barrier expects the bytes of a full stage.",
+    "ride",
+    DEADLOCK,
+    barrier="ab_full[2]",
+    cause="ab_full[2] expects 4096 bytes more than arrived",
+)
 def ride_expects_a_full_stage(edit: PtxEditor) -> None:
     expects = edit.expects("ab_full")
     if len(expects) != 2:
@@ -139,8 +155,14 @@ def acc_empty_count_plus_one(edit: PtxEditor) -> None:
     _count(edit, "acc_empty", _old_count(edit, "acc_empty") + 1)
 
 
-@mutation("In a CTA pair, the empty barriers of the accumulators count the threads of one CTA only.", "pair",
-          DEADLOCK, RACE, PROTOCOL)  # fmt: skip
+@mutation(
+    "In a CTA pair, the empty barriers of the accumulators count the threads of one CTA only.",
+    "pair",
+    DEADLOCK,
+    RACE,
+    barrier="acc_empty[",
+    cause="asks for the wrong parity",
+)
 def acc_empty_count_half(edit: PtxEditor) -> None:
     _count(edit, "acc_empty", _old_count(edit, "acc_empty") // 2)
 
@@ -151,8 +173,11 @@ def lora_full_count_plus_one(edit: PtxEditor) -> None:
     _count(edit, "lora_full", _old_count(edit, "lora_full") + 1)
 
 
-@mutation("In a cluster, the empty barriers of the A/B ring forget one sharer: slots are free too early.", "cluster",
-          RACE, PROTOCOL)  # fmt: skip
+@mutation(
+    "In a cluster, the empty barriers of the A/B ring forget one sharer: slots are free too early.",
+    "cluster",
+    RACE,
+)
 def ab_empty_count_minus_one(edit: PtxEditor) -> None:
     old = _old_count(edit, "ab_empty")
     if old < 2:
@@ -183,12 +208,12 @@ def no_lora_full_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("lora_full")[0])
 
 
-@mutation("The TMA warp does not wait until a LoRA slot is free.", "solo", RACE, PROTOCOL)
+@mutation("The TMA warp does not wait until a LoRA slot is free.", "solo", RACE)
 def no_lora_empty_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("lora_empty")[0])
 
 
-@mutation("The MMA warp overwrites an accumulator without waiting for the epilogue.", "solo", RACE, PROTOCOL)
+@mutation("The MMA warp overwrites an accumulator without waiting for the epilogue.", "solo", RACE, DEADLOCK)
 def no_acc_empty_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("acc_empty")[0])
 
@@ -198,18 +223,32 @@ def no_acc_full_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("acc_full")[0])
 
 
-@mutation("TMEM is deallocated before the hand-shake with the peer CTA.", "pair", RACE)
+@mutation(
+    "TMEM is deallocated before the hand-shake with the peer CTA.",
+    "pair",
+    RACE,
+    cause="tcgen05.dealloc touches",
+)
 def no_dealloc_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("tmem_dealloc")[0])
 
 
-@mutation("Warps go on before the cluster knows that its barriers are initialised.", "pair", RACE, ILLEGAL)
+@mutation(
+    "Warps go on before the cluster knows that its barriers are initialised.",
+    "pair",
+    RACE,
+    ILLEGAL,
+    cause="before its initialisation is visible",
+)
 def no_cluster_wait(edit: PtxEditor) -> None:
     edit.drop(edit.find(r"barrier\.cluster\.wait")[0])
 
 
 @mutation(
-    "A CTA ends while commits of its peers are still to arrive on its barriers.", "cluster", RACE, ILLEGAL
+    "A CTA ends while commits of its peers are still to arrive on its barriers.",
+    "cluster",
+    RACE,
+    cause="may end before",
 )
 def no_producer_tail(edit: PtxEditor) -> None:
     for barrier in ("ab_empty", "lora_empty"):
@@ -226,7 +265,13 @@ def _ring_step(edit: PtxEditor, anchor: Instr) -> tuple[Instr, Instr]:
     return compare, edit.following(compare, r"xor\.b32")
 
 
-@mutation("The MMA warp wraps around one slot before the end of the A/B ring.", "solo", DEADLOCK, RACE)
+@mutation(
+    "The MMA warp wraps around one slot before the end of the A/B ring.",
+    "solo",
+    DEADLOCK,
+    barrier="ab_empty[2]",
+    cause="nobody ever arrives on ab_empty[2]",
+)
 def consumer_wraps_early(edit: PtxEditor) -> None:
     compare, _ = _ring_step(edit, edit.commits("ab_empty")[0])
     edit.set_operand(compare, 2, edit.constant(compare, 2) - 1)
@@ -236,16 +281,22 @@ def consumer_wraps_early(edit: PtxEditor) -> None:
     "The TMA warp wraps around one slot behind the end of the A/B ring.",
     "solo",
     DEADLOCK,
-    RACE,
-    PROTOCOL,
     ILLEGAL,
+    barrier="ab_full[0]",
+    cause="no arrival on ab_full[0]",
 )
 def producer_wraps_late(edit: PtxEditor) -> None:
     compare, _ = _ring_step(edit, edit.loads("SFB")[0])
     edit.set_operand(compare, 2, edit.constant(compare, 2) + 1)
 
 
-@mutation("The MMA warp does not flip its parity when the A/B ring wraps around.", "solo", RACE, DEADLOCK)
+@mutation(
+    "The MMA warp does not flip its parity when the A/B ring wraps around.",
+    "solo",
+    DEADLOCK,
+    barrier="ab_empty[",
+    cause="no arrival on ab_empty[",
+)
 def consumer_keeps_parity(edit: PtxEditor) -> None:
     edit.drop(_ring_step(edit, edit.commits("ab_empty")[0])[1])
 
@@ -255,14 +306,25 @@ def producer_keeps_parity(edit: PtxEditor) -> None:
     edit.drop(_ring_step(edit, edit.loads("SFB")[0])[1])
 
 
-@mutation("The epilogue wraps around after the first accumulator of two.", "solo", DEADLOCK, RACE,
-          barrier="acc_full[0]")  # fmt: skip
+@mutation(
+    "The epilogue wraps around after the first accumulator of two.",
+    "solo",
+    DEADLOCK,
+    barrier="acc_full[0]",
+    cause="nobody ever arrives on acc_empty[1]",
+)
 def epilogue_wraps_early(edit: PtxEditor) -> None:
     compare, _ = _ring_step(edit, edit.arrivals("acc_empty")[0])
     edit.set_operand(compare, 2, edit.constant(compare, 2) - 1)
 
 
-@mutation("A stage's loads of A signal the full barrier of the next stage.", "solo", DEADLOCK, RACE)
+@mutation(
+    "A stage's loads of A signal the full barrier of the next stage.",
+    "solo",
+    DEADLOCK,
+    barrier="ab_full[0]",
+    cause="ab_full[0] expects 16384 bytes more than arrived",
+)
 def load_signals_the_next_stage(edit: PtxEditor) -> None:
     edit.add_to(edit.loads("A")[0], 2, 8)
 
@@ -316,7 +378,11 @@ def ab_commit_without_sharers(edit: PtxEditor) -> None:
 
 
 @mutation(
-    "The commit that should free a stage arrives on its full barrier.", "solo", PROTOCOL, DEADLOCK, RACE
+    "The commit that should free a stage arrives on its full barrier.",
+    "solo",
+    DEADLOCK,
+    barrier="ab_empty[0]",
+    cause="nobody ever arrives on ab_empty[0]",
 )
 def ab_commit_on_the_full_barrier(edit: PtxEditor) -> None:
     distance = _first_offset(edit, "ab_full") - _first_offset(edit, "ab_empty")
@@ -333,16 +399,19 @@ def acc_commit_on_the_empty_barrier(edit: PtxEditor) -> None:
 @mutation(
     "The commit that frees a stage arrives on the barrier of the next stage.",
     "solo",
-    PROTOCOL,
     DEADLOCK,
-    RACE,
+    barrier="ab_empty[0]",
+    cause="nobody ever arrives on ab_empty[0]",
 )
 def ab_commit_on_the_next_stage(edit: PtxEditor) -> None:
     edit.add_to(edit.commits("ab_empty")[0], 0, 8)
 
 
-@mutation("The MMA warp frees a stage by an arrive of its own, not by a commit: MMAs may still read it.", "solo", RACE,
-          by=("eager",))  # fmt: skip
+@mutation(
+    "The MMA warp frees a stage by an arrive of its own, not by a commit: MMAs may still read it.",
+    "solo",
+    RACE,
+)
 def stage_freed_without_commit(edit: PtxEditor) -> None:
     commit = edit.commits("ab_empty")[0]
     edit.replace(commit, f"mbarrier.arrive.shared.b64 _, {operand_texts(commit)[0]}, 1")
@@ -367,13 +436,23 @@ def without_elect(edit: PtxEditor, instr: Instr) -> None:
     edit.drop(branch)
 
 
-@mutation("The commit that frees a stage is issued by all 32 lanes.", "solo", PROTOCOL)
+@mutation(
+    "The commit that frees a stage is issued by all 32 lanes.",
+    "solo",
+    DEADLOCK,
+    barrier="ab_empty[",
+    cause="it has completed 32 phases",
+)
 def commit_by_all_lanes(edit: PtxEditor) -> None:
     without_elect(edit, edit.commits("ab_empty")[0])
 
 
 @mutation(
-    "The TMA load of A is issued by all 32 lanes: 32 times the bytes arrive.", "solo", PROTOCOL, DEADLOCK
+    "The TMA load of A is issued by all 32 lanes: 32 times the bytes arrive.",
+    "solo",
+    DEADLOCK,
+    barrier="ab_full[0]",
+    cause="received 507904 bytes more than it expects",
 )
 def load_by_all_lanes(edit: PtxEditor) -> None:
     without_elect(edit, edit.loads("A")[0])

@@ -55,10 +55,11 @@ class Mutation:
     ``name``      what ``check --inject`` takes
     ``what``      one sentence for a user
     ``case``      key of ``CASES``: where it is tried
-    ``expected``  classes of report, any of which is right; ``("survives",)`` with a ``reason``
+    ``expected``  classes of report, each seen under some schedule and one of them under each of ``by``;
+                  ``("survives",)`` with a ``reason``
     ``by``        schedules that catch it, the one to try first leading
-    ``barrier``   what a deadlock report must name, such as ``ab_full[0]``
-    ``cause``     words that the report must have: of the cause sentence, or of the race
+    ``barrier``   what a report of the first expected class must name, such as ``ab_full[0]``
+    ``cause``     words that it must have: of the cause sentence, or of the race
     """
 
     name: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, WRONG, mutation
+from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, RACE, WRONG, mutation
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, head, operand_texts
 from kernel_space.sim.parse import Instr
 
@@ -35,8 +35,13 @@ def a_mask_without_sharers(edit: PtxEditor) -> None:
     edit.compute(_multicast(edit, "A"), MASK, OWN_BIT, "b16")
 
 
-@mutation("In a cluster, the slice of B that a CTA loads goes to all CTAs, not only to its sharers.", "cluster",
-          RACE, PROTOCOL, DEADLOCK)  # fmt: skip
+@mutation(
+    "In a cluster, the slice of B that a CTA loads goes to all CTAs, not only to its sharers.",
+    "cluster",
+    DEADLOCK,
+    barrier="ab_full[0] of CTA",
+    cause="received 8192 bytes more than it expects",
+)
 def b_mask_of_all_ctas(edit: PtxEditor) -> None:
     size = edit.context.config.cluster_size
     edit.compute(_multicast(edit, "B"), MASK, f"mov.b16 {{new}}, {(1 << size) - 1};", "b16")
@@ -85,7 +90,9 @@ def b_from_another_k(edit: PtxEditor) -> None:
     edit.replace(load, f"{{ .reg .b32 moved; add.s32 moved, {k}, {step}; {head(load)} {', '.join(parts)}; }}")
 
 
-@mutation("B's coordinate in K is not a multiple of 16 bytes.", "solo", PROTOCOL, ILLEGAL)
+@mutation(
+    "B's coordinate in K is not a multiple of 16 bytes.", "solo", ILLEGAL, cause="is not aligned to 16 bytes"
+)
 def b_coordinate_misaligned(edit: PtxEditor) -> None:
     load = edit.loads("B")[0]
     parts = operand_texts(load)
@@ -97,8 +104,12 @@ def b_coordinate_misaligned(edit: PtxEditor) -> None:
 # -- fences ------------------------------------------------------------------------------------------------------------
 
 
-@mutation("No fence.proxy.async lies between the epilogue's writes and the TMA store; the numbers may stay right.",
-          "solo", RACE, cause="no fence.proxy.async lies between them")  # fmt: skip
+@mutation(
+    "No fence.proxy.async lies between the epilogue's writes and the TMA store; the numbers may stay right.",
+    "solo",
+    RACE,
+    cause="no fence.proxy.async lies between them",
+)
 def no_proxy_fence(edit: PtxEditor) -> None:
     edit.drop(edit.find(r"fence\.proxy\.async")[0])
 
@@ -133,7 +144,12 @@ def no_store_commit(edit: PtxEditor) -> None:
     edit.drop(edit.following(_store(edit), r"cp\.async\.bulk\.commit_group"))
 
 
-@mutation("A CTA ends while bulk stores still read its shared memory.", "solo", RACE, PROTOCOL)
+@mutation(
+    "A CTA ends while bulk stores still read its shared memory.",
+    "solo",
+    RACE,
+    cause="no cp.async.bulk.wait_group covers it",
+)
 def no_final_store_wait(edit: PtxEditor) -> None:
     edit.drop(edit.find(r"cp\.async\.bulk\.wait_group")[-1])
 
@@ -181,7 +197,7 @@ def store_to_the_first_rows(edit: PtxEditor) -> None:
     edit.replace(store, f"{head(store)} {', '.join(parts)}")
 
 
-@mutation("The store reads the other slot of C than the one just written.", "solo", RACE, WRONG)
+@mutation("The store reads the other slot of C than the one just written.", "solo", RACE)
 def store_reads_the_other_slot(edit: PtxEditor) -> None:
     store = _store(edit)
     slot = edit.context.region("C").each

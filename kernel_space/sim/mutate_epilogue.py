@@ -50,12 +50,16 @@ def no_sync_after_affine(edit: PtxEditor) -> None:
     edit.drop(_sync_behind(edit, edit.find(r"st\.shared", "bias")[0]))
 
 
-@mutation("The next tile's wcscale and bias overwrite this tile's before all warps have read them.", "split", RACE,
-          cause="st.shared overwrites what epilogue")  # fmt: skip
+@mutation(
+    "No barrier of the epilogue is left in the tile loop: wcscale and bias of the next tile overwrite this one's.",
+    "solo",
+    RACE,
+    by=("slow_epilogue", "random"),
+    cause="st.shared overwrites what epilogue",
+)
 def affine_overwritten_too_early(edit: PtxEditor) -> None:
-    behind_store = _sync_behind(edit, _store(edit))
-    edit.drop(behind_store)
-    edit.drop(_sync_behind(edit, behind_store))
+    for sync in _syncs(edit)[:-1]:
+        edit.drop(sync)
 
 
 @mutation("The barrier at the end of a split-K tile is missing; every way to it crosses another one.", "split",
@@ -119,7 +123,7 @@ def overlap_drained_from_the_wrong_end(edit: PtxEditor) -> None:
     edit.set_operand(choose, 1, parts[2])
 
 
-@mutation("The bias of the column to the left is added.", "solo", WRONG, RACE)
+@mutation("The bias of the column to the left is added.", "solo", WRONG)
 def bias_of_another_column(edit: PtxEditor) -> None:
     for instr in edit.find(r"ld\.shared", "bias"):
         edit.add_to(instr, 1, -16)

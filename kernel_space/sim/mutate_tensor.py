@@ -33,7 +33,7 @@ def a_block_twice(edit: PtxEditor) -> None:
     _shift_descriptor(edit, _nvfp4(edit, 2), A, -K_STEP)
 
 
-@mutation("The last k-block of a stage reads B behind the end of its row of 128 bytes.", "solo", WRONG, RACE)
+@mutation("The last k-block of a stage reads B behind the end of its row of 128 bytes.", "solo", RACE)
 def b_block_too_far(edit: PtxEditor) -> None:
     blocks = edit.find(NVFP4)
     _shift_descriptor(edit, blocks[-1], B, K_STEP)
@@ -63,9 +63,7 @@ def sfa_of_another_block(edit: PtxEditor) -> None:
 # -- TMEM columns ------------------------------------------------------------------------------------------------------
 
 
-@mutation(
-    "The second accumulator of the MMA warp begins in the middle of the first one.", "solo", RACE, WRONG
-)
+@mutation("The second accumulator of the MMA warp begins in the middle of the first one.", "solo", RACE)
 def acc_stage_stride_half(edit: PtxEditor) -> None:
     shift = edit.source(edit.source(_nvfp4(edit, 0), D), 1)
     if shift.tokens[0] != "shl":
@@ -139,7 +137,10 @@ def _first_flag(edit: PtxEditor) -> list[Instr]:
 
 
 @mutation(
-    "The first MMA of a tile adds to what the previous tile left in the accumulator.", "solo", WRONG, RACE
+    "The first MMA of a tile adds to what the previous tile left in the accumulator.",
+    "solo",
+    RACE,
+    cause="never written",
 )
 def accumulates_over_the_tile_boundary(edit: PtxEditor) -> None:
     edit.set_operand(_first_flag(edit)[0], 1, -1)
@@ -176,7 +177,7 @@ def lora_issued_before_its_wait(edit: PtxEditor) -> None:
     assert last.line < commit.line
 
 
-@mutation("An MMA is issued by all 32 lanes.", "solo", PROTOCOL, WRONG)
+@mutation("An MMA is issued by all 32 lanes.", "solo", WRONG)
 def mma_by_all_lanes(edit: PtxEditor) -> None:
     without_elect(edit, _nvfp4(edit, 1))
 
@@ -188,7 +189,9 @@ def _dealloc(edit: PtxEditor) -> Instr:
     return edit.find(r"tcgen05\.dealloc")[0]
 
 
-@mutation("Half of the needed TMEM columns is allocated.", "solo", PROTOCOL, ILLEGAL)
+@mutation(
+    "Half of the needed TMEM columns is allocated.", "solo", ILLEGAL, cause="not all of them are allocated"
+)
 def half_the_columns(edit: PtxEditor) -> None:
     for instr in (edit.find(r"tcgen05\.alloc")[0], _dealloc(edit)):
         edit.set_operand(instr, 1, edit.constant(instr, 1) // 2)
@@ -199,12 +202,17 @@ def dealloc_of_half(edit: PtxEditor) -> None:
     edit.set_operand(_dealloc(edit), 1, edit.constant(_dealloc(edit), 1) // 2)
 
 
-@mutation("TMEM is never deallocated.", "solo", PROTOCOL)
+@mutation("TMEM is never deallocated.", "solo", PROTOCOL, cause="still allocated")
 def no_dealloc(edit: PtxEditor) -> None:
     edit.drop(_dealloc(edit))
 
 
-@mutation("TMEM is deallocated before the last tile was read.", "solo", PROTOCOL, ILLEGAL, RACE)
+@mutation(
+    "TMEM is deallocated before the last tile was read.",
+    "solo",
+    ILLEGAL,
+    cause="not all of them are allocated",
+)
 def dealloc_before_the_tiles(edit: PtxEditor) -> None:
     dealloc = _dealloc(edit)
     load = edit.definition(dealloc.operands[0], dealloc)
@@ -226,8 +234,14 @@ def no_relinquish(edit: PtxEditor) -> None:
     edit.drop(edit.find(r"tcgen05\.relinquish")[0])
 
 
-@mutation("The MMA warp reads the TMEM address without waiting for the allocation.", "solo", DEADLOCK,
-          cause="bar 2")  # fmt: skip
+@mutation(
+    "The MMA warp reads the TMEM address without waiting for the allocation.",
+    "solo",
+    DEADLOCK,
+    ILLEGAL,
+    barrier="bar 2",
+    cause="of 160 threads never arrive at bar 2",
+)
 def no_tmem_pointer_barrier(edit: PtxEditor) -> None:
     edit.drop(_pointer_barriers(edit)[0])
 

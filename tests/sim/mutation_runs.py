@@ -60,6 +60,8 @@ def failure(mutation: Mutation, verdict: Verdict) -> str:
         return f"expected {' or '.join(mutation.expected)}, found {sorted(verdict.classes) or 'nothing'}"
     if "UNSUPPORTED" in verdict.classes:
         return "the mutated text is not a program the machine runs"
+    if mutation.expected[0] not in verdict.classes:
+        return ""
     for words in (mutation.barrier, mutation.cause):
         if words not in verdict.text:
             return f"the report does not say {words!r}:\n{verdict.text}"
