@@ -1,0 +1,119 @@
+"""Published B200 rows as launches that the clocked machine runs, with the protocol of their table.
+
+Three tables, never mixed: NVIDIA's GEMM by events (a launch cost and the sustained clock are part of the constants);
+one SVDQuant kernel under ncu (compared in SM-active cycles, which need no clock); the same kernel by events of a
+Python loop (one additive cost per call for the whole table, fitted, up to 60 us). The SVDQuant kernel itself is not
+public: this project's kernel with the same tile, stages and whole-R LoRA slots stands in for it.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernel_space.arch import SM100A
+from kernel_space.build import build
+from kernel_space.capture import Launch
+from kernel_space.config import KernelConfig
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, legalize
+from kernel_space.sim.timed.clock import Clock, Times
+from kernel_space.sim.timed.estimate import simulate_launch
+from tuner.model_work import cluster_places
+from tuner.simulated_time import capture_launch
+
+DATA = Path(__file__).parents[1] / "tests" / "data"
+SM_COUNT = 148
+STAND_IN = "mma_tiler_mn=256x128 num_acc_stage=2 lora_tile_k=all"
+PLAIN = "mma_tiler_mn=256x128 num_acc_stage=2"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """``published``: microseconds, or SM-active cycles for ncu rows. ``cold``: L2 was flushed before."""
+
+    table: str
+    label: str
+    problem: GemmProblem
+    published: float
+    ptx: str
+    launch: Launch
+    places: int
+    cold: bool = False
+
+    def cycles(self, clock: Clock) -> Times:
+        run = simulate_launch(
+            self.launch, self.ptx, clock, sm_count=SM_COUNT, places=self.places, cold=self.cold
+        )  # fmt: skip
+        return run.cycles
+
+
+def cutlass_rows(folder: Path) -> list[Row]:
+    """NVIDIA's kernel as ``benchmarks.nvidia_gemm`` left it in ``folder``; loops over the same operands: L2 is warm."""
+    rows = []
+    for record in _read("cutlass_nvfp4_b200.csv"):
+        m, k, n, tile = int(record["m"]), int(record["k"]), int(record["n"]), record["mma_tiler_mn"]
+        problem = GemmProblem(m=m, k=k, n=n, r=0)
+        rows.append(
+            Row(
+                table="CUTLASS", label=tile, problem=problem, published=problem.flops / float(record["tflops"]) * 1e-6,
+                ptx=(folder / tile / "kernel.ptx").read_text(),
+                launch=pickle.loads((folder / tile / f"{m}_{k}_{n}.pkl").read_bytes()),
+                places=cluster_places(SM_COUNT, int(record["cta_group"])),
+            )
+        )  # fmt: skip
+    return rows
+
+
+def ncu_rows() -> list[Row]:
+    """ncu flushes L2 before each pass: cold."""
+    problem = GemmProblem.parse("4352,3840,3072,128")
+    return [
+        _stand_in(
+            "ncu", f"ab={record['num_ab_stage']} lora=2", problem, float(record["sm_active_cycles"]),
+            f"{STAND_IN} num_lora_stage=2 num_c_stage=2 num_ab_stage={record['num_ab_stage']}", cold=True,
+        )
+        for record in _read("svdquant_ncu_b200.csv")
+    ]  # fmt: skip
+
+
+def sweep_rows() -> list[Row]:
+    rows = []
+    for record in _read("svdquant_stage_sweep_b200.csv"):
+        stages = int(record["num_lora_stage"])
+        problem = GemmProblem.parse(f"4352,3840,3072,{128 if stages else 0}")
+        rings = f"num_ab_stage={record['num_ab_stage']} num_lora_stage={stages} num_c_stage={record['num_c_stage']}"
+        text = f"{STAND_IN if stages else PLAIN} {rings}"
+        rows.append(_stand_in("LoRA stages, events", f"lora={stages}", problem, float(record["us_per_launch"]), text))
+    return rows
+
+
+def shape_rows() -> list[Row]:
+    rows = []
+    for record in _read("svdquant_shapes_b200.csv"):
+        problem = GemmProblem.parse(",".join(record[name] for name in "mknr"))
+        config = f"{STAND_IN} num_ab_stage=4 num_lora_stage=2 num_c_stage=2"
+        us = problem.flops / float(record["tflops"]) * 1e-6
+        rows.append(_stand_in("SVDQuant shapes, events", "256x128", problem, us, config))
+    return rows
+
+
+def _stand_in(
+    table: str, label: str, problem: GemmProblem, published: float, text: str, *, cold: bool = False
+) -> Row:
+    legal = legalize(KernelConfig.parse(text), problem, SM100A)
+    assert isinstance(legal, Legal), legal
+    compiled = build(legal.config, problem.problem_class, SM100A)
+    places = cluster_places(SM_COUNT, legal.config.cluster_size)
+    return Row(
+        table=table, label=label, problem=problem, published=published, ptx=compiled.ptx,
+        launch=capture_launch(compiled, problem, places), places=places, cold=cold,
+    )  # fmt: skip
+
+
+def _read(name: str) -> Iterator[dict[str, str]]:
+    with (DATA / name).open() as lines:
+        yield from csv.DictReader(line for line in lines if not line.startswith("#"))

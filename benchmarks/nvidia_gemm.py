@@ -1,0 +1,90 @@
+"""Compile NVIDIA's persistent block-scaled GEMM example, unmodified, and capture its launches, without a GPU.
+
+    python -m benchmarks.nvidia_gemm --example PATH/dense_blockscaled_gemm_persistent.py --out DIR
+
+The example is not part of this project. ``DIR`` (outside the repository) gets, for each tile of the published table,
+``<tile>/kernel.ptx`` and one pickled ``Launch`` per shape; ``timed_vs_published`` and ``calibrate_clock`` read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+from kernel_space.arch import SM100A
+from kernel_space.capture import CaptureRuntime, Launch, load
+from kernel_space.dsl_env import import_dsl
+from kernel_space.sim.launch import Exported, export
+
+SHAPES = ((256, 3840, 3072), (4352, 3840, 3072), (4352, 3840, 15360), (4352, 15360, 3840), (4352, 10240, 3072))
+TILES = {"128x256": ((128, 256), (1, 1)), "256x128": ((256, 128), (2, 1)), "256x256": ((256, 256), (2, 1))}
+SM_COUNT = 148
+FIRST_ADDRESS, STEP = 0x7F00_0000_0000, 1 << 32
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--example", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    args = parser.parse_args()
+    import_dsl(SM100A.name)
+    example = _import(args.example)
+    for name, (tile, cluster) in TILES.items():
+        folder = args.out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        _tile(example, tile, cluster, folder)
+        print(f"{folder}: {len(SHAPES)} launches")
+
+
+def _import(path: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("nvidia_example", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _tile(example: Any, tile: tuple[int, int], cluster: tuple[int, int], folder: Path) -> None:
+    import cuda.bindings.driver as cuda
+    import cutlass
+
+    kernel = example.Sm100BlockScaledPersistentDenseGemmKernel(16, tile, cluster)
+    fp4 = cutlass.Float4E2M1FN
+    compiled = example.scaled_mm(
+        kernel, fp4, fp4, cutlass.Float16, cutlass.Float8E4M3FN, "k", "k", "n",
+        SM_COUNT // (cluster[0] * cluster[1]), cuda.CUstream(0), options=f"--gpu-arch {SM100A.name} --keep-ptx",
+    )  # fmt: skip
+    exported = export(compiled, folder)
+    (folder / "kernel.ptx").write_text(exported.ptx)
+    for shape in SHAPES:
+        launch = _capture(compiled, exported, shape)
+        (folder / f"{'_'.join(map(str, shape))}.pkl").write_bytes(pickle.dumps(launch))
+
+
+def _capture(compiled: Any, exported: Exported, shape: tuple[int, int, int]) -> Launch:
+    import cuda.bindings.driver as cuda
+    import cutlass
+    from cutlass import cute
+    from cutlass.cute.runtime import make_ptr
+
+    kinds = (cutlass.Float4E2M1FN,) * 2 + (cutlass.Float8E4M3FN,) * 2 + (cutlass.Float16,)
+    pointers = [
+        make_ptr(kind, FIRST_ADDRESS + STEP * number, cute.AddressSpace.gmem, assumed_align=32)
+        for number, kind in enumerate(kinds)
+    ]
+    m, k, n = shape
+    addresses, keep = compiled.generate_execution_args(*pointers, (m, n, k, 1), cuda.CUstream(0))
+    runtime = CaptureRuntime(exported.ptx)
+    with load(exported.object_path, exported.prefix, runtime) as loaded:
+        loaded.call_pointers([getattr(address, "value", address) for address in addresses])
+    del keep
+    return runtime.launches[0]
+
+
+if __name__ == "__main__":
+    main()

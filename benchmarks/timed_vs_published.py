@@ -1,0 +1,117 @@
+"""Print the tables of docs/timing.md: published against simulated, per table and protocol.
+
+    python -m benchmarks.timed_vs_published --nvidia DIR [--draws 32768]
+
+Leave-one-out: for each CUTLASS row the admissible sets are found without it; its prediction is that of the best of
+them, its interval that of all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from scipy.stats import spearmanr
+
+from benchmarks.calibrate_clock import admissible, best, counts, log_errors
+from benchmarks.clocked_rows import Row, cutlass_rows, ncu_rows, shape_rows, sweep_rows
+from kernel_space.arch import SM100A
+from tuner.clock_sets import ConstantSets, admissible_sets, draw_sets
+
+HIGHEST_LAUNCH_US = 60.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nvidia", type=Path, required=True, help="what benchmarks.nvidia_gemm wrote")
+    parser.add_argument("--draws", type=int, default=32768, help="sets drawn for leave-one-out")
+    args = parser.parse_args()
+    rows = [*cutlass_rows(args.nvidia), *ncu_rows()]
+    print_leave_one_out(rows, draw_sets(SM100A, args.draws, seed=7))
+    sets = admissible_sets(SM100A)
+    print_tile_orders([row for row in rows if row.table == "CUTLASS"], sets)
+    print_cycles([row for row in rows if row.table == "ncu"], sets)
+    for table in (sweep_rows(), shape_rows()):
+        print_events(table, sets)
+
+
+def print_leave_one_out(rows: list[Row], sets: ConstantSets) -> None:
+    errors = log_errors(rows, sets)
+    print("\nCUTLASS, leave-one-out\n\n| M,K,N | tile | published us | simulated us | interval | error | covered |")
+    print("|---|---|---|---|---|---|---|")
+    held, inside, predicted, scored = [], [], [], []
+    for number, row in enumerate(rows):
+        if row.table != "CUTLASS":
+            continue
+        chosen = admissible(rows, errors, without=number)
+        times = row.published * np.exp(errors[number])
+        us, low, high = times[best(rows, errors, chosen, without=number)], times[chosen].min(), times[chosen].max()
+        covered = bool(low <= row.published <= high)
+        print(
+            f"| {row.problem.m},{row.problem.k},{row.problem.n} | {row.label} | {row.published:.1f} | {us:.1f} "
+            f"| {low:.1f}-{high:.1f} | {us / row.published - 1:+.0%} | {'yes' if covered else 'no'} |"
+        )
+        if counts(row):
+            held.append(abs(us / row.published - 1))
+            inside.append(covered)
+            predicted.append(us)
+            scored.append(row)
+    rates = [row.problem.flops / row.published for row in scored]
+    simulated = [row.problem.flops / us for row, us in zip(scored, predicted, strict=True)]
+    print(
+        f"\nM = 4352: median error {np.median(held):.1%}, worst {max(held):.1%}, covered {sum(inside)} of {len(inside)}, "
+        f"Spearman of TFLOP/s {spearmanr(rates, simulated).statistic:.2f}, of times "
+        f"{spearmanr([row.published for row in scored], predicted).statistic:.2f}"
+    )
+
+
+def print_tile_orders(rows: list[Row], sets: ConstantSets) -> None:
+    print("\n| M,K,N | faster < slower (published) | share of the sets |\n|---|---|---|")
+    by_problem: dict[str, list[Row]] = {}
+    for row in rows:
+        by_problem.setdefault(f"{row.problem.m},{row.problem.k},{row.problem.n}", []).append(row)
+    for problem, group in by_problem.items():
+        group.sort(key=lambda row: row.published)
+        cycles = [row.cycles(sets.clock) for row in group]
+        for first in range(len(group)):
+            for second in range(first + 1, len(group)):
+                share = float(np.mean(cycles[first] < cycles[second]))
+                print(f"| {problem} | {group[first].label} < {group[second].label} | {share:.0%} |")
+
+
+def print_cycles(rows: list[Row], sets: ConstantSets) -> None:
+    print("\nSM-active cycles under ncu\n\n| stages | published | simulated | interval | error |\n|---|---|---|---|---|")
+    seen = []
+    for row in rows:
+        cycles = row.cycles(sets.clock)
+        seen.append(cycles)
+        print(
+            f"| {row.label} | {row.published:.0f} | {cycles[0]:.0f} | {cycles.min():.0f}-{cycles.max():.0f} "
+            f"| {cycles[0] / row.published - 1:+.0%} |"
+        )
+    saved = 1 - seen[1] / seen[0]
+    print(
+        f"\nab=2 -> 4 saves {saved[0]:.0%} ({saved.min():.0%}-{saved.max():.0%}) simulated, "
+        f"{1 - rows[1].published / rows[0].published:.0%} of the cycles published (31 % of the time)"
+    )
+
+
+def print_events(rows: list[Row], sets: ConstantSets) -> None:
+    """One additive launch cost for the whole table: the median of what is missing, at most ``HIGHEST_LAUNCH_US``."""
+    times = np.array([sets.microseconds(row.cycles(sets.clock)) for row in rows])
+    published = np.array([row.published for row in rows])
+    launch = float(np.clip(np.median(published - times[:, 0]), 0, HIGHEST_LAUNCH_US))
+    print(f"\n{rows[0].table}: additive launch cost {launch:.1f} us (fitted)\n")
+    print("| M,K,N,R | config | published us | simulated us + launch | interval | error |\n|---|---|---|---|---|---|")
+    for row, sets_us in zip(rows, times + launch, strict=True):
+        print(
+            f"| {row.problem} | {row.label} | {row.published:.1f} | {sets_us[0]:.1f} | {sets_us.min():.1f}-"
+            f"{sets_us.max():.1f} | {sets_us[0] / row.published - 1:+.0%} |"
+        )
+    orders = [spearmanr(published, times[:, number]).statistic for number in range(times.shape[1])]
+    print(f"\nSpearman of times {orders[0]:.2f}, worst set {min(orders):.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""Simulated time of a compiled candidate: its own PTX, run with a clock under every admissible set of constants.
+
+Every number here is ``simulated``. A prediction is an interval, and an order of two candidates is the share of the
+sets under which it holds; docs/timing.md says what was compared with published times and where it fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from kernel_space import sim
+from kernel_space.capture import Launch, capture
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from kernel_space.sim.timed.clock import Times
+from kernel_space.sim.timed.estimate import TimedRun, simulate_launch
+from tuner import clock_constants, clock_sets, machine_constants
+from tuner.clock_sets import ConstantSets, admissible_sets
+from tuner.model_work import cluster_places
+from tuner.outcome import Kind, Timing
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+    from kernel_space.config import KernelConfig
+    from kernel_space.rules import Legal
+    from tuner.timing_model import Machine
+
+# Pointers of a captured launch are made up, 4 GiB apart, so that a descriptor tells which argument it describes.
+FIRST_ADDRESS: Final = 0x7F00_0000_0000
+ADDRESS_STEP: Final = 1 << 32
+OPERANDS: Final = {
+    "act": "A/B", "wgt": "A/B", "ascales": "A/B", "wscales": "A/B", "lora_act_in": "LoRA", "lora_up": "LoRA", "y": "y",
+}  # fmt: skip
+CAUSES: Final = {
+    "wait: tma A/B": "waiting for A/B",
+    "wait: tma LoRA": "waiting for LoRA",
+    "wait: arrive": "waiting for the accumulator",
+    "wait: tensor": "waiting for the tensor core",
+    "wait: issue": "MMA warp issuing",
+    "tensor: mma mxf4nvf4": "tensor, NVFP4",
+    "tensor: mma f16": "tensor, LoRA",
+    "tensor: scale factor copy": "tensor, scale-factor copies",
+    "tensor: kind switch": "tensor, change of kind",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulatedTime:
+    """Microseconds of one launch, simulated.
+
+    ``sets_us``  Times: under each admissible set of constants, nominal first
+    ``terms``    nominal microseconds by cause; they add up to ``us``
+    ``run``      what the clocked run saw, in cycles
+    """
+
+    sets_us: Times
+    terms: dict[str, float]
+    run: TimedRun
+
+    @property
+    def us(self) -> float:
+        return float(self.sets_us[0])
+
+    @property
+    def low_us(self) -> float:
+        return float(self.sets_us.min())
+
+    @property
+    def high_us(self) -> float:
+        return float(self.sets_us.max())
+
+    @property
+    def bound(self) -> str:
+        """The largest cause besides tensor work; ``tensor`` if the tensor core is busy most of the time."""
+        busy = sum(us for cause, us in self.terms.items() if cause.startswith("tensor"))
+        if busy > 0.75 * self.us:
+            return "tensor"
+        return max((cause for cause in self.terms if not cause.startswith("tensor")), key=self.terms.__getitem__)
+
+
+def simulate(
+    compiled: CompiledKernel,
+    config: KernelConfig,
+    problem: GemmProblem,
+    device: Machine,
+    *,
+    cold: bool = True,
+    record: bool = False,
+    sets: ConstantSets | None = None,
+) -> SimulatedTime:
+    """Simulated time of one launch of ``compiled``, the kernel of the resolved ``config``.
+
+    ``cold``: operands come from DRAM, as for ``timing_model``. ``sets``: by default the admissible ones. Needs no GPU.
+    Raises ``Unsupported`` for PTX that the clock does not model, ``Fault`` for what the program does wrong.
+    """
+    chosen = sets or admissible_sets(device.arch)
+    places = cluster_places(device.sm_count, config.cluster_size)
+    launch = capture_launch(compiled, problem, places)
+    run = simulate_launch(
+        launch, compiled.ptx, chosen.clock, sm_count=device.sm_count, places=places, cold=cold,
+        map_names=map_names(launch, compiled), atomic_result=config.split_k - 1, record=record,
+    )  # fmt: skip
+    return time_of(run, chosen, use_pdl=config.use_pdl)
+
+
+def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> SimulatedTime:
+    """Cycles of a run and the launch, in microseconds."""
+    launch = sets.values["launch_us"] - (sets.values["pdl_gain_us"] if use_pdl else 0.0)
+    per_cycle = 1e-3 / float(sets.values["clock_ghz"][0])
+    terms = {"launch": float(launch[0])}
+    for cause, cycles in run.account.items():
+        name = CAUSES.get(cause, cause)
+        terms[name] = terms.get(name, 0.0) + cycles * per_cycle
+    return SimulatedTime(sets_us=sets.microseconds(run.cycles) + launch, terms=terms, run=run)
+
+
+def simulate_time(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Machine) -> Timing:
+    """``simulate`` as the time of a trial: the nominal set's time, and the extremes over the admissible sets."""
+    time = simulate(compiled, legal.config, problem, device)
+    evidence = {**{name: round(us, 4) for name, us in time.terms.items()}, "bound": time.bound, "l2": "cold"}
+    return Timing(
+        kind=Kind.SIMULATED,
+        us=time.us,
+        low_us=time.low_us,
+        high_us=time.high_us,
+        evidence={**evidence, "constant_sets": len(time.sets_us), "judge": simulation_hash()},
+    )
+
+
+def agreement(faster: SimulatedTime, slower: SimulatedTime) -> float:
+    """Share of the sets of constants under which ``faster`` is the faster one. Both must use the same sets."""
+    if len(faster.sets_us) != len(slower.sets_us):
+        raise InputError("two simulated times can only be compared under the same sets of constants")
+    return float(np.mean(faster.sets_us < slower.sets_us))
+
+
+def capture_launch(compiled: CompiledKernel, problem: GemmProblem, places: int) -> Launch:
+    """The one launch of ``compiled`` for ``problem``, with ``places`` clusters at once and made-up addresses."""
+    values = [FIRST_ADDRESS + ADDRESS_STEP * number for number in range(len(compiled.arguments))]
+    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "max_active_clusters": places, "stream": 0}
+    for number, argument in enumerate(compiled.arguments):
+        if argument.kind != "pointer":
+            values[number] = sizes[argument.name]
+    launches = capture(compiled, *values)
+    if len(launches) != 1:
+        raise InputError(f"a candidate is one launch, {compiled.prefix} makes {len(launches)}")
+    return launches[0]
+
+
+def map_names(launch: Launch, compiled: CompiledKernel) -> dict[int, str]:
+    """Kernel parameter -> operand group of its TMA descriptor."""
+    names = {}
+    for index, tensor in launch.tensor_maps.items():
+        argument = compiled.arguments[(tensor.address - FIRST_ADDRESS) // ADDRESS_STEP]
+        names[index] = OPERANDS[argument.name]
+    return names
+
+
+@functools.cache
+def simulation_hash() -> str:
+    """Changes with anything that simulated times depend on besides the kernel."""
+    digest = hashlib.sha256()
+    package = Path(sim.__file__ or "").parent
+    parts = [*sorted(package.glob("*.py")), *sorted((package / "timed").glob("*.py"))]
+    for module in (clock_constants, clock_sets, machine_constants):
+        parts.append(Path(module.__file__))
+    for path in (*parts, clock_sets.STORED, Path(__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+__all__ = ["SimulatedTime", "agreement", "simulate", "simulate_time", "simulation_hash"]
