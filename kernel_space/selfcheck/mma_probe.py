@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,10 @@ class Mma:
     disabled: str = ""
     start: int = _D_START
     strides: tuple[int, int] = (images.LBO, images.SBO)
+
+    def but(self, name: str, asks: str, **changes: Any) -> Mma:
+        """The same case under another name, with some fields changed."""
+        return dataclasses.replace(self, name=name, asks=asks, **changes)
 
     def probe(self) -> Probe:
         body = [text.set_columns(max(8, self.n), self.start)]
@@ -81,6 +86,8 @@ class Mma:
             f"add.u32 %r11, %r4, {_SFA};",
             f"add.u32 %r12, %r4, {_SFB};",
             f"add.u32 %r13, %r4, {_A_COLUMN};",
+            "mov.u32 %r16, 0x0000FFF0;",  # the words of ``disabled``: a bit per lane
+            "mov.u32 %r17, 0x80000001;",
         ]
         size_a, size_b = self._sizes
         for step in range(len(self.a)):

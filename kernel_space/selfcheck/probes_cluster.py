@@ -8,6 +8,54 @@ from kernel_space.selfcheck.ptx_text import per_thread
 
 _MEET = "barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;"
 _LOAD = "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+_EXCHANGE = f"""\
+        mov.u32 %r0, room;
+        mov.u32 %r1, %cluster_ctarank;
+        xor.b32 %r2, %r1, 1;
+        mad.lo.u32 %r3, %thread, 4, %r0;
+        mad.lo.u32 %r4, %r1, 1000, %thread;
+        st.shared.b32 [%r3], %r4;
+        mapa.shared::cluster.u32 %r5, %r3, %r2;
+        st.shared::cluster.b32 [%r5+128], %r4;
+        {_MEET}
+        ld.shared::cluster.b32 %x, [%r5];
+        ld.shared.b32 %y, [%r3+128];
+        {_MEET}"""
+_GENERIC = f"""\
+        mov.u32 %r0, room;
+        mov.u32 %r1, %cluster_ctarank;
+        xor.b32 %r2, %r1, 1;
+        mad.lo.u32 %r3, %thread, 4, %r0;
+        cvt.u64.u32 %q0, %r3;
+        cvta.shared.u64 %q1, %q0;
+        mapa.u64 %q2, %q1, %r2;
+        mad.lo.u32 %r4, %r1, 1000, %thread;
+        st.b32 [%q1], %r4;
+        {_MEET}
+        ld.b32 %x, [%q2];
+        {_MEET}"""
+_ATOMIC = f"""\
+        mov.u32 %r0, room;
+        mov.u32 %r1, %cluster_ctarank;
+        mov.u32 %r6, 0;
+        mapa.shared::cluster.u32 %r5, %r0, %r6;
+        mov.u32 %x, 0;
+        @%lead st.shared.b32 [%r0], %r1;
+        {_MEET}
+        atom.relaxed.cluster.shared::cluster.add.u32 %r7, [%r5], 3;
+        {_MEET}
+        ld.shared.b32 %x, [%r0];"""
+_TWO_CTAS = f"""\
+        mov.u32 %r0, room;
+        mov.u32 %r1, %cluster_ctarank;
+        mad.lo.u32 %r3, %thread, 4, %r0;
+        mad.lo.u32 %r4, %r1, 1000, %thread;
+        st.shared.b32 [%r3], %r4;
+        {_MEET}
+        and.b32 %r2, %thread, 1;
+        mapa.shared::cluster.u32 %r5, %r3, %r2;
+        ld.shared::cluster.b32 %x, [%r5];
+        {_MEET}"""
 
 
 def probes() -> list[Probe]:
@@ -57,60 +105,12 @@ def _addresses() -> list[Probe]:
 
 
 def _remote_memory() -> list[Probe]:
-    exchange = f"""\
-        mov.u32 %r0, room;
-        mov.u32 %r1, %cluster_ctarank;
-        xor.b32 %r2, %r1, 1;
-        mad.lo.u32 %r3, %thread, 4, %r0;
-        mad.lo.u32 %r4, %r1, 1000, %thread;
-        st.shared.b32 [%r3], %r4;
-        mapa.shared::cluster.u32 %r5, %r3, %r2;
-        st.shared::cluster.b32 [%r5+128], %r4;
-        {_MEET}
-        ld.shared::cluster.b32 %x, [%r5];
-        ld.shared.b32 %y, [%r3+128];
-        {_MEET}"""
-    generic = f"""\
-        mov.u32 %r0, room;
-        mov.u32 %r1, %cluster_ctarank;
-        xor.b32 %r2, %r1, 1;
-        mad.lo.u32 %r3, %thread, 4, %r0;
-        cvt.u64.u32 %q0, %r3;
-        cvta.shared.u64 %q1, %q0;
-        mapa.u64 %q2, %q1, %r2;
-        mad.lo.u32 %r4, %r1, 1000, %thread;
-        st.b32 [%q1], %r4;
-        {_MEET}
-        ld.b32 %x, [%q2];
-        {_MEET}"""
-    atomic = f"""\
-        mov.u32 %r0, room;
-        mov.u32 %r1, %cluster_ctarank;
-        mov.u32 %r6, 0;
-        mapa.shared::cluster.u32 %r5, %r0, %r6;
-        mov.u32 %x, 0;
-        @%lead st.shared.b32 [%r0], %r1;
-        {_MEET}
-        atom.relaxed.cluster.shared::cluster.add.u32 %r7, [%r5], 3;
-        {_MEET}
-        ld.shared.b32 %x, [%r0];"""
-    mixed = f"""\
-        mov.u32 %r0, room;
-        mov.u32 %r1, %cluster_ctarank;
-        mad.lo.u32 %r3, %thread, 4, %r0;
-        mad.lo.u32 %r4, %r1, 1000, %thread;
-        st.shared.b32 [%r3], %r4;
-        {_MEET}
-        and.b32 %r2, %thread, 1;
-        mapa.shared::cluster.u32 %r5, %r3, %r2;
-        ld.shared::cluster.b32 %x, [%r5];
-        {_MEET}"""
     shared = ".shared .align 16 .b8 room[256];"
     plain = [
-        ("exchange", exchange, 2),
-        ("generic", generic, 1),
-        ("atomic", atomic, 1),
-        ("lanes_of_two_ctas", mixed, 1),
+        ("exchange", _EXCHANGE, 2),
+        ("generic", _GENERIC, 1),
+        ("atomic", _ATOMIC, 1),
+        ("lanes_of_two_ctas", _TWO_CTAS, 1),
     ]
     found = [per_thread(f"cluster.{name}", f"remote shared memory: {name}", code, words=words, shared=shared, grid=2,
                         cluster=2) for name, code, words in plain]  # fmt: skip

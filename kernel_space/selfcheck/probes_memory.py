@@ -6,6 +6,29 @@ from kernel_space.selfcheck.async_text import region_probe, wait
 from kernel_space.selfcheck.probe import Probe, seeded_bytes
 from kernel_space.selfcheck.ptx_text import per_thread
 
+_NARROW = """\
+        mov.u32 %r0, room;
+        mad.lo.u32 %r0, %thread, 16, %r0;
+        st.shared.v4.b32 [%r0], {%a, %b, %c, %d};
+        ld.shared.TYPE REGISTER, [%r0+OFFSET];
+        STORE"""
+_MIXED = """\
+        mov.u32 %r0, room;
+        mad.lo.u32 %r0, %thread, 16, %r0;
+        st.shared.v2.b32 [%r0], {%c, %d};
+        st.shared.b8 [%r0+1], %a;
+        cvt.u16.u32 %h0, %b;
+        st.shared.b16 [%r0+4], %h0;
+        mov.b64 %q0, {%a, %b};
+        st.shared.b64 [%r0+8], %q0;
+        ld.shared.v4.b32 {%x, %y, %z, %w}, [%r0];"""
+_VECTORS = """\
+        mad.wide.u32 %q0, %thread, 16, %in;
+        ld.global.nc.v2.b32 {%x, %y}, [%q0];
+        ld.global.v4.u16 {%h0, %h1, %h2, %h3}, [%q0+8];
+        mov.b32 %z, {%h3, %h0};
+        ld.global.s8 %w, [%q0+13];"""
+
 
 def probes() -> list[Probe]:
     return [*_widths(), *_cp_async()]
@@ -13,17 +36,11 @@ def probes() -> list[Probe]:
 
 def _widths() -> list[Probe]:
     """Narrow loads extend by their type; vectors keep their order."""
-    code = """\
-        mov.u32 %r0, room;
-        mad.lo.u32 %r0, %thread, 16, %r0;
-        st.shared.v4.b32 [%r0], {%a, %b, %c, %d};
-        ld.shared.TYPE REGISTER, [%r0+OFFSET];
-        STORE"""
     found = []
     for kind, offset in (("s8", 3), ("u8", 5), ("s16", 6), ("u16", 10), ("b8", 15)):
         store = "cvt.u32.u16 %x, %h0;" if kind[0] != "s" else "cvt.s32.s16 %x, %h0;"
         text = (
-            code.replace("TYPE", kind)
+            _NARROW.replace("TYPE", kind)
             .replace("REGISTER", "%h0")
             .replace("OFFSET", str(offset))
             .replace("STORE", store)
@@ -40,38 +57,22 @@ def _widths() -> list[Probe]:
                 inputs=seeded_bytes("widths", 2048),
             )
         )
-    mixed = """\
-        mov.u32 %r0, room;
-        mad.lo.u32 %r0, %thread, 16, %r0;
-        st.shared.v2.b32 [%r0], {%c, %d};
-        st.shared.b8 [%r0+1], %a;
-        cvt.u16.u32 %h0, %b;
-        st.shared.b16 [%r0+4], %h0;
-        mov.b64 %q0, {%a, %b};
-        st.shared.b64 [%r0+8], %q0;
-        ld.shared.v4.b32 {%x, %y, %z, %w}, [%r0];"""
     found.append(
         per_thread(
             "memory.shared.mixed",
             "stores of 1, 2 and 8 bytes, one load of 16",
-            _load_four() + mixed,
+            _load_four() + _MIXED,
             words=4,
             block=128,
             shared=".shared .align 16 .b8 room[2048];",
             inputs=seeded_bytes("mixed", 2048),
         )
     )
-    vectors = """\
-        mad.wide.u32 %q0, %thread, 16, %in;
-        ld.global.nc.v2.b32 {%x, %y}, [%q0];
-        ld.global.v4.u16 {%h0, %h1, %h2, %h3}, [%q0+8];
-        mov.b32 %z, {%h3, %h0};
-        ld.global.s8 %w, [%q0+13];"""
     found.append(
         per_thread(
             "memory.global.vectors",
             "v2, v4 of 16 bits, s8",
-            vectors,
+            _VECTORS,
             words=4,
             block=128,
             inputs=seeded_bytes("vectors", 2048),

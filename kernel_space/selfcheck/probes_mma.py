@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 
 from kernel_space.selfcheck import mma_images as images
@@ -30,81 +28,47 @@ def _pair(seed: str, m: int, n: int) -> tuple[tuple[np.ndarray, ...], tuple[np.n
 
 
 def _dense() -> list[Mma]:
-    """Layouts: which lane and column holds D[m, n]."""
-    found = []
-    for m, n, group in (
-        (128, 16, 1),
-        (128, 256, 1),
-        (64, 8, 1),
-        (64, 64, 1),
-        (256, 32, 2),
-        (128, 32, 2),
-        (128, 64, 2),
-    ):
-        a, b = _pair(f"dense {m} {n}", m, n)
-        found.append(
-            Mma(
-                name=f"f16.m{m}_n{n}_group_{group}",
-                asks="exact sums: lane and column of every D[m, n]",
-                kind="kind::f16",
-                idesc=images.dense_idesc(m, n),
-                n=n,
-                a=a,
-                b=b,
-                group=group,
-            )
-        )
+    """Layouts: which lane and column holds D[m, n]. Then the modes of one shape."""
+    sizes = ((128, 16, 1), (128, 256, 1), (64, 8, 1), (64, 64, 1), (256, 32, 2), (128, 32, 2), (128, 64, 2))
+    return [*(_layout(*size) for size in sizes), *_modes(), *_other_types()]
+
+
+def _layout(m: int, n: int, group: int) -> Mma:
+    a, b = _pair(f"dense {m} {n}", m, n)
+    name, asks = f"f16.m{m}_n{n}_group_{group}", "exact sums: lane and column of every D[m, n]"
+    idesc = images.dense_idesc(m, n)
+    return Mma(name=name, asks=asks, kind="kind::f16", idesc=idesc, n=n, a=a, b=b, group=group)
+
+
+def _modes() -> list[Mma]:
     a, b = _pair("dense modes", 128, 16)
+    idesc = images.dense_idesc
     base = Mma(
         name="f16.accumulate",
         asks="adds to the accumulator",
         kind="kind::f16",
-        idesc=images.dense_idesc(128, 16),
+        idesc=idesc(128, 16),
         n=16,
         a=a,
         b=b,
         keep=True,
     )
-    vector = "{%r16, %r17, %r16, %r17}"
+    vector, swapped = ", {%r16, %r17, %r16, %r17}", (images.SBO, images.LBO)
+    major = "MN-major without swizzle: what LBO and SBO mean"
     return [
-        *found,
         base,
-        dataclasses.replace(
-            base,
-            name="f16.d_f16",
-            idesc=images.dense_idesc(128, 16, d=0),
-            asks="D in f16: its place in the column",
-        ),
-        dataclasses.replace(
-            base, name="f16.negate", idesc=images.dense_idesc(128, 16, negate=1), asks="A negated"
-        ),
-        dataclasses.replace(
-            base, name="f16.a_in_tmem", a=a[:1], b=b[:1], a_in_tmem=True, asks="A from tensor memory"
-        ),
-        dataclasses.replace(
-            base,
-            name="f16.mn_major_b",
-            idesc=images.dense_idesc(128, 16, transpose=2),
-            asks="B MN-major without swizzle: what LBO and SBO mean",
-        ),
-        dataclasses.replace(
-            base,
-            name="f16.mn_major_a",
-            idesc=images.dense_idesc(128, 16, transpose=1),
-            asks="A MN-major without swizzle: what LBO and SBO mean",
-        ),
-        dataclasses.replace(
-            base,
-            name="f16.disabled_lanes",
-            asks="lanes of a set bit keep their accumulator",
-            disabled=", " + vector,
-        ),
-        dataclasses.replace(
-            base,
-            name="f16.swapped_strides",
-            strides=(images.SBO, images.LBO),
-            asks="LBO and SBO exchanged: which of them steps along K",
-        ),
+        base.but("f16.d_f16", "D in f16: its place in the column", idesc=idesc(128, 16, d=0)),
+        base.but("f16.negate", "A negated", idesc=idesc(128, 16, negate=1)),
+        base.but("f16.a_in_tmem", "A from tensor memory", a=a[:1], b=b[:1], a_in_tmem=True),
+        base.but("f16.mn_major_b", f"B {major}", idesc=idesc(128, 16, transpose=2)),
+        base.but("f16.mn_major_a", f"A {major}", idesc=idesc(128, 16, transpose=1)),
+        base.but("f16.disabled_lanes", "lanes of a set bit keep their accumulator", disabled=vector),
+        base.but("f16.swapped_strides", "LBO and SBO exchanged: which steps along K", strides=swapped),
+    ]
+
+
+def _other_types() -> list[Mma]:
+    return [
         Mma(
             name="bf16.m128_n16",
             asks="bf16 operands",
@@ -129,6 +93,33 @@ def _dense() -> list[Mma]:
 
 def _rounding() -> list[Mma]:
     """One large product among small ones: how many bits a sum keeps, and how it rounds."""
+    a, b = _large_and_small()
+    idesc = images.dense_idesc(128, 16)
+    one = Mma(
+        name="sum.within_step",
+        asks="a product of 2^(10+n) and n of 2^-e: width and rounding inside one K step",
+        kind="kind::f16",
+        idesc=idesc,
+        n=16,
+        a=(images.f16(a),),
+        b=(images.f16(b),),
+    )
+    first = np.arange(16) == 0
+    large = [images.f16(np.where(first, rows, 0)) for rows in (a, b)]
+    small = [images.f16(np.where(first, 0, rows)) for rows in (a, b)]
+    before = "the same products, the large one in a step of its own before"
+    return [
+        one,
+        one.but("sum.across_steps", before, a=(large[0], small[0]), b=(large[1], small[1])),
+        one.but("sum.large_last", "the large product last", a=(small[0], large[0]), b=(small[1], large[1])),
+        one.but("sum.onto_accumulator", "onto 1 + lane and column bits", a=small[:1], b=small[1:], keep=True),
+        one.but("sum.f16_accumulator", "the same with D in f16", idesc=images.dense_idesc(128, 16, d=0)),
+        _low_bits(),
+    ]
+
+
+def _large_and_small() -> tuple[np.ndarray, np.ndarray]:
+    """Row m of A: 1024, then small values; column n of B: 2^n, then n ones of either sign."""
     lanes = np.arange(128)
     a = np.zeros((128, 16))
     a[:, 0] = 1024.0
@@ -137,56 +128,20 @@ def _rounding() -> list[Mma]:
     b[:, 0] = 2.0 ** np.arange(16)
     b[1::2, 1:] *= -1
     for column in range(16):
-        b[column, 1 + column :] = 0  # column n has n small products
-    one = Mma(
-        name="sum.within_step",
-        asks="a product of 2^(10+n) and n of 2^-e: width and rounding inside one K step",
-        kind="kind::f16",
-        idesc=images.dense_idesc(128, 16),
-        n=16,
-        a=(images.f16(a),),
-        b=(images.f16(b),),
-    )
-    small_a, small_b = a.copy(), b.copy()
-    small_a[:, 0], small_b[:, 0] = 0, 0
-    large_a, large_b = np.zeros_like(a), np.zeros_like(b)
-    large_a[:, 0], large_b[:, 0] = a[:, 0], b[:, 0]
-    split = dataclasses.replace(
-        one,
-        name="sum.across_steps",
-        asks="the same products, the large one in a step of its own before",
-        a=(images.f16(large_a), images.f16(small_a)),
-        b=(images.f16(large_b), images.f16(small_b)),
-    )
-    reverse = dataclasses.replace(
-        split,
-        name="sum.large_last",
-        asks="the large product in the last step",
-        a=split.a[::-1],
-        b=split.b[::-1],
-    )
-    kept = dataclasses.replace(
-        one,
-        name="sum.onto_accumulator",
-        asks="small products onto an accumulator of 1 + lane and column bits",
-        a=(images.f16(small_a),),
-        b=(images.f16(small_b),),
-        keep=True,
-    )
-    wide = dataclasses.replace(
-        one, name="sum.f16_accumulator", idesc=images.dense_idesc(128, 16, d=0), asks="the same with D in f16"
-    )
-    ramp = images.f32(_floats("tf32 a", 128))
-    tf32 = Mma(
+        b[column, 1 + column :] = 0
+    return a, b
+
+
+def _low_bits() -> Mma:
+    return Mma(
         name="tf32.low_bits",
         asks="tf32 operands with all 23 bits set: are they rounded or cut",
         kind="kind::tf32",
         idesc=images.dense_idesc(128, 16, a=2, b=2),
         n=16,
-        a=(ramp,),
+        a=(images.f32(_floats("tf32 a", 128)),),
         b=(images.f32(_floats("tf32 b", 16)),),
     )
-    return [one, split, reverse, kept, wide, tf32]
 
 
 def _floats(seed: str, count: int) -> np.ndarray:
@@ -245,6 +200,12 @@ def _special() -> list[Mma]:
             a=(tiny,),
             b=(tiny[:16],),
         ),
+        *_special_bytes(),
+    ]
+
+
+def _special_bytes() -> list[Mma]:
+    return [
         Mma(
             name="special.e4m3",
             asks="e4m3 bytes, NaN included",

@@ -23,64 +23,45 @@ def _scales(seed: str, low: int, high: int) -> np.ndarray:
 
 def _fp4() -> list[Mma]:
     """Block-scaled NVFP4. E4M3 scales 0x30-0x40 are 2^-1 to 2; sums stay exact in f32."""
-    kind = "kind::mxf4nvf4.block_scale.scale_vec::4X"
     plain = Mma(
         name="nvf4.m128_n64",
         asks="random fp4 and scales: value order, scale layout",
-        kind=kind,
+        kind="kind::mxf4nvf4.block_scale.scale_vec::4X",
         n=64,
         idesc=images.scaled_idesc(128, 64),
         a=(random_rows("nvf4 a", 128),),
         b=(random_rows("nvf4 b", 64),),
         scales=_scales("nvf4", 0x30, 0x40),
     )
-    pair = dataclasses.replace(
-        plain,
-        name="nvf4.m256_n128_group_2",
-        n=128,
-        idesc=images.scaled_idesc(256, 128),
-        group=2,
-        a=(random_rows("nvf4 a2", 256),),
-        b=(random_rows("nvf4 b2", 128),),
-        asks="over two CTAs",
-    )
-    negative = dataclasses.replace(
-        plain,
-        name="nvf4.negative_scale",
-        scales=_scales("nvf4", 0xB0, 0xC0),
-        asks="bit 7 of a UE4M3 scale: ignored, or a sign",
-    )
-    nan = plain.scales.copy()
-    nan.view(np.uint8)[..., ::5] = 0x7F
-    nans = dataclasses.replace(
-        plain, name="nvf4.nan_scale", scales=nan, asks="a scale of 0x7F: NaN, also times zero"
-    )
-    zero = dataclasses.replace(
-        plain,
-        name="nvf4.nan_scale_of_zeros",
-        a=(np.zeros((128, 32), np.uint8),),
-        scales=nan,
-        asks="NaN scale where all fp4 are 0",
-    )
-    one = np.zeros((64, 32), np.uint8)
-    one[np.arange(64), np.arange(64) // 2] = np.where(np.arange(64) % 2, 0x20, 0x02)
-    block = dataclasses.replace(
-        plain, name="nvf4.one_element", b=(one,), asks="B has one element 1.0 per column: k and its scale"
-    )
-    wide = dataclasses.replace(
-        plain,
-        name="nvf4.sum_order",
+    wide = plain.but(
+        "nvf4.sum_order",
+        "scales over 2^14: width and rounding of the sum of four blocks",
         scales=_scales("nvf4 wide", 0x08, 0x77),
-        asks="scales over 2^14: width and rounding of the sum of four blocks",
     )
-    steps = dataclasses.replace(
+    more = {"a": (wide.a[0], random_rows("nvf4 a3", 128)), "b": (wide.b[0], random_rows("nvf4 b3", 64))}
+    pair = {"a": (random_rows("nvf4 a2", 256),), "b": (random_rows("nvf4 b2", 128),), "n": 128, "group": 2}
+    return [
+        plain,
+        plain.but("nvf4.m256_n128_group_2", "over two CTAs", idesc=images.scaled_idesc(256, 128), **pair),
+        *_fp4_special(plain),
         wide,
-        name="nvf4.two_steps",
-        a=(wide.a[0], random_rows("nvf4 a3", 128)),
-        b=(wide.b[0], random_rows("nvf4 b3", 64)),
-        asks="the same over two steps",
-    )
-    return [plain, pair, negative, nans, zero, block, wide, steps]
+        wide.but("nvf4.two_steps", "the same over two steps", **more),
+    ]
+
+
+def _fp4_special(plain: Mma) -> list[Mma]:
+    assert plain.scales is not None
+    nan, zeros = plain.scales.copy(), (np.zeros((128, 32), np.uint8),)
+    nan.view(np.uint8)[..., ::5] = 0x7F
+    one, column = np.zeros((64, 32), np.uint8), np.arange(64)
+    one[column, column // 2] = np.where(column % 2, 0x20, 0x02)
+    sign = "bit 7 of a UE4M3 scale: ignored, or a sign"
+    return [
+        plain.but("nvf4.negative_scale", sign, scales=_scales("nvf4", 0xB0, 0xC0)),
+        plain.but("nvf4.nan_scale", "a scale of 0x7F: NaN, also times zero", scales=nan),
+        plain.but("nvf4.nan_scale_of_zeros", "NaN scale where all fp4 are 0", a=zeros, scales=nan),
+        plain.but("nvf4.one_element", "B has one element 1.0 per column: k and its scale", b=(one,)),
+    ]
 
 
 def _mx() -> list[Mma]:

@@ -16,6 +16,46 @@ _SHUFFLES = (
     ("up.clamp", "2", "0x0009"), ("down.far", "40", "31"), ("up.by_lane", "%b", "0"),
 )  # fmt: skip
 _ELECT_MASKS = (0xFFFFFFFF, 0xFFFFFF80, 0x80000000, 0x0000FF00, 0xAAAAAAAA, 0x00000001, 0x7FFFFFFE)
+_LOOP = """\
+        mov.u32 %x, 0;
+        mov.u32 %y, %a;
+        AGAIN:
+        setp.eq.u32 %p0, %y, 0;
+        @%p0 bra DONE;
+        mad.lo.u32 %x, %x, 3, %y;
+        shr.u32 %y, %y, 3;
+        and.b32 %r0, %x, 1;
+        setp.eq.u32 %p1, %r0, 0;
+        @%p1 bra AGAIN;
+        add.u32 %x, %x, 7;
+        bra.uni AGAIN;
+        DONE:
+        mov.u32 %r1, %x;
+        shfl.sync.bfly.b32 %y, %r1, 1, 31, 0xffffffff;"""
+_NESTED = """\
+        mov.u32 %x, 1;
+        and.b32 %r0, %a, 3;
+        setp.eq.u32 %p0, %r0, 0;
+        setp.eq.u32 %p1, %r0, 1;
+        @%p0 bra ZERO;
+        @%p1 bra ONE;
+        mul.lo.u32 %x, %a, 5;
+        bra JOIN;
+        ONE:
+        add.u32 %x, %a, 100;
+        bra JOIN;
+        ZERO:
+        setp.gt.u32 %p2, %a, 100;
+        @%p2 bra JOIN;
+        mov.u32 %x, %a;
+        JOIN:
+        @%p1 add.u32 %x, %x, 1;
+        @!%p0 xor.b32 %x, %x, 0x80;"""
+_EARLY = """\
+        and.b32 %r0, %thread, 1;
+        setp.eq.u32 %p0, %r0, 1;
+        mov.u32 %x, %a;
+        @%p0 ret;"""
 
 
 def probes() -> list[Probe]:
@@ -115,57 +155,19 @@ def _elect() -> list[Probe]:
 
 
 def _divergence() -> list[Probe]:
-    loop = """\
-        mov.u32 %x, 0;
-        mov.u32 %y, %a;
-        AGAIN:
-        setp.eq.u32 %p0, %y, 0;
-        @%p0 bra DONE;
-        mad.lo.u32 %x, %x, 3, %y;
-        shr.u32 %y, %y, 3;
-        and.b32 %r0, %x, 1;
-        setp.eq.u32 %p1, %r0, 0;
-        @%p1 bra AGAIN;
-        add.u32 %x, %x, 7;
-        bra.uni AGAIN;
-        DONE:
-        mov.u32 %r1, %x;
-        shfl.sync.bfly.b32 %y, %r1, 1, 31, 0xffffffff;"""
-    nested = """\
-        mov.u32 %x, 1;
-        and.b32 %r0, %a, 3;
-        setp.eq.u32 %p0, %r0, 0;
-        setp.eq.u32 %p1, %r0, 1;
-        @%p0 bra ZERO;
-        @%p1 bra ONE;
-        mul.lo.u32 %x, %a, 5;
-        bra JOIN;
-        ONE:
-        add.u32 %x, %a, 100;
-        bra JOIN;
-        ZERO:
-        setp.gt.u32 %p2, %a, 100;
-        @%p2 bra JOIN;
-        mov.u32 %x, %a;
-        JOIN:
-        @%p1 add.u32 %x, %x, 1;
-        @!%p0 xor.b32 %x, %x, 0x80;"""
-    early = """\
-        and.b32 %r0, %thread, 1;
-        setp.eq.u32 %p0, %r0, 1;
-        mov.u32 %x, %a;
-        @%p0 ret;"""
     return [
         elementwise(
             "warp.divergent_loop",
             "trip counts differ by lane; the warp meets again",
-            loop,
+            _LOOP,
             _DATA,
             reads=1,
             writes=2,
         ),
-        elementwise("warp.nested_branches", "three ways through a branch and guards", nested, _DATA, reads=1),
-        elementwise("warp.early_return", "odd lanes return before the store", early, _DATA, reads=1),
+        elementwise(
+            "warp.nested_branches", "three ways through a branch and guards", _NESTED, _DATA, reads=1
+        ),
+        elementwise("warp.early_return", "odd lanes return before the store", _EARLY, _DATA, reads=1),
     ]
 
 
