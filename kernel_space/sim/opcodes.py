@@ -106,4 +106,5 @@ def _load() -> None:
         opcodes_move,
         opcodes_sync,
         opcodes_tensor,
+        opcodes_tensormap,
     )

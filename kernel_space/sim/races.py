@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_space.sim.faults import SimStatus
-from kernel_space.sim.race_exit import ExitRaces
+from kernel_space.sim.race_maps import MapRaces
 from kernel_space.sim.report import Finding, place
 
 MOST_FINDINGS = 20
 
 
-class Races(ExitRaces):
+class Races(MapRaces):
     """Findings are kept once per pair of instructions."""
 
     def __init__(self, program: Any) -> None:

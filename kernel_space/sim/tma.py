@@ -259,6 +259,8 @@ def descriptor(w: Warp, address: int) -> TmaTensor:
         region = machine.memory.find(address, address + TENSOR_MAP_BYTES, "tensor map")
         at = address - region.base
         data = region.u8[at : at + TENSOR_MAP_BYTES].tobytes()
+        if w.races is not None:
+            w.races.map_used(w, address, w.site)
     key = bytes(data[:64])
     found = machine.tensors.get(key)
     if found is None:
