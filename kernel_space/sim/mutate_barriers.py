@@ -441,7 +441,7 @@ def without_elect(edit: PtxEditor, instr: Instr) -> None:
     "solo",
     DEADLOCK,
     barrier="ab_empty[",
-    cause="it has completed 32 phases",
+    cause="in phase 32",
 )
 def commit_by_all_lanes(edit: PtxEditor) -> None:
     without_elect(edit, edit.commits("ab_empty")[0])

@@ -6,6 +6,7 @@ addresses; addresses are followed back through ``add``, ``mov``, ``mapa`` and ca
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
@@ -29,7 +30,7 @@ class PtxEditor:
     def __init__(self, ptx: str, context: MutationContext) -> None:
         self.context = context
         self.lines = ptx.split("\n")
-        self.instrs = parse_ptx(ptx).instrs
+        self.instrs = _instructions(ptx)
         self.place = {id(instr): number for number, instr in enumerate(self.instrs)}
         self.replaced: dict[int, str] = {}
         self.before: dict[int, list[str]] = {}
@@ -219,6 +220,12 @@ class PtxEditor:
             out.append(self.replaced.get(number, line))
             out += self.after.get(number, [])
         return "\n".join(out)
+
+
+@functools.lru_cache(maxsize=8)
+def _instructions(ptx: str) -> list[Instr]:
+    """Many mutations of one text are made in a row."""
+    return parse_ptx(ptx).instrs
 
 
 def head(instr: Instr) -> str:

@@ -40,9 +40,9 @@ def case_kernel(name: str) -> CaseKernel:
     return CaseKernel(compiled, compiled.ptx, config, problem, context)
 
 
-def run_text(case: str, ptx: str | None, schedule: str) -> Verdict:
+def run_text(case: str, ptx: str | None, *schedules: str) -> Verdict:
     kernel = case_kernel(case)
-    result = check_candidate(kernel.compiled, kernel.config, kernel.problem, schedules=(schedule,), ptx=ptx)
+    result = check_candidate(kernel.compiled, kernel.config, kernel.problem, schedules=schedules, ptx=ptx)
     if result.ok:
         return Verdict(frozenset(), "")
     named = re.findall(r"^schedule \w+: ([A-Z_]+):", result.findings, flags=re.M)
