@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernel_space.sim.address_windows import PARAM_WINDOW, SHARED_WINDOW
+from kernel_space.sim.address_windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from kernel_space.sim.faults import IllegalAccess
 from kernel_space.sim.lanes import FULL, UNSIGNED, Array, Value, first_lane, lane_flags, ndarray
+from kernel_space.sim.local_memory import load_local, store_local
 from kernel_space.sim.smem import load_shared, store_shared
 
 if TYPE_CHECKING:
@@ -153,6 +154,8 @@ def load_generic(
 ) -> list[Value]:
     if _is_shared(address, mask):
         return load_shared(w, _to_shared(address), size, count, mask, site)
+    if first_lane(address, mask) >> 60 == LOCAL_WINDOW >> 60:
+        return list(load_local(w, address, size, count, mask))
     return load_global(w, address, size, count, mask, site, order, scope)
 
 
@@ -168,4 +171,6 @@ def store_generic(
 ) -> None:
     if _is_shared(address, mask):
         return store_shared(w, _to_shared(address), size, values, mask, site)
+    if first_lane(address, mask) >> 60 == LOCAL_WINDOW >> 60:
+        return store_local(w, address, size, values, mask)
     store_global(w, address, size, values, mask, site, order, scope)

@@ -61,6 +61,8 @@ class Warp:
         self.bulk_current = 0
         self.bulk_pending: dict[int, int] = {}
         self.bulk_waits = False
+        self.carry: Value = 0
+        self.local: Any = None
         self.clock: Any = None
         self.slot = -1
         self.shared_base = cta.rank << 24

@@ -75,12 +75,12 @@ def subc(c: Writer, i: Instr, m: Modifiers) -> None:
 
 
 def _carry(c: Writer, i: Instr, m: Modifiers, how: str, *, use: bool) -> None:
-    """The carry register is a local of the superblock: chains do not cross blocks in compiled code."""
+    """The carry register belongs to the warp."""
     width, _ = m.integer()
     a, b = sources(c, i, width)
-    carry = "carry" if use else "0"
+    carry = "w.carry" if use else "0"
     name = c.temporary()
-    c.emit(f"{name}, carry = {how}_carry({a}, {b}, {carry}, {width})")
+    c.emit(f"{name}, w.carry = {how}_carry({a}, {b}, {carry}, {width})")
     c.write(i.operands[0], name)
 
 

@@ -74,11 +74,6 @@ def ld(c: Writer, i: Instr, m: Modifiers) -> None:
         c.write(item, text if register == width else f"resize({text}, {width}, {register}, {is_signed})")
 
 
-@opcode("ldu")
-def ldu(c: Writer, i: Instr, m: Modifiers) -> None:
-    ld.__wrapped__(c, i, m)  # type: ignore[attr-defined]
-
-
 @opcode("st")
 def st(c: Writer, i: Instr, m: Modifiers) -> None:
     order, scope = access_order(m)

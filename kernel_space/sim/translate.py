@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_space.sim import runtime_names
-from kernel_space.sim.address_windows import PARAM_WINDOW
+from kernel_space.sim.address_windows import LOCAL_WINDOW, PARAM_WINDOW
 from kernel_space.sim.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
 from kernel_space.sim.faults import Unsupported
 from kernel_space.sim.opcodes import find_opcode
@@ -53,6 +53,7 @@ class Program:
 
     def _symbols(self) -> dict[str, str]:
         symbols = {name: f"(w.shared_base + {offset})" for name, offset in self.layout.offsets.items()}
+        symbols |= self._local_symbols()
         offset = 0
         self.param_offsets: list[int] = []
         for param in self.kernel.params:
@@ -61,6 +62,17 @@ class Program:
             symbols[param.name] = str(PARAM_WINDOW + offset)
             offset += param.size
         self.param_bytes = offset
+        return symbols
+
+    def _local_symbols(self) -> dict[str, str]:
+        """Addresses of ``.local`` variables; sets ``local_bytes``, what a lane needs for them."""
+        symbols, at = {}, 0
+        for variable in self.kernel.variables:
+            if variable.space == "local":
+                at = -(-at // variable.align) * variable.align
+                symbols[variable.name] = str(LOCAL_WINDOW + at)
+                at += variable.size
+        self.local_bytes = -(-at // 8) * 8
         return symbols
 
     def _lazy(self, index: int, *, partial: bool) -> BlockFunction:

@@ -13,6 +13,7 @@ from kernel_space.sim.parse import Instr
 
 LANE_SPECIALS = frozenset({"tid.x", "tid.y", "tid.z", "laneid", "lanemask_lt", "lanemask_le", "lanemask_gt",
                            "lanemask_ge", "lanemask_eq"})  # fmt: skip
+SHARED_SPACES = frozenset({"global", "shared", "shared::cta", "shared::cluster", "const", "param"})
 LANE_SOURCES = frozenset({"elect", "match", "atom"})
 
 
@@ -43,6 +44,8 @@ def _by_data(graph: Graph, varying: int) -> int:
 
 def _varies(instr: Instr, varying: int) -> bool:
     tokens = instr.tokens
+    if tokens[0] == "ld" and not set(tokens) & SHARED_SPACES:
+        return True  # local memory is each lane's own, and a generic address may be local
     if tokens[0] in LANE_SOURCES or tokens[:2] in (("tcgen05", "ld"), ("tcgen05", "ld_red")):
         return True
     if tokens[0] in ("ldmatrix", "shfl", "mbarrier") and tokens[:2] != ("mbarrier", "arrive"):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from kernel_space.sim.faults import SimStatus
 from tests.sim.ptx import run_body
 
 FRAME = """
@@ -225,3 +226,54 @@ def test_compare_and_swap_and_float_add() -> None:
     assert run_body(body, cells).ok
     assert cells[:2].tolist() == [20, 10]
     assert cells[2:].view(np.float32)[0] == 5.0
+
+
+def test_local_memory_is_each_lanes_own() -> None:
+    """Lane n keeps n * n and n + 1 in an array of two words, by local and by generic address."""
+    out = np.zeros(32, np.uint32)
+    body = """
+    .local .align 8 .b8 depot[16];
+    mov.u64 %d3, depot;
+    cvta.local.u64 %d4, %d3;
+    mov.u32 %r1, %tid.x;
+    mul.lo.u32 %r2, %r1, %r1;
+    add.u32 %r3, %r1, 1;
+    st.local.u32 [%d3], %r2;
+    st.u32 [%d4+4], %r3;
+    ld.u32 %r4, [%d4];
+    ld.local.u32 %r5, [%d3+4];
+    mad.lo.u32 %r6, %r4, 1000, %r5;
+    ld.param.u64 %d1, [out];
+    mad.wide.u32 %d2, %r1, 4, %d1;
+    st.global.u32 [%d2], %r6;
+    """
+    result = run_body(body, out)
+    assert result.ok, str(result)
+    assert out.tolist() == [n * n * 1000 + n + 1 for n in range(32)]
+
+
+def test_local_access_outside_is_illegal() -> None:
+    body = ".local .align 8 .b8 depot[16];\nmov.u64 %d3, depot;\nst.local.u32 [%d3+16], %r1;"
+    assert run_body(body, np.zeros(1, np.uint32)).status is SimStatus.ILLEGAL_ACCESS
+
+
+def test_carry_chain_crosses_blocks() -> None:
+    """128-bit sum of (2^64 - 1) and 1, with a branch between the halves."""
+    out = np.zeros(2, np.uint64)
+    body = """
+    ld.param.u64 %d1, [out];
+    mov.u64 %d2, -1;
+    add.cc.u64 %d3, %d2, 1;
+    bra NEXT;
+    BACK:
+    addc.u64 %d4, 5, 6;
+    st.global.u64 [%d1], %d3;
+    st.global.u64 [%d1+8], %d4;
+    bra END;
+    NEXT:
+    bra BACK;
+    END:
+    """
+    result = run_body(body, out)
+    assert result.ok, str(result)
+    assert out.tolist() == [0, 12]
