@@ -19,7 +19,11 @@ MAX_RANK = 5
 
 @dataclasses.dataclass(frozen=True)
 class ElementType:
-    """``bits`` per element in global memory; ``16U4_ALIGN8B`` is packed fp4, an element of 4 bits."""
+    """``bits`` per element in global memory; ``16U4_ALIGN8B`` is packed fp4, an element of 4 bits.
+
+    ``16U4_ALIGN16B`` (seen in CuTe DSL's descriptors) and ``16U6_ALIGN16B`` (inferred) put 16 elements, 8 or 12 bytes,
+    into each 16 bytes of shared memory.
+    """
 
     name: str
     bits: int
@@ -38,6 +42,8 @@ ELEMENT_TYPES = (
     ElementType("F64", 64),
     ElementType("BF16", 16),
     ElementType("16U4_ALIGN8B", 4),
+    ElementType("16U4_ALIGN16B", 4),
+    ElementType("16U6_ALIGN16B", 6),
 )
 _INTERLEAVE_BYTES = {0: 0, 1: 16, 2: 32}
 _SWIZZLE_BYTES = {0: 0, 1: 32, 2: 64, 3: 128}
@@ -138,7 +144,7 @@ def _reject_unknown_bits(words: tuple[int, ...], rank: int) -> None:
 def _element_type(code: int) -> ElementType:
     if code >= len(ELEMENT_TYPES):
         raise InputError(
-            f"tensor map element type code {code} is not known; verified are 0..{len(ELEMENT_TYPES) - 1}"
+            f"tensor map element type code {code} is not known; known are 0..{len(ELEMENT_TYPES) - 1}"
         )
     return ELEMENT_TYPES[code]
 

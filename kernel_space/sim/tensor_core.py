@@ -17,13 +17,14 @@ import numpy as np
 from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.sim.formats import byte_pairs, values_of
 from kernel_space.sim.lanes import Array
+from kernel_space.sim.packed_operands import PACKED, codes_of
 
 if TYPE_CHECKING:
     from kernel_space.sim.machine import Cta
 
 K_BYTES = 32  # K of one MMA instruction, of every kind
 _SPAN = {0: 0, 1: 128, 2: 128, 4: 64, 6: 32}
-_F8_FORMATS = {0: "e4m3", 1: "e5m2"}
+_F8F6F4_FORMATS = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,11 +90,14 @@ def mn_major_chunks(low: int, lbo: int, sbo: int, span: int, base32: bool, rows:
     return _swizzled(address, span, base32) >> 4
 
 
-def gather(cta: Cta, bits: int, rows: int, mn_major: bool, size: int) -> Array:
-    """Operand bytes, [rows, 32], from the shared memory of ``cta``. ``size``: bytes per element (MN-major)."""
+def gather(cta: Cta, bits: int, rows: int, mn_major: bool, size: int, packing: int = 0) -> Array:
+    """Operand bytes, [rows, 32], from the shared memory of ``cta``. ``size``: bytes per element (MN-major);
+    ``packing``: bits of elements in padded groups of 16, which become one code per byte."""
     form = smem_descriptor(bits)
     base, chunks = footprint(form, rows, mn_major, size)
     found = cta.smem.chunks[base + chunks]
+    if packing:
+        found = codes_of(found.view(np.uint8), packing)
     if not mn_major:
         return found.view(np.uint8).reshape(rows, K_BYTES)
     elements = found.view({1: np.uint8, 2: np.uint16, 4: np.uint32}[size]).reshape(K_BYTES // size, rows)
@@ -180,8 +184,8 @@ def _operand_format(kind: str, code: int) -> str:
         "i8": {0: "u8", 1: "s8"},
         "mxf4": {1: "e2m1"},
         "mxf4nvf4": {1: "e2m1"},
-        "f8f6f4": _F8_FORMATS,
-        "mxf8f6f4": _F8_FORMATS,
+        "f8f6f4": _F8F6F4_FORMATS,
+        "mxf8f6f4": _F8F6F4_FORMATS,
     }[kind]
     if code not in formats:
         raise Unsupported(f"operand format {code} of kind::{kind} is not modelled")
@@ -219,6 +223,13 @@ def decode(data: Array, form: str) -> Array:
         case "s8":
             return data.view(np.int8).astype(np.float64)
     return values_of(form).take(data)
+
+
+def operand(cta: Cta, bits: int, rows: int, mn_major: bool, shape: Shape, form: str) -> Array:
+    """Values of an operand in shared memory, [rows, elements]."""
+    packing = PACKED.get(form, 0) if shape.kind.endswith("f8f6f4") else 0
+    data = gather(cta, bits, rows, mn_major, shape.size, packing)
+    return values_of(form).take(data) if packing else decode(data, form)
 
 
 def scale_bytes(cta: Cta, address: int, rows: int, block: int, which: int, kind: str) -> Array:

@@ -13,15 +13,16 @@ import numpy as np
 
 from kernel_space.sim.faults import ProtocolError, Unsupported
 from kernel_space.sim.lanes import Array
+from kernel_space.sim.packed_operands import PACKED
 from kernel_space.sim.tensor_core import (
     K_BYTES,
     Shape,
     apply_scales,
     check_footprint,
     decode,
-    gather,
     instruction_shape,
     lanes_of,
+    operand,
     scale_bytes,
     smem_descriptor,
 )
@@ -130,10 +131,11 @@ def _operand_a(part: Mma, number: int) -> Array:
     if part.a_in_tmem:
         column = part.a & 0xFFFF
         words = cta.tmem.words[column : column + K_BYTES // 4, lanes_of(shape.m, part.group)]
-        data = np.ascontiguousarray(words.T).view(np.uint8)
+        if shape.a_format in PACKED:
+            raise Unsupported(f"A of {shape.a_format} in tensor memory is not modelled")
+        values = decode(np.ascontiguousarray(words.T).view(np.uint8), shape.a_format)
     else:
-        data = gather(cta, part.a, rows, shape.a_mn_major, shape.size)
-    values = decode(data, shape.a_format)
+        values = operand(cta, part.a, rows, shape.a_mn_major, shape, shape.a_format)
     if shape.negate_a:
         values = -values
     if part.scales is None:
@@ -146,8 +148,8 @@ def _operand_b(part: Mma) -> Array:
     """All N rows: one CTA has them, or each of the pair has its half."""
     shape = part.shape
     rows = shape.n // len(part.ctas)
-    data = [gather(cta, part.b, rows, shape.b_mn_major, shape.size) for cta in part.ctas]
-    values = decode(np.concatenate(data) if len(data) > 1 else data[0], shape.b_format)
+    parts = [operand(cta, part.b, rows, shape.b_mn_major, shape, shape.b_format) for cta in part.ctas]
+    values = np.concatenate(parts) if len(parts) > 1 else parts[0]
     if shape.negate_b:
         values = -values
     if part.scales is None:

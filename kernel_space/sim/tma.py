@@ -17,6 +17,7 @@ from kernel_space.errors import InputError
 from kernel_space.sim.address_windows import PARAM_WINDOW
 from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.sim.lanes import Array, signed
+from kernel_space.sim.packed_operands import spread_groups
 from kernel_space.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
 
 if TYPE_CHECKING:
@@ -44,14 +45,16 @@ class TmaTensor:
         self.box = (*reversed(fields.box[1:]), self.inner)
         self.rows = int(np.prod(self.box[:-1]))
         self.bytes = self.rows * self.inner
-        if self.inner % 16:
+        self.unpacks = fields.element_type.name.endswith("ALIGN16B")
+        self.width = fields.box[0] if self.unpacks else self.inner  # bytes of a row of the box in shared memory
+        if self.inner % 16 or self.width % 16:
             raise ProtocolError(
                 f"the inner box of a tensor map must be a multiple of 16 bytes, got {self.inner}"
             )
         span = fields.swizzle_bytes
-        if span and self.inner > span:
-            raise ProtocolError(f"the inner box of {self.inner} bytes exceeds the swizzle span of {span}")
-        self.pitch = span if span and self.inner < span else self.inner
+        if span and self.width > span:
+            raise ProtocolError(f"the inner box of {self.width} bytes exceeds the swizzle span of {span}")
+        self.pitch = span if span and self.width < span else self.width
 
     def start(self, coords: tuple[int, ...]) -> tuple[int, ...]:
         """Box origin in the order of ``dims``. Raises ``IllegalAccess`` for a misaligned first coordinate."""
@@ -102,6 +105,8 @@ class TmaTensor:
                 box[where] = view
         if self.fields.round_to_tf32:
             box = round_to_tf32(box)
+        if self.unpacks:
+            box = spread_groups(box.reshape(self.rows, -1), self.bits)
         return box.view(np.complex128).reshape(self.rows, -1)
 
     def placement(self, offset: int) -> tuple[int, Array | None]:
@@ -110,7 +115,7 @@ class TmaTensor:
         if not span:
             return offset >> 4, None
         unit = self.fields.swizzle_atom_bytes
-        return (offset & ~1023) >> 4, _swizzled(offset & 1023, self.rows, self.inner, self.pitch, span, unit)
+        return (offset & ~1023) >> 4, _swizzled(offset & 1023, self.rows, self.width, self.pitch, span, unit)
 
     def write_shared(self, cta: Cta, offset: int, data: Array) -> None:
         base, chunks = self.placement(offset)
@@ -120,6 +125,8 @@ class TmaTensor:
             cta.smem.chunks[base + chunks] = data
 
     def read_shared(self, cta: Cta, offset: int) -> Array:
+        if self.unpacks:
+            raise Unsupported("stores of 16-byte aligned 4- and 6-bit elements are not modelled")
         base, chunks = self.placement(offset)
         if chunks is None:
             return cta.smem.chunks[base : base + self.bytes // 16].reshape(self.rows, -1)
@@ -127,7 +134,7 @@ class TmaTensor:
 
     def footprint(self) -> int:
         """Bytes from the first to the last one in shared memory."""
-        return (self.rows - 1) * self.pitch + self.inner
+        return (self.rows - 1) * self.pitch + self.width
 
 
 def round_to_tf32(box: Array) -> Array:
