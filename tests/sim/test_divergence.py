@@ -108,6 +108,23 @@ def test_lanes_that_exit_early_write_nothing() -> None:
     check(body, lambda lane: 9 if 4 <= lane < 20 else 7)
 
 
+def test_lanes_that_exit_inside_a_branch_do_not_come_back() -> None:
+    """The others meet behind the branch and write; the lanes 3 to 5 have ended."""
+    body = """
+    setp.gt.u32 %p1, %r1, 5;
+    @%p1 bra MEET;
+    setp.ge.u32 %p2, %r1, 3;
+    @%p2 bra LEAVE;
+    mov.u32 %r5, 50;
+    bra MEET;
+    LEAVE:
+    exit;
+    MEET:
+    add.u32 %r5, %r5, %r1;
+    """
+    check(body, lambda lane: 7 if 3 <= lane <= 5 else (50 if lane < 3 else 1000) + lane)
+
+
 def test_block_with_a_partial_last_warp() -> None:
     check("add.u32 %r5, %r1, 1;", lambda lane: lane + 1, threads=45)
 

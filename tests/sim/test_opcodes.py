@@ -119,8 +119,13 @@ FLOATS = [
     ("mul.ftz.f32 {d}, {a}, {b};", "rrrr", (f32(1e-30), f32(1e-10)), 0),
     # (1 + 2^-12)^2 - 1 - 2^-11 = 2^-24 only if the product is not rounded first
     ("fma.rn.f32 {d}, {a}, {b}, {c};", "rrrr", (f32(1 + 2**-12), f32(1 + 2**-12), f32(-1 - 2**-11)), f32(2**-24)),
-    # the exact sum lies just above half an ulp of 1, float64 would see a tie: 2^-24 + 2^-80
-    ("fma.rn.f32 {d}, {a}, {b}, {c};", "rrrr", (f32(2**-24 * (1 + 2**-23)), f32(1 - 2**-24), f32(1)), f32(1 + 2**-23)),
+    # 2^-24 (1 - 2^-30) + 1 + 2^-23 lies just below the middle of two floats; float64 rounds it to the middle
+    (
+        "fma.rn.f32 {d}, {a}, {b}, {c};",
+        "rrrr",
+        (f32(2**-24 * (1 + 2**-15)), f32(1 - 2**-15), f32(1 + 2**-23)),
+        f32(1 + 2**-23),
+    ),
     ("div.rn.f32 {d}, {a}, {b};", "rrrr", (f32(1), f32(3)), f32(np.float32(1) / np.float32(3))),
     ("rcp.approx.ftz.f32 {d}, {a};", "rrrr", (f32(4),), f32(0.25)),
     ("sqrt.rn.f32 {d}, {a};", "rrrr", (f32(2.25),), f32(1.5)),
