@@ -86,7 +86,7 @@ def test_the_second_half_is_ignored() -> None:
 @pytest.mark.parametrize(
     ("word", "value", "message"),
     [
-        (2, len(ELEMENT_TYPES) << 7, "element type code 12"),
+        (2, len(ELEMENT_TYPES) << 7, "element type code 14"),
         (2, 3 << 11, "interleave code 3"),
         (2, 2 << 19, "swizzle atom code 2"),
         (2, 1 << 22, "word 2 bits 22..31"),

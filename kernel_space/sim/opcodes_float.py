@@ -10,6 +10,7 @@ from kernel_space.sim.writer import Writer
 FLOAT_TYPES = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "f32x2": 64}
 _FUNCTIONS = {"add": "f_add", "sub": "f_sub", "mul": "f_mul", "div": "f_div"}
 _UNARY = {"abs": "f_abs", "neg": "f_neg"}
+_SOURCES = {"fma": (3,), "neg": (1,), "abs": (1,), "min": (2, 3), "max": (2, 3)}  # numbers of operands; others: 2
 FLIP = {
     "f16": 0x8000,
     "bf16": 0x8000,
@@ -32,6 +33,8 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
     if m.take("xorsign"):
         raise c.fail("modifier is not modelled", modifier="xorsign")
     kind = m.need(*FLOAT_TYPES)
+    if len(i.operands) - 1 not in _SOURCES.get(name, (2,)):
+        raise c.fail(f"{len(i.operands) - 1} sources are not modelled")
     if kind == "f32x2":
         return _packed_f32(c, i, name, ftz)
     narrow = m.take("f16", "bf16") if kind == "f32" and name in ("add", "sub", "fma") else ""
@@ -55,14 +58,14 @@ def expression(name: str, args: list[str], kind: str, ftz: bool, nan: bool = Fal
         names = [f"x{n}" for n in range(len(args))]
         inner = expression(name, names, kind[:-2], ftz, nan)
         return f"packed(lambda {', '.join(names)}: {inner}, {', '.join(args)})"
-    if name == "neg":
-        return f"{args[0]} ^ {FLIP[kind]}"
-    if name == "abs":
-        return f"{args[0]} & {FLIP[kind] - 1}"
+    if name in ("neg", "abs"):
+        return f"f_{name}({args[0]}, {kind!r}, {ftz})"
     if name == "fma":
         return f"fma({args[0]}, {args[1]}, {args[2]}, {kind!r}, {ftz})"
     if name in ("min", "max"):
-        return f"f_{name}{'_nan' if nan else ''}({args[0]}, {args[1]}, {kind!r}, {ftz})"
+        function = f"f_{name}{'_nan' if nan else ''}"
+        pair = f"{function}({args[0]}, {args[1]}, {kind!r}, {ftz})"
+        return f"{function}({pair}, {args[2]}, {kind!r}, {ftz})" if len(args) == 3 else pair
     if kind == "f32" and not ftz and name != "div":
         return f"f32_{name}({args[0]}, {args[1]})"
     return f"f_{name}({args[0]}, {args[1]}, {kind!r}, {ftz})"

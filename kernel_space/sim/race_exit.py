@@ -19,12 +19,13 @@ if TYPE_CHECKING:
 
 
 class ExitRaces(TensorRaces):
-    """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers."""
+    """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers. ``loads``: per warp,
+    (number, instruction) of each tcgen05.ld not known to be complete, the oldest first."""
 
     def __init__(self, program: Any) -> None:
         super().__init__(program)
         self.visits: dict[Cta, dict[int, tuple[int, int, MBarrier]]] = {}
-        self.loads: dict[Warp, int] = {}
+        self.loads: dict[Warp, list[tuple[int, int]]] = {}
         self.consumed: dict[tuple[int, int], bool] = {}
 
     # -- arrivals in a CTA that may have ended ---------------------------------------------------------------------
@@ -103,7 +104,7 @@ class ExitRaces(TensorRaces):
         """The read is over when it is waited for, or when its registers are used: then, not now, others may write."""
         clock = w.clock
         clock.loads += 1
-        self.loads[w] = site
+        self.loads.setdefault(w, []).append((clock.loads, site))
         cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
         self._tmem(w, w.cta, cells, False, Access(clock.load_slot, clock.loads, site), "tcgen05.ld")
 
@@ -121,15 +122,16 @@ class ExitRaces(TensorRaces):
         w.clock.raise_slot(w.clock.load_slot, w.clock.loads)
 
     def _settle_loads(self, w: Warp, site: int) -> None:
-        """Before a release: loads whose registers were used since count as complete."""
-        load = self.loads.get(w)
-        if load is None:
-            return
+        """Before a release: loads whose registers were used since count as complete, up to the first that were not."""
+        loads = self.loads.get(w)
+        while loads and self._used(loads[0][1], site):
+            w.clock.raise_slot(w.clock.load_slot, loads.pop(0)[0])
+
+    def _used(self, load: int, site: int) -> bool:
         key = (load, site)
         if key not in self.consumed:
             self.consumed[key] = load > site or uses_results(self.program.kernel.instrs, load, site)
-        if self.consumed[key]:
-            self._loaded(w)
+        return self.consumed[key]
 
 
 def uses_results(instrs: list[Instr], load: int, end: int) -> bool:

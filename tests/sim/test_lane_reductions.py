@@ -1,4 +1,4 @@
-"""``redux.sync`` on floats and ``stmatrix`` of bytes, against results worked out by hand from the PTX ISA."""
+"""``redux.sync`` on floats, three-operand maxima and ``stmatrix`` of bytes, against results worked out by hand from the PTX ISA."""
 
 from __future__ import annotations
 
@@ -33,6 +33,25 @@ ZEROS = [f32(0.0)] * 31 + [f32(-0.0)]
 def test_redux_of_floats(modifiers: str, lanes: list[int], expected: int) -> None:
     text = f"redux.sync.{modifiers}.f32 {{d}}, {{a}}, 0xffffffff;"
     assert lanes_of(text, lanes, uniform=False) == [expected] * 32
+
+
+@pytest.mark.parametrize("uniform", [True, False])
+@pytest.mark.parametrize(
+    ("text", "operands", "expected"),
+    [
+        ("max.f32 {d}, {a}, {b}, {c};", (1.0, 2.0, 3.0), f32(3)),
+        ("max.f32 {d}, {a}, {b}, {c};", (1.0, math.nan, -3.0), f32(1)),
+        ("min.f32 {d}, {a}, {b}, {c};", (1.0, 2.0, -3.0), f32(-3)),
+    ],
+)
+def test_three_operands(text: str, operands: tuple[float, ...], expected: int, uniform: bool) -> None:
+    found = lanes_of(text, *(f32(value) for value in operands), uniform=uniform)
+    assert found == [expected] * 32
+
+
+def test_three_operands_with_nan() -> None:
+    found = lanes_of("max.NaN.f32 {d}, {a}, {b}, {c};", f32(1), f32(2), f32(math.nan), uniform=True)
+    assert np.isnan(np.array(found, np.uint32).view(np.float32)).all()
 
 
 STORE = """
