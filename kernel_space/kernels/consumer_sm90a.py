@@ -26,6 +26,7 @@ GROUP_THREADS = 128
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
 AHEAD = 2  # blocks between dequantizing and multiplying
+BATCHED = False
 OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
 FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup,
 ALL_BARRIER = 7  # and one for all
@@ -117,42 +118,78 @@ class ConsumerSm90a(TileWalk):
                     for i in cutlass.range_constexpr(cute.size(accs[b])):
                         accs[b][i] = accs[b][i] * FROM_DEQUANT_SCALE
 
-            for kt in cutlass.range(k_count, unroll=1):
-                for block in cutlass.range_constexpr(K_BLOCKS):
-                    if cutlass.const_expr(block % DQ_BLOCKS == 0):
-                        cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
-                    if cutlass.const_expr(block == K_BLOCKS - AHEAD):
-                        # All words of this k-tile are used up.
-                        if kt + 1 < k_count:
-                            cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
-                            self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
-                            self._arrive(ab_empty + ab.index)
-                            ab.advance()
-                    for b in cutlass.range_constexpr(config.row_blocks):
+            if cutlass.const_expr(BATCHED):
+                for kt in cutlass.range(k_count, unroll=1):
+                    for step in cutlass.range_constexpr(K_BLOCKS // 2):
+                        if cutlass.const_expr(step % 2 == 0):
+                            cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
                         warpgroup.fence()
-                        cute.gemm(
-                            tiled_mma,
-                            accs[b],
-                            frags[block % OPERANDS][b][(None, None, 0)],
-                            tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
-                            accs[b],
-                        )
+                        for block in cutlass.range_constexpr(2 * step, 2 * step + 2):
+                            for b in cutlass.range_constexpr(config.row_blocks):
+                                cute.gemm(
+                                    tiled_mma,
+                                    accs[b],
+                                    frags[block % OPERANDS][b][(None, None, 0)],
+                                    tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
+                                    accs[b],
+                                )
                         warpgroup.commit_group()
-                        warpgroup.wait_group(pending)
-                        if cutlass.const_expr(block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1):
-                            # The last wgmma that reads the previous dq slot is done.
-                            if cutlass.const_expr(block < DQ_BLOCKS):
-                                if kt > 0:
-                                    self._arrive(dq_empty + done.index)
-                                    done.advance()
-                            else:
+                        warpgroup.wait_group(1)
+                        if cutlass.const_expr(step == 0):
+                            if kt > 0:
                                 self._arrive(dq_empty + done.index)
                                 done.advance()
-                        self._dequant(
-                            words, factors, frags[(block + AHEAD) % OPERANDS][b], (block + AHEAD) % K_BLOCKS, b
-                        )
-                    if cutlass.const_expr(block % DQ_BLOCKS == DQ_BLOCKS - 1):
-                        dq.advance()
+                        if cutlass.const_expr(step == 2):
+                            self._arrive(dq_empty + done.index)
+                            done.advance()
+                        for block in cutlass.range_constexpr(2 * step + 2, 2 * step + 4):
+                            for b in cutlass.range_constexpr(config.row_blocks):
+                                self._dequant(words, factors, frags[block % OPERANDS][b], block % K_BLOCKS, b)
+                        if cutlass.const_expr(step == 2):
+                            if kt + 1 < k_count:
+                                cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+                                self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                                self._arrive(ab_empty + ab.index)
+                                ab.advance()
+                        if cutlass.const_expr(step % 2 == 1):
+                            dq.advance()
+            else:
+                for kt in cutlass.range(k_count, unroll=1):
+                    for block in cutlass.range_constexpr(K_BLOCKS):
+                        if cutlass.const_expr(block % DQ_BLOCKS == 0):
+                            cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
+                        if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                            # All words of this k-tile are used up.
+                            if kt + 1 < k_count:
+                                cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+                                self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                                self._arrive(ab_empty + ab.index)
+                                ab.advance()
+                        for b in cutlass.range_constexpr(config.row_blocks):
+                            warpgroup.fence()
+                            cute.gemm(
+                                tiled_mma,
+                                accs[b],
+                                frags[block % OPERANDS][b][(None, None, 0)],
+                                tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
+                                accs[b],
+                            )
+                            warpgroup.commit_group()
+                            warpgroup.wait_group(pending)
+                            if cutlass.const_expr(block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1):
+                                # The last wgmma that reads the previous dq slot is done.
+                                if cutlass.const_expr(block < DQ_BLOCKS):
+                                    if kt > 0:
+                                        self._arrive(dq_empty + done.index)
+                                        done.advance()
+                                else:
+                                    self._arrive(dq_empty + done.index)
+                                    done.advance()
+                            self._dequant(
+                                words, factors, frags[(block + AHEAD) % OPERANDS][b], (block + AHEAD) % K_BLOCKS, b
+                            )
+                        if cutlass.const_expr(block % DQ_BLOCKS == DQ_BLOCKS - 1):
+                            dq.advance()
             warpgroup.wait_group(0)
             self._arrive(dq_empty + done.index)
             done.advance()

@@ -8,7 +8,7 @@ The factor 2^14 that both operands together lack is given back in the epilogue.
 
 from typing import Any
 
-from cutlass import Uint32
+from cutlass import Int32, Uint32
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
@@ -28,10 +28,19 @@ lop3.b32 b, WORD, 0x80808080, t, 0xEA;
 """
 _PAIRS = """prmt.b32 p, b, 0, 0x2404;
 and.b32 q, b, 0xFF00FF00;
-mul.rn.f16x2 OUT0, p, s;
-mul.rn.f16x2 OUT1, q, s;
+mul.rn.f16x2 OUT0, p, FACTOR;
+mul.rn.f16x2 OUT1, q, FACTOR;
 """
-_DECLARE = "{\n.reg .b32 b, t, u, p, q, s;\nprmt.b32 s, FACTORS, 0, SELECTOR;\n"
+_DECLARE = "{\n.reg .b32 b, t, u, p, q;\n"
+_DECLARE_PAIR = "{\n.reg .b32 b, t, u, p, q, s;\nprmt.b32 s, FACTORS, 0, SELECTOR;\n"
+_SELECTORS = ("0x1010", "0x3232")
+
+
+def broadcast_factor(factors: Any, half: Any) -> Any:
+    """One of two factors (``half`` 0 or 1, known when compiling or not) in both halves of a word."""
+    if isinstance(half, int):
+        return _call(f"prmt.b32 $0, $1, 0, {_SELECTORS[half]};", [factors], 1)[0]
+    return _call("prmt.b32 $0, $1, 0, $2;", [factors, half * Int32(0x2222) + Int32(0x1010)], 1)[0]
 
 
 def unpack_half(word: Any, factors: Any, half: int, odd: int) -> tuple[Any, Any]:
@@ -40,20 +49,25 @@ def unpack_half(word: Any, factors: Any, half: int, odd: int) -> tuple[Any, Any]
     ``odd`` 0: (n0, n4), (n2, n6); 1: (n1, n5), (n3, n7). ``factors`` holds two factors as ``scale_pairs`` gives them;
     ``half`` says which one. Volatile, so that it stays between the wgmma that it is written between.
     """
-    text = _DECLARE + (_ODD if odd else _EVEN) + _PAIRS + "}"
+    text = _DECLARE_PAIR + (_ODD if odd else _EVEN) + _PAIRS.replace("FACTOR", "s") + "}"
     text = text.replace("OUT0", "$0").replace("OUT1", "$1").replace("WORD", "$2").replace("FACTORS", "$3")
     return _call(text.replace("SELECTOR", _SELECTORS[half]), [word, factors], 2, effects=True)
 
 
-_SELECTORS = ("0x1010", "0x3232")
-
-
 def unpack_word(word: Any, factors: Any, half: int) -> tuple[Any, Any, Any, Any]:
-    """``unpack_half`` of even nibbles, then of odd ones."""
-    pieces = [_EVEN + _PAIRS.replace("OUT0", "$0").replace("OUT1", "$1")]
-    pieces.append(_ODD + _PAIRS.replace("OUT0", "$2").replace("OUT1", "$3"))
-    text = (_DECLARE + "".join(pieces) + "}").replace("WORD", "$4").replace("FACTORS", "$5")
+    """``unpack_half`` of even nibbles, then of odd ones, free to be moved."""
+    pairs = _PAIRS.replace("FACTOR", "s")
+    pieces = [_EVEN + pairs.replace("OUT0", "$0").replace("OUT1", "$1")]
+    pieces.append(_ODD + pairs.replace("OUT0", "$2").replace("OUT1", "$3"))
+    text = (_DECLARE_PAIR + "".join(pieces) + "}").replace("WORD", "$4").replace("FACTORS", "$5")
     return _call(text.replace("SELECTOR", _SELECTORS[half]), [word, factors], 4)
+
+
+def unpack_pairs(word: Any, factor: Any, odd: int) -> tuple[Any, Any]:
+    """``unpack_half`` with a factor that ``broadcast_factor`` made."""
+    text = _DECLARE + (_ODD if odd else _EVEN) + _PAIRS + "}"
+    text = text.replace("OUT0", "$0").replace("OUT1", "$1").replace("WORD", "$2").replace("FACTOR", "$3")
+    return _call(text, [word, factor], 2)
 
 
 def scale_pairs(word: Any) -> tuple[Any, Any]:

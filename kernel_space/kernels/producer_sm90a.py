@@ -4,10 +4,17 @@ from typing import Any
 
 import cutlass
 import cutlass.pipeline as pipeline
-from cutlass import Int32, cute
+from cutlass import Int32, Uint32, cute
 from cutlass.cute.nvgpu import cpasync
 
-from kernel_space.kernels.dequant_sm90a import load_shared, scale_pairs, store_shared, unpack_word
+from kernel_space.kernels.dequant_sm90a import (
+    broadcast_factor,
+    load_shared,
+    scale_pairs,
+    store_shared,
+    unpack_pairs,
+    unpack_word,
+)
 from kernel_space.kernels.layouts_sm90a import DQ_K, SF_BLOCK_BYTES, LayoutsSm90a
 from kernel_space.kernels.tile_walk import TileWalk
 
@@ -122,23 +129,29 @@ class ProducerSm90a(TileWalk):
     def dequant_warps(self, tiles: Any, buffers: Any):
         """Column operand: every packed slot -> two dq slots of 64 K elements.
 
-        The warps share the rows of a slot, or the words of a row where there are twice as many threads as rows.
-        Threads beyond that repeat what the last one writes.
+        A thread takes a row. One warpgroup fills both slots; of two, each fills one.
         """
         lay = self._layouts()
         tidx, _, _ = cute.arch.thread_idx()
-        thread = tidx - GROUP_THREADS
+        thread = tidx % GROUP_THREADS
+        groups = self.config.num_dequant_warpgroups
+        group = cute.arch.make_warp_uniform(tidx // GROUP_THREADS - 1)
         ab_full, ab_empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
         dq_full, dq_empty = buffers["dq_full"].iterator, buffers["dq_empty"].iterator
         ab = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.config.num_ab_stage)
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_dq_stage)
-        pool = GROUP_THREADS * self.config.num_dequant_warpgroups
-        shared_rows = 2 * lay.columns <= pool
-        parts = (lay.columns + pool - 1) // pool
-        codes, scales, target = (
-            buffers[name].iterator.toint() for name in ("columns", "column scales", "dequantized")
-        )
-        word_half = cutlass.min(thread // lay.columns, Int32(1))
+        if cutlass.const_expr(groups == 2):
+            if group == 1:
+                dq.advance()
+        codes = buffers["columns"].iterator.toint()
+        scales = buffers["column scales"].iterator.toint()
+        target = buffers["dequantized"].iterator.toint()
+        # Rows of this thread; beyond the last one it repeats what another thread writes.
+        rows = [
+            cutlass.min(thread + first, Int32(lay.columns - 1)) for first in range(0, lay.columns, GROUP_THREADS)
+        ]
+        words = cute.make_rmem_tensor((4, QUADS, len(rows)), Uint32)
+        factors = cute.make_rmem_tensor((QUADS, len(rows)), Uint32)
         _, _, work = cute.arch.block_idx()
         _, _, num_clusters = cute.arch.grid_dim()
         num_work = tiles[0] * tiles[1] * self.split_k
@@ -146,59 +159,126 @@ class ProducerSm90a(TileWalk):
             _, tile_n, split = self.tile_coord(work, tiles)
             _, k_count = self.k_range(split, tiles[2])
             first_row = (tile_n * lay.columns) % 128
-            for _ in cutlass.range(k_count, unroll=1):
-                cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
-                slot_codes = codes + ab.index * lay.b_bytes
-                slot_scales = scales + ab.index * lay.sfb_bytes
-                rows = []
-                for part in cutlass.range_constexpr(parts):
-                    if cutlass.const_expr(shared_rows):
-                        row = thread % lay.columns
-                    else:
-                        row = cutlass.min(thread + part * pool, Int32(lay.columns - 1))
-                    rows.append((row, *self._load_row(slot_codes, slot_scales, row, first_row + row)))
-                self._arrive(ab_empty + ab.index)
+            if cutlass.const_expr(groups == 1):
+                # Codes and factors of one k-tile are loaded while the second half of the one before is dequantized.
+                self._load_k_tile(lay, codes, scales, ab, ab_full, ab_empty, rows, first_row, words, factors)
                 ab.advance()
-                for half in cutlass.range_constexpr(lay.dq_per_k_tile):
+            for kt in cutlass.range(k_count, unroll=1):
+                if cutlass.const_expr(groups == 1):
+                    first = self._unpack_part(words, factors, 0, 0, 0)
+                    for half in cutlass.range_constexpr(2):
+                        cute.arch.mbarrier_wait(dq_empty + dq.index, dq.phase)
+                        slot = target + dq.index * (lay.columns * DQ_ROW_BYTES)
+                        self._store_part(slot, rows[0], 0, first)
+                        self._store_part(slot, rows[0], 1, self._unpack_part(words, factors, 0, half, 1))
+                        for part in cutlass.range_constexpr(1, len(rows)):
+                            for w in cutlass.range_constexpr(2):
+                                self._store_part(
+                                    slot, rows[part], w, self._unpack_part(words, factors, part, half, w)
+                                )
+                        # Work between the stores and the fence, which waits for them.
+                        if cutlass.const_expr(half == 0):
+                            first = self._unpack_part(words, factors, 0, 1, 0)
+                        elif kt + 1 < k_count:
+                            self._load_k_tile(
+                                lay, codes, scales, ab, ab_full, ab_empty, rows, first_row, words, factors
+                            )
+                            ab.advance()
+                        cute.arch.fence_proxy("async.shared", space="cta")
+                        self._arrive(dq_full + dq.index)
+                        dq.advance()
+                else:
+                    cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+                    slot_codes = codes + ab.index * lay.b_bytes
+                    slot_scales = scales + ab.index * lay.sfb_bytes
+                    loaded = [
+                        (
+                            self._load_half_codes(slot_codes, row, group),
+                            self._load_factors(slot_scales, first_row + row),
+                        )
+                        for row in rows
+                    ]
+                    self._arrive(ab_empty + ab.index)
                     cute.arch.mbarrier_wait(dq_empty + dq.index, dq.phase)
                     slot = target + dq.index * (lay.columns * DQ_ROW_BYTES)
-                    for row, words, factors in rows:
-                        if cutlass.const_expr(shared_rows):
-                            self._dequant_half_row(slot, row, words, factors, half, word_half)
-                        else:
-                            self._dequant_row(slot, row, words, factors, half)
+                    for row, (half_words, half_factors) in zip(rows, loaded, strict=True):
+                        self._dequant_row(slot, row, half_words, half_factors, group)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     self._arrive(dq_full + dq.index)
                     dq.advance()
+                    dq.advance()
+                    ab.advance()
             work += num_clusters
 
+    @cute.jit
+    def _load_k_tile(
+        self,
+        lay: LayoutsSm90a,
+        codes: Int32,
+        scales: Int32,
+        ab: Any,
+        ab_full: Any,
+        ab_empty: Any,
+        rows: Any,
+        first_row: Int32,
+        words: cute.Tensor,
+        factors: cute.Tensor,
+    ):
+        """Codes and factors of this thread's rows from the next packed slot, which is then free."""
+        cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+        for part in cutlass.range_constexpr(len(rows)):
+            loaded = self._load_codes(codes + ab.index * lay.b_bytes, rows[part])
+            pairs = self._load_factors(scales + ab.index * lay.sfb_bytes, first_row + rows[part])
+            for quad in cutlass.range_constexpr(QUADS):
+                factors[quad, part] = pairs[quad]
+                for w in cutlass.range_constexpr(4):
+                    words[w, quad, part] = loaded[quad][w]
+        self._arrive(ab_empty + ab.index)
+
     @staticmethod
-    def _load_row(codes: Any, scales: Any, row: Any, scale_row: Any) -> Any:
-        """(16 words of codes of a row, by quad; factors of its eight scale groups as four pairs)."""
-        words = [load_shared(codes + packed_chunk(row, quad), 4) for quad in range(QUADS)]
+    def _unpack_part(words: Any, factors: Any, part: int, half: int, w: int) -> list[Any]:
+        """Word ``w`` of dq slot ``half``, all quads: for each of four chunks a pair of every quad."""
+        chunks: list[Any] = [[], [], [], []]
+        for quad in range(QUADS):
+            pairs = unpack_word(words[2 * half + w, quad, part], factors[quad, part], half)
+            for i in range(4):
+                chunks[i].append(pairs[i])
+        return chunks
+
+    @staticmethod
+    def _store_part(slot: Any, row: Any, w: int, chunks: list[Any]) -> None:
+        for i in range(4):
+            store_shared(dq_chunk(slot, row, 4 * w + i), chunks[i])
+
+    @staticmethod
+    def _load_codes(codes: Any, row: Any) -> list[Any]:
+        """Four words of codes of each quad: 128 elements of a row."""
+        return [load_shared(codes + packed_chunk(row, quad), 4) for quad in range(QUADS)]
+
+    @staticmethod
+    def _load_half_codes(codes: Any, row: Any, half: Any) -> list[Any]:
+        """The two words of each quad that dq slot ``half`` holds."""
+        return [load_shared(codes + packed_chunk(row, quad) + half * 8, 2) for quad in range(QUADS)]
+
+    @staticmethod
+    def _load_factors(scales: Any, scale_row: Any) -> list[Any]:
+        """Factors of a row's eight scale groups: a pair for each quad."""
         block = scales + scale_row // 128 * (2 * SF_BLOCK_BYTES) + scale_offset(scale_row)
         factors = []
         for k_block in range(2):
             factors += scale_pairs(load_shared(block + k_block * SF_BLOCK_BYTES, 1)[0])
-        return words, factors
+        return factors
 
     @staticmethod
-    def _dequant_row(slot: Any, row: Any, words: Any, factors: Any, half: int) -> None:
-        """All 64 elements of dq slot ``half``: word w gives chunks 4w..4w+3, one pair of every quad each."""
+    def _dequant_row(slot: Any, row: Any, words: Any, factors: Any, half: Any) -> None:
+        """64 elements of a row: word w gives chunks 4w..4w+3, one pair of every quad each."""
+        factors = [broadcast_factor(factors[quad], half) for quad in range(QUADS)]
         for w in range(2):
-            pairs = [unpack_word(words[quad][2 * half + w], factors[quad], half) for quad in range(QUADS)]
-            for i in range(4):
-                store_shared(dq_chunk(slot, row, 4 * w + i), [pairs[quad][i] for quad in range(QUADS)])
-
-    @staticmethod
-    def _dequant_half_row(slot: Any, row: Any, words: Any, factors: Any, half: int, w: Any) -> None:
-        """The chunks of word ``w`` (a run-time 0 or 1) alone."""
-        chosen = [
-            cutlass.select_(w == 0, words[quad][2 * half], words[quad][2 * half + 1]) for quad in range(QUADS)
-        ]
-        pairs = [unpack_word(chosen[quad], factors[quad], half) for quad in range(QUADS)]
-        for i in range(4):
-            store_shared(dq_chunk(slot, row, 4 * w + i), [pairs[quad][i] for quad in range(QUADS)])
+            for odd in range(2):
+                pairs = [unpack_pairs(words[quad][w], factors[quad], odd) for quad in range(QUADS)]
+                for i in range(2):
+                    chunk = dq_chunk(slot, row, 4 * w + 2 * odd + i)
+                    store_shared(chunk, [pairs[quad][i] for quad in range(QUADS)])
 
     @staticmethod
     def _arrive(barrier: Any) -> None:

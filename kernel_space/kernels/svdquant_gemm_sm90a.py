@@ -63,9 +63,9 @@ from kernel_space.kernels.producer_sm90a import ProducerSm90a
 from kernel_space.problem import ProblemClass
 
 GROUP_THREADS = 128
-PRODUCER_REGISTERS = 24
-DEQUANT_REGISTERS = 56
-CONSUMER_REGISTERS = 216
+# Registers per thread of each role by number of dequantizing warpgroups; with what the launch gives every thread
+# (64 K over the CTA's threads, in eights) their sum must not grow.
+REGISTERS = {1: (24, 56, 216), 2: (24, 40, 184)}
 
 
 class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
@@ -227,18 +227,19 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             cute.arch.griddepcontrol_launch_dependents()
 
         tiles = (clusters_m, clusters_n, k_tiles)
+        producer_registers, dequant_registers, consumer_registers = REGISTERS[self.config.num_dequant_warpgroups]
         if group == 0:
-            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            cute.arch.setmaxregister_decrease(producer_registers)
             if warp_idx == 0:
                 self.tma_warp(tiles, atoms, tensors, buffers)
             if cutlass.const_expr(self.has_lora):
                 if warp_idx == 1:
                     self.lora_warp(tiles, lora_atoms, lora_tensors, buffers)
         elif group <= self.config.num_dequant_warpgroups:
-            cute.arch.setmaxregister_decrease(DEQUANT_REGISTERS)
+            cute.arch.setmaxregister_decrease(dequant_registers)
             self.dequant_warps(tiles, buffers)
         else:
-            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            cute.arch.setmaxregister_increase(consumer_registers)
             self.consumer_warps(tiles, tma_c, mC, (wcscale, bias, workspace), n, buffers)
 
     @cute.jit
@@ -248,7 +249,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         counts = {
             "ab_full": 1,
             "ab_empty": readers,
-            "dq_full": lay.num_dequant_warps,
+            "dq_full": WARPS_PER_GROUP,  # of the warpgroup that fills the slot
             "dq_empty": lay.num_consumer_warps,
             "lora_full": 1,
             "lora_empty": lay.num_consumer_warps,
