@@ -18,28 +18,30 @@ from kernel_space.sim.lanes import (
 
 
 def float_to_int(a: Value, kind: str, width: int, is_signed: bool, rounding: str, register: int) -> Value:
-    """Rounded as the modifier says (``rzi`` by default), clamped to the type; NaN gives 0."""
+    """Rounded as the modifier says (``rzi`` by default), clamped to the type; NaN gives 0, in 64 bits the sign bit."""
     numbers = decode(a, kind).astype(np.float64)
     function = {"rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil, "": np.trunc}[rounding]
     low, high = (-(1 << (width - 1)), (1 << (width - 1)) - 1) if is_signed else (0, MASKS[width])
     rounded = function(numbers)
-    whole = [0 if value != value else int(min(max(value, low), high)) for value in rounded.tolist()]
-    bits = [min(max(value, low), high) & MASKS[width] for value in whole]
+    of_nan = 1 << 63 if width == 64 else 0  # measured on Hopper, from f32
+    whole = [of_nan if value != value else int(min(max(value, low), high)) for value in rounded.tolist()]
+    bits = [(value if value == of_nan else min(max(value, low), high)) & MASKS[width] for value in whole]
     result = np.array(bits, UNSIGNED[width])
     return resize(result if result.size != 1 else int(result[0]), width, register, is_signed)
 
 
-def int_to_float(a: Value, width: int, is_signed: bool, kind: str) -> Value:
-    """To nearest even. 64-bit integers go through exact Python arithmetic."""
+def int_to_float(a: Value, width: int, is_signed: bool, kind: str, rounding: str = "rn") -> Value:
+    """To nearest even, or toward zero (``rz``). 64-bit integers go through exact Python arithmetic."""
     bits = a if type(a) is ndarray else np.array([a & MASKS[width]], UNSIGNED[width])
     bits = bits.astype(UNSIGNED[width])
+    rounded = encode_toward_zero if rounding == "rz" else encode
     if width < 64:
         numbers: Array = signed(bits, width).astype(np.float64) if is_signed else bits.astype(np.float64)
-        return encode(numbers, kind)
+        return rounded(numbers, kind)
     whole = [signed(value, 64) if is_signed else value for value in bits.tolist()]
     if kind == "f64":
         return encode(np.array([float(value) for value in whole]), kind)
-    return encode(np.array([_sticky_float(value) for value in whole]), kind)
+    return rounded(np.array([_sticky_float(value) for value in whole]), kind)
 
 
 def _sticky_float(value: int) -> float:
@@ -60,6 +62,9 @@ def float_to_float(a: Value, source: str, target: str, rounding: str, ftz: bool)
         return encode(function(numbers), target)
     if rounding == "rz" and BITS[target] < BITS[source]:
         return encode_toward_zero(numbers, target)
+    if target == "f32" and source in ("bf16", "f64"):  # these two keep the bits of a NaN (measured on Hopper)
+        bits = numbers.astype(np.float32, copy=False).view(np.uint32)
+        return bits if bits.size != 1 else int(bits[0])
     return encode(numbers, target)
 
 
@@ -93,18 +98,19 @@ def clamp_int(a: int, from_width: int, from_signed: bool, width: int, is_signed:
 
 
 def f_relu(a: Value, kind: str) -> Value:
-    """Negative numbers become +0; NaN stays."""
+    """Negative numbers and -0 become +0; NaN stays, canonical."""
     if kind.endswith("x2"):
         low, high = halves(a)
         return join(f_relu(low, kind[:-2]), f_relu(high, kind[:-2]))
     numbers = decode(a, kind)
-    return encode(np.where(numbers < 0, 0, numbers).astype(numbers.dtype), kind)
+    return encode(np.where(numbers <= 0, 0, numbers).astype(numbers.dtype), kind)
 
 
 def f_saturate(a: Value, kind: str) -> Value:
-    """Clamp to [0, 1]; NaN becomes 0."""
+    """Clamp to [0, 1]; NaN and -0 become +0."""
     numbers = decode(a, kind)
-    return encode(np.clip(np.nan_to_num(numbers, nan=0.0), 0, 1).astype(numbers.dtype), kind)
+    clamped = np.clip(np.nan_to_num(numbers, nan=0.0), 0, 1) + 0.0  # -0 + 0 is +0
+    return encode(clamped.astype(numbers.dtype), kind)
 
 
 def to_narrow(high: Value, low: Value, source: str, kind: str, rounding: str, relu: bool) -> Value:
@@ -113,7 +119,7 @@ def to_narrow(high: Value, low: Value, source: str, kind: str, rounding: str, re
     for value in (low, high):
         numbers = decode(value, source)
         if relu:
-            numbers = np.where(numbers < 0, 0, numbers)
+            numbers = np.where(numbers <= 0, 0, numbers)
         code = encode_ue8m0(numbers, rounding) if kind == "ue8m0" else encode_narrow(numbers, kind)
         codes.append(code.astype(np.uint16))
     packed = codes[0] | codes[1] << (4 if kind == "e2m1" else 8)

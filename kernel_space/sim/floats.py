@@ -1,6 +1,7 @@
 """Floating-point arithmetic on register bits: f16, bf16, f32 and f64, round to nearest even.
 
 Values are integers or arrays of bits as in ``lanes``; a uniform value is computed as an array of one element.
+A NaN result has the one pattern 7fffffff, or 7fff in 16 bits, whatever the operands' bits (measured on Hopper).
 Sums, products, quotients, square roots and fma are correctly rounded; the ``.approx`` functions are computed in
 float64 and rounded once, which lies inside the error that the ISA allows them.
 """
@@ -15,6 +16,9 @@ from kernel_space.sim.lanes import UNSIGNED, Array, Value, lane_mask, ndarray
 
 FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
+INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
+NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
+SMALLEST_NORMAL = {"f16": 2.0**-14, "f32": 2.0**-126}
 
 
 def decode(value: Value, kind: str) -> Array:
@@ -31,8 +35,44 @@ def encode(numbers: Array, kind: str) -> Value:
     if kind == "bf16":
         bits: Array = round_to_bf16(numbers)
     else:
-        bits = numbers.astype(FLOATS[kind], copy=False).view(UNSIGNED[BITS[kind]])
+        bits = canonical(numbers.astype(FLOATS[kind], copy=False), kind)
     return bits if bits.size != 1 else int(bits[0])
+
+
+def canonical(numbers: Array, kind: str) -> Array:
+    """Numbers of ``kind`` -> bits, every NaN as its canonical pattern; f64 keeps its NaN."""
+    bits = numbers.view(UNSIGNED[BITS[kind]])
+    if kind in NAN:
+        nan = numbers != numbers
+        if np.count_nonzero(nan):
+            return np.where(nan, UNSIGNED[BITS[kind]](NAN[kind]), bits)
+    return bits
+
+
+def one_nan(a: Value, kind: str) -> Value:
+    """Bits with every NaN as the canonical pattern."""
+    if kind not in NAN:
+        return a
+    size, limit = (1 << (BITS[kind] - 1)) - 1, INFINITY[kind]
+    if type(a) is not ndarray:
+        return NAN[kind] if a & size > limit else a
+    nan = a & size > limit
+    return np.where(nan, a.dtype.type(NAN[kind]), a) if np.count_nonzero(nan) else a
+
+
+def f_neg(a: Value, kind: str, ftz: bool) -> Value:
+    """The sign flipped; NaN canonical."""
+    sign = 1 << (BITS[kind] - 1)
+    return one_nan((flush_bits(a, kind) if ftz else a) ^ sign, kind)
+
+
+def f_abs(a: Value, kind: str, ftz: bool) -> Value:
+    sign = 1 << (BITS[kind] - 1)
+    return one_nan((flush_bits(a, kind) if ftz else a) & (sign - 1), kind)
+
+
+def flush_bits(a: Value, kind: str) -> Value:
+    return encode(flush(decode(a, kind), kind), kind)
 
 
 def round_to_bf16(numbers: Array) -> Array:
@@ -56,32 +96,35 @@ def round_to_odd_f32(numbers: Array) -> Array:
     return bits.view(np.float32)
 
 
-def flush(numbers: Array) -> Array:
-    """``.ftz``: subnormal float32 become zeros of their sign."""
-    tiny = np.abs(numbers) < np.float32(2.0**-126)
-    return np.where(tiny, np.copysign(np.float32(0), numbers), numbers) if tiny.any() else numbers
+def flush(numbers: Array, kind: str = "f32") -> Array:
+    """``.ftz``: numbers below the normal range of ``kind``, rounded or not, become zeros of their sign."""
+    tiny = np.abs(numbers) < SMALLEST_NORMAL[kind]
+    return np.where(tiny, np.copysign(numbers.dtype.type(0), numbers), numbers) if tiny.any() else numbers
 
 
 def binary(
     function: Callable[[Array, Array], Array], a: Value, b: Value, kind: str, ftz: bool = False
 ) -> Value:
-    """A two-operand operation; for 16-bit kinds it is computed in float32, which rounds right for ``+ - *``."""
+    """A two-operand operation; for 16-bit kinds it is computed in float32, which rounds right for ``+ - *``.
+
+    With ``ftz`` it is computed in float64: results are flushed before they are rounded (measured on Hopper).
+    """
     x, y = decode(a, kind), decode(b, kind)
     if ftz:
-        x, y = flush(x), flush(y)
-    if kind == "f16":
+        x, y = flush(x, kind).astype(np.float64), flush(y, kind).astype(np.float64)
+    elif kind == "f16":
         x, y = x.astype(np.float32), y.astype(np.float32)
     result = function(x, y)
-    return encode(flush(result) if ftz else result, kind)
+    return encode(flush(result, kind) if ftz else result, kind)
 
 
 def unary(function: Callable[[Array], Array], a: Value, kind: str, ftz: bool = False) -> Value:
     """A one-operand function computed in float64 and rounded to ``kind``."""
     x = decode(a, kind)
     if ftz:
-        x = flush(x)
+        x = flush(x, kind)
     result = function(x.astype(np.float64))
-    return encode(flush(result.astype(np.float32)) if ftz else result, kind)
+    return encode(flush(result, kind) if ftz else result, kind)
 
 
 def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
@@ -92,14 +135,12 @@ def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
     if kind == "f64":
         return _fma_f64(x, y, z)
     if ftz:
-        x, y, z = flush(x), flush(y), flush(z)
+        x, y, z = flush(x, kind), flush(y, kind), flush(z, kind)
     product = x.astype(np.float64) * y
     total = product + z
-    if kind != "f32" or (total.view(np.uint64) & 0x1FFFFFFF == 0x10000000).any():
+    if kind != "f32" or ftz or (total.view(np.uint64) & 0x1FFFFFFF == 0x10000000).any():
         total = _sticky(product, z.astype(np.float64), total)
-    if kind == "f16":
-        return _encode_f16(total)
-    return encode(flush(total.astype(np.float32)) if ftz else total, kind)
+    return encode(flush(total, kind) if ftz else total, kind)
 
 
 def _fma_f32(a: Value, b: Value, c: Value) -> Value:
@@ -115,10 +156,6 @@ def _fma_f32(a: Value, b: Value, c: Value) -> Value:
     ):  # halfway, or hidden by a rounding
         total = _sticky(np.atleast_1d(product), np.atleast_1d(z).astype(np.float64), total)
     return encode(total.astype(np.float32), "f32")
-
-
-def _encode_f16(total: Array) -> Value:
-    return encode(total, "f16")
 
 
 def _sticky(product: Array, addend: Array, total: Array) -> Array:
@@ -218,7 +255,7 @@ def cvt_f16x2(high: Value, low: Value) -> Value:
         both = np.empty((32, 2), np.float16)
         both[:, 0] = low.view(np.float32)
         both[:, 1] = high.view(np.float32)
-        return both.view(np.uint32).reshape(32)
+        return canonical(both, "f16").view(np.uint32).reshape(32)
     return join(encode(decode(low, "f32"), "f16"), encode(decode(high, "f32"), "f16"))
 
 

@@ -48,7 +48,7 @@ def _scalar(
         result = f"float_to_int({text}, {source!r}, {width}, {is_signed}, {rounding!r}, {register})"
     elif source in INTEGER_TYPES:
         width, is_signed = INTEGER_TYPES[source]
-        result = f"int_to_float({text}, {width}, {is_signed}, {target!r})"
+        result = f"int_to_float({text}, {width}, {is_signed}, {target!r}, {rounding!r})"
     else:
         result = f"float_to_float({text}, {source!r}, {target!r}, {rounding!r}, {ftz})"
     if saturate:

@@ -99,11 +99,12 @@ def _f32(function: Any) -> Any:
     def run(a: Value, b: Value) -> Value:
         if type(a) is ndarray:
             if type(b) is ndarray:
-                return function(a.view(view), b.view(view)).view(np.uint32)
-            return function(a.view(view), np.uint32(b).view(view)).view(np.uint32)
+                return floats.canonical(function(a.view(view), b.view(view)), "f32")
+            return floats.canonical(function(a.view(view), np.uint32(b).view(view)), "f32")
         if type(b) is ndarray:
-            return function(np.uint32(a).view(view), b.view(view)).view(np.uint32)
-        return int(function(np.uint32(a).view(view), np.uint32(b).view(view)).view(np.uint32))
+            return floats.canonical(function(np.uint32(a).view(view), b.view(view)), "f32")
+        bits = int(function(np.uint32(a).view(view), np.uint32(b).view(view)).view(np.uint32))
+        return bits if bits & 0x7FFFFFFF <= 0x7F800000 else 0x7FFFFFFF
 
     return run
 
