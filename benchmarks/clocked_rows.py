@@ -87,7 +87,9 @@ def sweep_rows() -> list[Row]:
         problem = GemmProblem.parse(f"4352,3840,3072,{128 if stages else 0}")
         rings = f"num_ab_stage={record['num_ab_stage']} num_lora_stage={stages} num_c_stage={record['num_c_stage']}"
         text = f"{STAND_IN if stages else PLAIN} {rings}"
-        rows.append(_stand_in("LoRA stages, events", f"lora={stages}", problem, float(record["us_per_launch"]), text))
+        rows.append(
+            _stand_in("LoRA stages, events", f"lora={stages}", problem, float(record["us_per_launch"]), text)
+        )
     return rows
 
 

@@ -20,14 +20,22 @@ from kernel_space.capture import CaptureRuntime, Launch, load
 from kernel_space.dsl_env import import_dsl
 from kernel_space.sim.launch import Exported, export
 
-SHAPES = ((256, 3840, 3072), (4352, 3840, 3072), (4352, 3840, 15360), (4352, 15360, 3840), (4352, 10240, 3072))
+SHAPES = (
+    (256, 3840, 3072),
+    (4352, 3840, 3072),
+    (4352, 3840, 15360),
+    (4352, 15360, 3840),
+    (4352, 10240, 3072),
+)
 TILES = {"128x256": ((128, 256), (1, 1)), "256x128": ((256, 128), (2, 1)), "256x256": ((256, 256), (2, 1))}
 SM_COUNT = 148
 FIRST_ADDRESS, STEP = 0x7F00_0000_0000, 1 << 32
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--example", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()

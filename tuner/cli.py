@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from kernel_space.errors import InputError
 from tuner import cli_options as options
+from tuner.cli_time_options import add_time_options
 from tuner.store import StoreError
 
 DEFAULT_COMMAND = "tune"
@@ -47,6 +48,11 @@ COMMANDS = {
         function="tuner.cli_explain:explain_command",
         summary="budgets, legality with its reason, modelled time by term",
         adders=(*_COMMON, options.add_config_option),
+    ),
+    "time": Command(
+        function="tuner.cli_time:time_command",
+        summary="simulated time by cause, the bound, the next-best change, a timeline",
+        adders=(*_COMMON, options.add_config_option, add_time_options),
     ),
     "compile": Command(
         function="tuner.cli_compile:compile_command",

@@ -22,7 +22,9 @@ SHARED: Final = (
 )  # fmt: skip
 
 
-def _clk(value: float, low: float, high: float, kind: str, source: str, unit: str = "clk", group: str = "core") -> Constant:
+def _clk(
+    value: float, low: float, high: float, kind: str, source: str, unit: str = "clk", group: str = "core"
+) -> Constant:
     return Constant(value=value, low=low, high=high, unit=unit, kind=kind, source=source, group=group)
 
 
@@ -31,7 +33,7 @@ OWN: Final[dict[str, Constant]] = {
         3.5, 2.0, 5.0, "assumed", "scalar SASS instructions of one warp: dependent ones 4-6, independent ones 2",
         "clk/instruction",
     ),
-    "multicast_delay": _clk(50.0, 0.0, 150.0, "assumed", "delivery to several CTAs; that all slots are free is simulated"),
+    "multicast_delay": _clk(50.0, 0.0, 150.0, "assumed", "delivery to several CTAs, beyond their free slots"),
     "tma_latency": _clk(
         600.0, 400.0, 850.0, "derived",
         f"{MAINLOOP}, 1 SM: stages * time less fill, MMAs, commit and issue of one stage is 620-780; 450 from the "
@@ -41,7 +43,7 @@ OWN: Final[dict[str, Constant]] = {
         1300.0, 1050.0, 1650.0, "derived", f"{MAINLOOP}: the same with 96 MB of operands is 1250-1370", group="memory"
     ),
     "store_share": _clk(0.5, 0.0, 1.0, "assumed", "stores and loads of an SM share its port", "1", "memory"),
-    "vector_clk": _clk(2.0, 1.2, 3.0, "assumed", "dependent data instructions of one warp per scheduler", "clk/instruction"),
+    "vector_clk": _clk(2.0, 1.2, 3.0, "assumed", "dependent data instructions of one warp", "clk/instruction"),
     "spin_clk": _clk(20.0, 10.0, 40.0, "assumed", "SYNCS poll that succeeds, and its branch"),
     "wake": _clk(30.0, 10.0, 60.0, "assumed", "phase completes -> try_wait returns"),
     "remote_arrive": _clk(150.0, 80.0, 300.0, "assumed", "one way through the cluster network"),
@@ -54,7 +56,7 @@ OWN: Final[dict[str, Constant]] = {
     ),
     "shared_load": _clk(30.0, 23.0, 40.0, "assumed", "ld.shared latency; L1 is 39"),
     "fence_proxy": _clk(100.0, 40.0, 179.0, "derived", "Antoniomv7/gb300-microbench: 179 on B300, alone"),
-    "tmem_latency": _clk(60.0, 30.0, 150.0, "assumed", "tcgen05.ld; one source says 420, which no published epilogue allows"),
+    "tmem_latency": _clk(60.0, 30.0, 150.0, "assumed", "tcgen05.ld; one source says 420"),
     "tmem_column": _clk(2.25, 2.2, 3.0, "measured", "tcgen05.ld 57 B/clk/warp on B300", "clk/column"),
     "start": _clk(400.0, 200.0, 800.0, "assumed", "CTA begins -> first instruction"),
     "mma_scale": _clk(1.0, 0.99, 1.02, "measured", f"{MICROBENCH} umma_throughput, spread of repeated rows", "1"),

@@ -26,9 +26,14 @@ STORED: Final = Path(__file__).with_name("clock_sets.json")
 
 @dataclasses.dataclass(frozen=True)
 class ConstantSets:
-    """``values``: name -> float64 [sets]; entry 0 is the nominal set."""
+    """``values``: name -> float64 [sets]; entry 0 is the nominal set.
+
+    ``discrepancy``: what the machine gets wrong whatever its constants: the median leave-one-out error on the
+    published GEMM times, as a share. Intervals are widened by it; orders are not affected.
+    """
 
     values: dict[str, Times]
+    discrepancy: float = 0.0
 
     @property
     def count(self) -> int:
@@ -39,7 +44,9 @@ class ConstantSets:
         return make_clock(self.values)
 
     def take(self, chosen: list[int]) -> ConstantSets:
-        return ConstantSets({name: values[chosen] for name, values in self.values.items()})
+        return dataclasses.replace(
+            self, values={name: values[chosen] for name, values in self.values.items()}
+        )
 
     def microseconds(self, cycles: Times) -> Times:
         return cycles / self.values["clock_ghz"] / 1e3
@@ -59,7 +66,9 @@ def draw_sets(arch: Arch, count: int, *, seed: int = 0) -> ConstantSets:
 
 def table_hash(arch: Arch = SM100A) -> str:
     """Changes with every value and bound that sets are drawn from."""
-    table = {name: (record.value, record.low, record.high) for name, record in sorted(records_of(arch).items())}
+    table = {
+        name: (record.value, record.low, record.high) for name, record in sorted(records_of(arch).items())
+    }
     return hashlib.sha256(json.dumps(table).encode()).hexdigest()[:16]
 
 
@@ -67,6 +76,7 @@ def store_sets(sets: ConstantSets, evidence: dict[str, str], path: Path = STORED
     document = {
         "table": table_hash(),
         "evidence": evidence,
+        "discrepancy": round(sets.discrepancy, 4),
         "values": {name: [float(f"{value:.6g}") for value in values] for name, values in sets.values.items()},
     }
     path.write_text(json.dumps(document, indent=1) + "\n")
@@ -80,11 +90,13 @@ def admissible_sets(arch: Arch = SM100A) -> ConstantSets:
     """
     document = json.loads(STORED.read_text())
     if document["table"] != table_hash():
-        raise InputError(f"{STORED.name} belongs to another table of constants; run benchmarks.calibrate_clock")
+        raise InputError(
+            f"{STORED.name} belongs to another table of constants; run benchmarks.calibrate_clock"
+        )
     values = {name: np.array(items) for name, items in document["values"].items()}
     base, own = records_of(SM100A), records_of(arch)
     for name, record in own.items():
         if record != base[name]:
             share = (values[name] - base[name].low) / (base[name].high - base[name].low)
             values[name] = record.low + share * (record.high - record.low)
-    return ConstantSets(values)
+    return ConstantSets(values, document["discrepancy"])

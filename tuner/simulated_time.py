@@ -55,11 +55,13 @@ class SimulatedTime:
     """Microseconds of one launch, simulated.
 
     ``sets_us``  Times: under each admissible set of constants, nominal first
+    ``discrepancy``  share by which the interval goes beyond the extremes of ``sets_us``
     ``terms``    nominal microseconds by cause; they add up to ``us``
     ``run``      what the clocked run saw, in cycles
     """
 
     sets_us: Times
+    discrepancy: float
     terms: dict[str, float]
     run: TimedRun
 
@@ -69,11 +71,11 @@ class SimulatedTime:
 
     @property
     def low_us(self) -> float:
-        return float(self.sets_us.min())
+        return float(self.sets_us.min()) * (1 - self.discrepancy)
 
     @property
     def high_us(self) -> float:
-        return float(self.sets_us.max())
+        return float(self.sets_us.max()) * (1 + self.discrepancy)
 
     @property
     def bound(self) -> str:
@@ -81,7 +83,9 @@ class SimulatedTime:
         busy = sum(us for cause, us in self.terms.items() if cause.startswith("tensor"))
         if busy > 0.75 * self.us:
             return "tensor"
-        return max((cause for cause in self.terms if not cause.startswith("tensor")), key=self.terms.__getitem__)
+        return max(
+            (cause for cause in self.terms if not cause.startswith("tensor")), key=self.terms.__getitem__
+        )
 
 
 def simulate(
@@ -117,11 +121,12 @@ def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> Simu
     for cause, cycles in run.account.items():
         name = CAUSES.get(cause, cause)
         terms[name] = terms.get(name, 0.0) + cycles * per_cycle
-    return SimulatedTime(sets_us=sets.microseconds(run.cycles) + launch, terms=terms, run=run)
+    sets_us = sets.microseconds(run.cycles) + launch
+    return SimulatedTime(sets_us=sets_us, discrepancy=sets.discrepancy, terms=terms, run=run)
 
 
 def simulate_time(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Machine) -> Timing:
-    """``simulate`` as the time of a trial: the nominal set's time, and the extremes over the admissible sets."""
+    """``simulate`` as the time of a trial: the nominal set's time with the interval of the admissible sets."""
     time = simulate(compiled, legal.config, problem, device)
     evidence = {**{name: round(us, 4) for name, us in time.terms.items()}, "bound": time.bound, "l2": "cold"}
     return Timing(

@@ -57,7 +57,9 @@ class TimedWarp(Warp):
             self.blame[cause] = self.blame.pop(cause, 0.0) + cycles
             if self.machine.record is not None:
                 lane = f"CTA {self.cta.rank} warp {self.number}"
-                self.machine.record.append((lane, f"wait {cause}", float(self.t[0]), float(self.t[0]) + cycles))
+                self.machine.record.append(
+                    (lane, f"wait {cause}", float(self.t[0]), float(self.t[0]) + cycles)
+                )
 
     def wake(self) -> None:
         self.waits = False
@@ -114,7 +116,9 @@ class TimedCta:
             "cluster_ctaid": tuple(p % c for p, c in zip(position, launch.cluster, strict=True)),
             "clusterid": tuple(p // c for p, c in zip(position, launch.cluster, strict=True)),
         }  # fmt: skip
-        special = {f"sr_{name}_{axis}": value[at] for name, value in triples.items() for at, axis in enumerate("xyz")}
+        special = {
+            f"sr_{name}_{axis}": value[at] for name, value in triples.items() for at, axis in enumerate("xyz")
+        }
         return special | {
             "sr_cluster_ctarank": self.rank, "sr_cluster_nctarank": size, "sr_smid": self.rank, "sr_nsmid": 148,
             "sr_nwarpid": 64, "sr_gridid": 1, "sr_is_explicit_cluster": FULL if size > 1 else 0,
@@ -138,7 +142,9 @@ class TimedCluster:
         at = (number % counts[0], number // counts[0] % counts[1], number // (counts[0] * counts[1]))
         for rank, (z, y, x) in enumerate(itertools.product(*(range(extent) for extent in reversed(shape)))):
             inside = (x, y, z)
-            self.ctas.append(TimedCta(self, rank, tuple(a * s + i for a, s, i in zip(at, shape, inside, strict=True))))
+            self.ctas.append(
+                TimedCta(self, rank, tuple(a * s + i for a, s, i in zip(at, shape, inside, strict=True)))
+            )
         self.warps = [warp for cta in self.ctas for warp in cta.warps]
 
     def settle(self) -> None:

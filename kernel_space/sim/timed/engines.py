@@ -49,7 +49,9 @@ def _target(w: TimedWarp, rank: int, barrier: int, multicast: bool, pair: bool) 
     return find(w, own << 24 | barrier & 0xFFFFFF)[1]
 
 
-def _load(w: TimedWarp, info: TimedMap, coords: tuple[int, ...], targets: list[tuple[TimedCta, TimedBarrier]]) -> None:
+def _load(
+    w: TimedWarp, info: TimedMap, coords: tuple[int, ...], targets: list[tuple[TimedCta, TimedBarrier]]
+) -> None:
     machine, clock, cta = w.machine, w.clock, w.cta
     issue = np.maximum(w.t, cta.descriptors_at)
     latency = clock.tma_latency
@@ -67,7 +69,9 @@ def _load(w: TimedWarp, info: TimedMap, coords: tuple[int, ...], targets: list[t
         target.filled += info.box_bytes
         barrier.complete(info.box_bytes, target.fill_free, cause)
     if machine.record is not None:
-        machine.record.append((f"CTA {cta.rank} TMA", info.name, float(issue[0]), float(targets[0][0].fill_free[0])))
+        machine.record.append(
+            (f"CTA {cta.rank} TMA", info.name, float(issue[0]), float(targets[0][0].fill_free[0]))
+        )
 
 
 def _through_dram(w: TimedWarp, info: TimedMap, coords: tuple[int, ...], issue: Times) -> Times:
@@ -96,21 +100,35 @@ def tma_prefetch(w: TimedWarp, map_address: int, coords: tuple[int, ...]) -> Non
 
 
 def bulk_load(
-    w: TimedWarp, to: int, come: int, size: int, barrier: int, ctas: int | None, is_global: bool, mask: int, site: int
+    w: TimedWarp,
+    to: int,
+    come: int,
+    size: int,
+    barrier: int,
+    ctas: int | None,
+    is_global: bool,
+    mask: int,
+    site: int,
 ) -> None:
     ranks = [w.cta.rank] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
     for rank in ranks:
         target = w.cta.peer(rank)
-        target.fill_free = np.maximum(target.fill_free, w.t + w.clock.tma_latency) + size / w.clock.fill_narrow
+        target.fill_free = (
+            np.maximum(target.fill_free, w.t + w.clock.tma_latency) + size / w.clock.fill_narrow
+        )
         _target(w, rank, barrier, ctas is not None, False).complete(size, target.fill_free, "tma plain")
 
 
 # -- stores ----------------------------------------------------------------------------------------------------
-def tma_store(w: TimedWarp, map_address: int, coords: tuple[int, ...], come: int, how: str, mask: int, site: int) -> None:
+def tma_store(
+    w: TimedWarp, map_address: int, coords: tuple[int, ...], come: int, how: str, mask: int, site: int
+) -> None:
     _store(w, _map(w, map_address).box_bytes)
 
 
-def bulk_store(w: TimedWarp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int) -> None:
+def bulk_store(
+    w: TimedWarp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int
+) -> None:
     _store(w, size)
 
 
@@ -154,7 +172,9 @@ def tensor_mma(
     pipe.occupy(w, cycles, f"mma {kind}")
 
 
-def tensor_cp(w: TimedWarp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int) -> None:
+def tensor_cp(
+    w: TimedWarp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int
+) -> None:
     w.cta.pipe.occupy(w, w.clock.sf_copy, "scale factor copy")
 
 

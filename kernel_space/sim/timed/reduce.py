@@ -85,13 +85,17 @@ def _bulk_event(instr: Instr) -> Instr | None:
     target = operands[0]
     assert isinstance(target, Mem)
     coords = None if target.coords is None else tuple(ZERO for _ in target.coords)
-    return dataclasses.replace(instr, operands=(Mem(target.base, target.offset, coords), NOWHERE, *operands[2:]))
+    return dataclasses.replace(
+        instr, operands=(Mem(target.base, target.offset, coords), NOWHERE, *operands[2:])
+    )
 
 
 class _Reducer:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.kernel = graph, graph.kernel
-        self.events = {id(instr): event for instr in self.kernel.instrs if (event := event_of(instr)) is not None}
+        self.events = {
+            id(instr): event for instr in self.kernel.instrs if (event := event_of(instr)) is not None
+        }
         self.makers: dict[int, list[Instr]] = {}
         for instr in self.kernel.instrs:
             for register in definitions(instr):
@@ -188,7 +192,9 @@ class _Reducer:
         cost = tally.take()
         if cost:
             number = self.costs.setdefault(cost, len(self.costs))
-            out.append(Instr(instr.line, "timed.cost", (Imm(number),), loc=instr.loc, text=f"timed.cost {cost}"))
+            out.append(
+                Instr(instr.line, "timed.cost", (Imm(number),), loc=instr.loc, text=f"timed.cost {cost}")
+            )
 
     def _value(self, instr: Instr) -> Instr:
         """A needed definition; what comes from tensors or global memory is taken for 0."""

@@ -26,7 +26,18 @@ class TimedBarrier:
     ``cause``: what the current phase waited for in the end: ``tma <parameter>``, ``tensor`` or ``arrive``.
     """
 
-    __slots__ = ("cause", "count", "done", "done_cause", "latest", "pending", "phase", "polls", "tx", "waiters")
+    __slots__ = (
+        "cause",
+        "count",
+        "done",
+        "done_cause",
+        "latest",
+        "pending",
+        "phase",
+        "polls",
+        "tx",
+        "waiters",
+    )
 
     def __init__(self, count: int, start: Times) -> None:
         self.count = self.pending = count

@@ -67,7 +67,11 @@ class Tally:
             self._lines(instr)
 
     def _lines(self, instr: Instr) -> None:
-        width = sum(register.width for register in definitions(instr)) if instr.tokens[0] == "ld" else _stored(instr)
+        width = (
+            sum(register.width for register in definitions(instr))
+            if instr.tokens[0] == "ld"
+            else _stored(instr)
+        )
         self.add("global_line", 32 * width / 8 / LINE)
 
     def _fence(self, tokens: tuple[str, ...]) -> None:
