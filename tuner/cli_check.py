@@ -35,9 +35,10 @@ def check_command(args: argparse.Namespace) -> int:
         return _list_mutations(args.json)
     problems, config = problems_of(args), config_of(args)
     device = _machine_device(args.device)
+    check_out(args.out)
     schedules = _schedules(args.schedule)
     if args.trace is not None:
-        check_out(args.trace.parent)
+        _check_trace(args.trace)
     if args.inject is not None:
         find_mutation(args.inject)
     legals = [(problem, legal_config(problem, config, device)) for problem in problems]
@@ -59,6 +60,11 @@ def _machine_device(name: str) -> Device:
             f"the machine runs kernels of b200 and b300, not of {device.name}; use --device b200"
         )
     return device
+
+
+def _check_trace(path: Path) -> None:
+    if path.is_dir() or not path.parent.is_dir():
+        raise InputError(f"--trace must name a file in a folder that exists, got {path}")
 
 
 def _schedules(name: str) -> tuple[str, ...]:
@@ -118,7 +124,7 @@ def _list_mutations(as_json: bool) -> int:
         return 0
     for name, mutation in MUTATIONS.items():
         print(f"{name}: {mutation.what}")
-        print(f"    reported as {' or '.join(mutation.expected)}; --config \"{CASES[mutation.case].config}\"")
+        print(f'    reported as {" or ".join(mutation.expected)}; --config "{CASES[mutation.case].config}"')
     return 0
 
 
