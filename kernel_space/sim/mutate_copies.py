@@ -200,6 +200,8 @@ def store_to_the_first_rows(edit: PtxEditor) -> None:
 @mutation("The store reads the other slot of C than the one just written.", "solo", RACE)
 def store_reads_the_other_slot(edit: PtxEditor) -> None:
     store = _store(edit)
+    if int(edit.context.config.num_c_stage) < 2:
+        raise NotApplicable("C has one slot in this kernel")
     slot = edit.context.region("C").each
     address = operand_texts(store)[1][1:-1]
     base, offset = address.split("+")

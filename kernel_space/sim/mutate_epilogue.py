@@ -90,8 +90,8 @@ def epilogue_reads_the_other_stage(edit: PtxEditor) -> None:
     load = edit.find(r"tcgen05\.ld")[0]
     base = edit.source(load, 1)
     columns = edit.context.config.mma_tiler_mn[1]
-    stage = edit.source(base, 1)
-    shift = edit.source(stage, 2)
+    stage = edit.source(base, 1) if base.tokens[0] == "add" else base
+    shift = edit.source(stage, 2) if stage.tokens[0] == "add" else stage
     if shift.tokens[0] != "shl":
         raise NotApplicable("the epilogue of this kernel has no accumulator stages")
     parts = operand_texts(shift)

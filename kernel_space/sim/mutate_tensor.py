@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kernel_space.sim.mutate_barriers import without_elect
 from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, SURVIVES, WRONG, mutation
+from kernel_space.sim.mutate_rings import without_elect
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, operand_texts
+from kernel_space.sim.operands import Vec
 from kernel_space.sim.parse import Instr
 
 NVFP4 = r"tcgen05\.mma\..*mxf4nvf4"
@@ -14,11 +15,13 @@ K_STEP = 2  # of a descriptor from one k-block to the next: 32 bytes
 
 
 def _nvfp4(edit: PtxEditor, block: int) -> Instr:
-    return edit.find(NVFP4)[block]
+    return edit.find(NVFP4, least=block + 1)[block]
 
 
 def _shift_descriptor(edit: PtxEditor, instr: Instr, operand: int, amount: int) -> None:
     low = edit.source(instr, operand)  # mov.b64 desc, {low, high}
+    if not low.opcode.startswith("mov.b64") or not isinstance(low.operands[1], Vec):
+        raise NotApplicable("this kernel's descriptors are not put together per stage")
     text = operand_texts(low)
     inner = text[1].strip("{}").split(",")
     name = f"{{ .reg .b32 moved; add.s32 moved, {inner[0]}, {amount}; mov.b64 {text[0]}, {{moved,{inner[1]}}}; }}"
@@ -41,7 +44,7 @@ def b_block_too_far(edit: PtxEditor) -> None:
 
 @mutation("The second LoRA MMA multiplies the first 16 columns of lora_up again.", "solo", WRONG)
 def lora_block_twice(edit: PtxEditor) -> None:
-    _shift_descriptor(edit, edit.find(LORA)[1], B, -K_STEP)
+    _shift_descriptor(edit, edit.find(LORA, least=2)[1], B, -K_STEP)
 
 
 @mutation("MMAs of A read the slot behind the one that was waited for.", "solo", RACE)

@@ -38,11 +38,11 @@ class PtxEditor:
 
     # -- finding ---------------------------------------------------------------------------------------------------
     def find(
-        self, opcode: str, where: str = "", *, within: Callable[[Instr], bool] | None = None
+        self, opcode: str, where: str = "", *, least: int = 1, within: Callable[[Instr], bool] | None = None
     ) -> list[Instr]:
         """Instructions whose opcode matches the regular expression, on the region or barrier array ``where``.
 
-        Raises ``NotApplicable`` when there are none.
+        Raises ``NotApplicable`` when there are fewer than ``least``.
         """
         found = [
             instr
@@ -51,9 +51,10 @@ class PtxEditor:
             and (not where or self.region_of(instr) == where)
             and (within is None or within(instr))
         ]
-        if not found:
+        if len(found) < least:
             place = f" on {where}" if where else ""
-            raise NotApplicable(f"this kernel has no instruction {opcode}{place}; choose another config")
+            need = "no instruction" if least == 1 else f"fewer than {least} instructions"
+            raise NotApplicable(f"this kernel has {need} {opcode}{place}; choose another config")
         return found
 
     def waits(self, barrier: str) -> list[Instr]:

@@ -7,7 +7,7 @@ kernel_space.sim.mutations`` prints the table of docs/mutations.md.
 
 from __future__ import annotations
 
-from kernel_space.sim import mutate_barriers, mutate_copies, mutate_epilogue, mutate_tensor
+from kernel_space.sim import mutate_barriers, mutate_copies, mutate_epilogue, mutate_rings, mutate_tensor
 from kernel_space.sim.mutate_base import ALL, CASES, MUTATIONS, SURVIVES, Case, Mutation, find_mutation
 from kernel_space.sim.mutate_layout import MutationContext
 from kernel_space.sim.mutate_text import NotApplicable
@@ -23,7 +23,7 @@ __all__ = [
     "table",
 ]
 
-FAMILIES = (mutate_barriers, mutate_copies, mutate_tensor, mutate_epilogue)
+FAMILIES = (mutate_barriers, mutate_rings, mutate_copies, mutate_tensor, mutate_epilogue)
 
 
 def table() -> str:

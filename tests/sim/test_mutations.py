@@ -110,6 +110,21 @@ def test_a_kernel_without_the_instruction_is_refused(name: str, case: str, what:
         MUTATIONS[name].apply(kernel.ptx, kernel.context)
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_on_any_kernel_it_applies_or_says_what_is_missing(case: str) -> None:
+    """Other exceptions fail the test: a mutation must not stumble over a kernel it was not written for."""
+    kernel = case_kernel(case)
+    refused = []
+    for found in MUTATIONS.values():
+        try:
+            assert found.apply(kernel.ptx, kernel.context) != kernel.ptx
+        except NotApplicable as reason:
+            refused.append((found.name, str(reason)))
+    own = {found.name for found in MUTATIONS.values() if found.case == case}
+    assert not own & {name for name, _ in refused}
+    assert 0 < len(refused) < len(MUTATIONS) / 2, refused
+
+
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(InputError, match=r"unknown mutation 'nonsense'; known are ab_producer_parity "):
         find_mutation("nonsense")
