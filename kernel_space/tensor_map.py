@@ -88,9 +88,12 @@ class TensorMap:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes one load of the box adds to its barrier's transaction count."""
-        elements = 1
-        for extent, step in zip(self.box, self.element_strides, strict=True):
+        """Bytes one load of the box adds to its barrier's transaction count.
+
+        Without interleave the element stride of dimension 0 has no effect (measured on Hopper).
+        """
+        elements = self.box[0] if not self.interleave_bytes else -(-self.box[0] // self.element_strides[0])
+        for extent, step in zip(self.box[1:], self.element_strides[1:], strict=True):
             elements *= -(-extent // step)
         return elements * self.element_type.bits // 8
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import struct
 
 import pytest
@@ -65,6 +66,7 @@ def test_five_dimensions_with_36_bit_strides_and_element_strides() -> None:
     assert got.dims == (1, 2, 3, 4, 5)
     assert got.box == (11, 12, 13, 14, 15)
     assert got.element_strides == (1, 2, 3, 4, 8)
+    assert dataclasses.replace(got, element_strides=(4, 2, 3, 4, 8)).box_bytes == got.box_bytes
     assert got.box_bytes == 11 * 6 * 5 * 4 * 2 * 2  # extents over element strides, rounded up
     assert (got.oob_fill_nan, got.interleave_bytes, got.element_type.name) == (True, 32, "U16")
 

@@ -75,8 +75,6 @@ def bulk_load(
     else:
         w.cta.smem.check(come & 0xFFFFFF, (come & 0xFFFFFF) + size, 16, "bulk copy")
         source = w.cta.smem.u8[come & 0xFFFFFF : (come & 0xFFFFFF) + size]
-        if w.races is not None:
-            w.races.async_read(w, w.cta, come & 0xFFFFFF, size, site)
     offset = to & 0xFFFFFF
     ranks = [to >> 24] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
     targets = []
@@ -84,6 +82,8 @@ def bulk_load(
         w.cta.peer(rank).smem.check(offset, offset + size, 16, "bulk load")
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
     if w.races is not None:
+        if not is_global:
+            w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
         w.races.bulk_load(w, size, targets, site)
     w.machine.issue(BulkLoad(source, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
 

@@ -1,7 +1,9 @@
 """mbarrier objects. PTX ISA 9.7.13.15: pending count, phase, transaction count.
 
 ``wait(parity)`` is true iff ``(phase & 1) != parity``, phase counted from 0 (measured on Hopper: a fresh barrier
-satisfies parity 1 and not parity 0). ``tx`` may go negative: bytes may arrive before they are expected.
+satisfies parity 1 and not parity 0). ``tx`` may go negative while arrivals are missing: bytes may come before they
+are expected. Once all arrivals have come it may not. There the card has no one outcome (measured on Hopper): the
+count falls in pieces, and if it passes through zero the phase completes before its data is there, else never.
 """
 
 from __future__ import annotations
@@ -64,6 +66,11 @@ class MBarrier:
             )
 
     def _settle(self) -> None:
+        if self.pending == 0 and self.tx < 0:
+            raise ProtocolError(
+                f"{self.label} received {-self.tx} bytes more than it expects in phase {self.phase}, after all "
+                f"{self.count} arrivals (last: {self.last}): the phase may complete before its data is there, or never"
+            )
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending = self.count

@@ -54,6 +54,11 @@ class MemoryRaces(SyncRaces):
         access = Access(w.clock.read_slot, w.bulk_current + 1, site)
         self._read(w, cta, words_of(offset, size), access, ASYNC, "bulk store")
 
+    def copy_read(self, w: Warp, offset: int, size: int, barrier: MBarrier, site: int) -> None:
+        """A copy from shared to shared memory reads its source: done when the destination's barrier completes."""
+        access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)
+        self._read(w, w.cta, words_of(offset, size), access, ASYNC, "bulk copy")
+
     def bulk_load(self, w: Warp, size: int, targets: list[tuple[Cta, int, MBarrier]], site: int) -> None:
         for cta, offset, barrier in targets:
             self._load(w, cta, offset, size, barrier, site)
@@ -174,7 +179,7 @@ class MemoryRaces(SyncRaces):
         reduces: bool = False,
     ) -> None:
         """The part of a TMA box that lies inside its tensor, as words of a region."""
-        located = tensor.region_words(w.machine, start)
+        located = tensor.region_words(w.machine, start, stores=writes is not None)
         if located is None or reduces:
             return
         region, cells = located

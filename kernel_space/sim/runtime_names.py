@@ -62,7 +62,7 @@ def shared_to_generic(value: Value) -> Value:
 
 
 def map_rank(address: Value, rank: Value, width: int) -> Value:
-    offset = lanes.spread(address, width) & 0xFFFFFF
+    offset = lanes.spread(address, width) & UNSIGNED[width](~0xFF000000 & lanes.MASKS[width])
     return offset | lanes.spread(rank, 32).astype(UNSIGNED[width]) << 24
 
 

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernel_space.sim.faults import IllegalAccess, ProtocolError
-from kernel_space.sim.lanes import FULL, UNSIGNED, Array, Value, first_lane, lane_flags, ndarray, spread
+from kernel_space.sim.lanes import (
+    FULL,
+    UNSIGNED,
+    Array,
+    Value,
+    blend,
+    first_lane,
+    lane_flags,
+    lane_mask,
+    ndarray,
+    spread,
+)
 
 if TYPE_CHECKING:
     from kernel_space.sim.machine import Cta, Warp
@@ -41,8 +52,17 @@ class Smem:
             raise IllegalAccess(f"{what} at shared offset {low:#x} is not aligned to {alignment} bytes")
 
 
+def _lanes_by_cta(address: Array, mask: int) -> list[int]:
+    """``mask``, or one mask per CTA of the cluster that its lanes mean."""
+    ranks = address >> 24
+    if (ranks == ranks[0]).all():
+        return [mask]
+    found = {int(rank) for rank in ranks[lane_flags(mask)]}
+    return [lane_mask(ranks == rank) & mask for rank in sorted(found)]
+
+
 def _split_address(w: Warp, address: Array, mask: int) -> tuple[Cta, Array]:
-    """(the CTA meant by the active lanes, offsets); lanes of different CTAs are not modelled in one access."""
+    """(the CTA meant by the active lanes, offsets). The lanes of a matrix move all mean one CTA."""
     ranks = address >> 24
     rank = first_lane(ranks, mask)
     flags = lane_flags(mask)
@@ -61,6 +81,13 @@ def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site:
             w.races.shared_read(w, cta, offset, size * count, site)
         at = offset // size
         return cta.smem.views[size][at : at + count].tolist()
+    parts = _lanes_by_cta(address, mask)
+    if len(parts) > 1:
+        loaded = [load_shared(w, address, size, count, part, site) for part in parts]
+        merged = loaded[0]
+        for part, values in zip(parts[1:], loaded[1:], strict=True):
+            merged = [blend(new, old, part, 8 * size) for new, old in zip(values, merged, strict=True)]
+        return merged
     cta, offsets = _split_address(w, address, mask)
     active = offsets if mask == FULL else offsets[lane_flags(mask)]
     _check_lanes(cta, active, size * count, "ld.shared")
@@ -85,6 +112,11 @@ def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], 
         view, last = cta.smem.views[size], 1 << (mask.bit_length() - 1)
         for number, value in enumerate(values):
             view[offset // size + number] = first_lane(value, last)
+        return
+    parts = _lanes_by_cta(address, mask)
+    if len(parts) > 1:
+        for part in parts:
+            store_shared(w, address, size, values, part, site)
         return
     cta, offsets = _split_address(w, address, mask)
     flags = lane_flags(mask)

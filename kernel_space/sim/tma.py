@@ -1,9 +1,12 @@
 """The tensor memory accelerator: box copies between global and shared memory.
 
 Facts, measured on Hopper unless noted: a box is written row by row, dense, then swizzled by absolute shared address,
-``a ^ ((a >> 7 & m) << 4)``; out-of-bounds elements read as zero and count in the transaction bytes; stores drop
-them; coordinate 0 must be 16-byte aligned; k active lanes load k times, but store once. ``.cta_group::2`` signals
-the barrier of CTA ``(d & ~1) | (rank of mbar & 1)`` for destination d (ISA text).
+``a ^ ((a >> 7 & m) << 4)``; out-of-bounds elements read as zero, or as 7ff7 in every 16 bits, and count in the
+transaction bytes. Stores and reductions drop what lies past the end, but in units of 16 bytes: the unit that holds a
+row's last element is written whole, into the padding of the pitch (rows of whole units, as this project's, have
+none). At a negative coordinate they are an illegal instruction. Coordinate 0 must be 16-byte aligned; k active lanes
+load k times, but store once. ``.cta_group::2`` signals the barrier of CTA ``(d & ~1) | (rank of mbar & 1)`` for
+destination d (ISA text).
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernel_space.errors import InputError
+from kernel_space.sim import floats
 from kernel_space.sim.address_windows import PARAM_WINDOW
 from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
-from kernel_space.sim.lanes import Array, signed
+from kernel_space.sim.lanes import UNSIGNED, Array, signed
 from kernel_space.sim.packed_operands import spread_groups
 from kernel_space.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
 
@@ -26,23 +30,25 @@ if TYPE_CHECKING:
     from kernel_space.sim.mbarrier import MBarrier
 
 ALIGNMENT = 128
+OUTSIDE_NAN = 0x7FF7  # in every 16 bits, whatever the element type (measured on Hopper)
+TF32_NAN = 0x7FFFE000
 
 
 class TmaTensor:
     """A descriptor prepared for copies. Extents run from the outermost dimension inwards; the last is bytes."""
 
     def __init__(self, fields: TensorMap) -> None:
-        if fields.interleave_bytes or any(step != 1 for step in fields.element_strides):
-            raise Unsupported("interleaved or strided tensor maps are not modelled")
-        if fields.oob_fill_nan:
-            raise Unsupported("tensor maps that fill with NaN are not modelled")
+        if fields.interleave_bytes:
+            raise Unsupported("interleaved tensor maps are not modelled")
         self.fields = fields
         self.bits = fields.element_type.bits
         self.address = fields.address
         self.dims = (*reversed(fields.dims[1:]), fields.dims[0] * self.bits // 8)
         self.strides = (*reversed(fields.strides), 1)
         self.inner = fields.box[0] * self.bits // 8
-        self.box = (*reversed(fields.box[1:]), self.inner)
+        self.steps = (*reversed(fields.element_strides[1:]), 1)  # that of dimension 0 has no effect
+        extents = (*reversed(fields.box[1:]), self.inner)
+        self.box = tuple(-(-extent // step) for extent, step in zip(extents, self.steps, strict=True))
         self.rows = int(np.prod(self.box[:-1]))
         self.bytes = self.rows * self.inner
         self.unpacks = fields.element_type.name.endswith("ALIGN16B")
@@ -67,47 +73,63 @@ class TmaTensor:
             )
         return (*reversed(values[1:]), values[0] * self.bits // 8)
 
+    def _inside(self, start: tuple[int, ...], stores: bool) -> tuple[slice, ...]:
+        """The part of the box inside the tensor, () if none; ``stores``: in whole units of 16 bytes."""
+        dims = (*self.dims[:-1], -(-self.dims[-1] // 16) * 16) if stores else self.dims
+        rows = zip(dims, start, self.box, self.steps, strict=True)
+        part = [(max(0, -(at // step)), min(count, -((at - size) // step))) for size, at, count, step in rows]
+        return () if any(a >= b for a, b in part) else tuple(slice(a, b) for a, b in part)
+
     def window(
-        self, machine: Machine, start: tuple[int, ...], what: str
+        self, machine: Machine, start: tuple[int, ...], what: str, *, stores: bool = False
     ) -> tuple[Array | None, tuple[slice, ...]]:
         """(strided view of the part of the box inside the tensor, where that part lies in the box)."""
-        low = [max(0, at) for at in start]
-        high = [min(size, at + extent) for size, at, extent in zip(self.dims, start, self.box, strict=True)]
-        if any(a >= b for a, b in zip(low, high, strict=True)):
+        where = self._inside(start, stores)
+        if not where:
             return None, ()
-        first = self.address + sum(a * s for a, s in zip(low, self.strides, strict=True))
-        shape = tuple(b - a for a, b in zip(low, high, strict=True))
-        last = first + sum((n - 1) * s for n, s in zip(shape, self.strides, strict=True)) + 1
+        pitches = tuple(step * stride for step, stride in zip(self.steps, self.strides, strict=True))
+        origin = self.address + sum(at * stride for at, stride in zip(start, self.strides, strict=True))
+        first = origin + sum(part.start * pitch for part, pitch in zip(where, pitches, strict=True))
+        shape = tuple(part.stop - part.start for part in where)
+        last = first + sum((n - 1) * pitch for n, pitch in zip(shape, pitches, strict=True)) + 1
         region = machine.memory.find(first, last, what)
-        view = np.ndarray(shape, np.uint8, region.u8, first - region.base, self.strides)
-        return view, tuple(slice(a - at, b - at) for a, b, at in zip(low, high, start, strict=True))
+        return np.ndarray(shape, np.uint8, region.u8, first - region.base, pitches), where
 
-    def region_words(self, machine: Machine, start: tuple[int, ...]) -> tuple[Region, Array] | None:
+    def region_words(
+        self, machine: Machine, start: tuple[int, ...], *, stores: bool = False
+    ) -> tuple[Region, Array] | None:
         """(region, its 4-byte words) of the part of the box inside the tensor."""
-        low = [max(0, at) for at in start]
-        high = [min(size, at + extent) for size, at, extent in zip(self.dims, start, self.box, strict=True)]
-        if any(a >= b for a, b in zip(low, high, strict=True)):
+        view, where = self.window(machine, start, "TMA store" if stores else "TMA load", stores=stores)
+        if view is None:
             return None
-        region = machine.memory.find(self.address, self.address + 1, "TMA")
-        words = np.arange(low[-1] & ~3, high[-1], 4, dtype=np.int64) + (self.address - region.base)
-        for first, last, stride in zip(low[-2::-1], high[-2::-1], self.strides[-2::-1], strict=True):
-            words = (np.arange(first, last)[:, None] * stride + words.reshape(1, -1)).reshape(-1)
+        first = view.ctypes.data
+        region = machine.memory.find(first, first + 1, "TMA")
+        words = np.arange((first - region.base) & ~3, first - region.base + view.shape[-1], 4, dtype=np.int64)
+        for count, pitch in zip(view.shape[-2::-1], view.strides[-2::-1], strict=True):
+            words = (np.arange(count)[:, None] * pitch + words.reshape(1, -1)).reshape(-1)
         return region, words >> 2
 
     def read(self, machine: Machine, start: tuple[int, ...]) -> Array:
         """The box as 16-byte chunks, (rows, chunks per row)."""
         view, where = self.window(machine, start, "TMA load")
-        if view is not None and view.shape == self.box:
-            box = np.ascontiguousarray(view)
+        part = None if view is None else np.ascontiguousarray(view)
+        if part is not None and self.fields.round_to_tf32:
+            part = round_to_tf32(part)
+        if part is not None and part.shape == self.box:
+            box = part
         else:
-            box = np.zeros(self.box, np.uint8)
-            if view is not None:
-                box[where] = view
-        if self.fields.round_to_tf32:
-            box = round_to_tf32(box)
+            box = self._outside()
+            if part is not None:
+                box[where] = part
         if self.unpacks:
             box = spread_groups(box.reshape(self.rows, -1), self.bits)
         return box.view(np.complex128).reshape(self.rows, -1)
+
+    def _outside(self) -> Array:
+        """A box whose elements are all out of bounds."""
+        if self.fields.oob_fill_nan:
+            return np.full(self.bytes // 2, OUTSIDE_NAN, np.uint16).view(np.uint8).reshape(self.box)
+        return np.zeros(self.box, np.uint8)
 
     def placement(self, offset: int) -> tuple[int, Array | None]:
         """(first chunk, chunk index of every chunk of the box relative to it; None: dense)."""
@@ -138,11 +160,12 @@ class TmaTensor:
 
 
 def round_to_tf32(box: Array) -> Array:
-    """float32 bytes with 10 bits of mantissa, to nearest even (which rounding the hardware takes is not documented)."""
+    """float32 bytes with 10 bits of mantissa, to nearest even; every NaN becomes one pattern (measured on Hopper)."""
     bits = box.view(np.uint32)
-    finite = bits & 0x7F800000 != 0x7F800000
+    size = bits & 0x7FFFFFFF
     rounded = (bits + (0xFFF + (bits >> 13 & 1))) & 0xFFFFE000
-    return np.where(finite, rounded, bits).astype(np.uint32).view(np.uint8)
+    special = np.where(size > 0x7F800000, np.uint32(TF32_NAN), bits)
+    return np.where(size < 0x7F800000, rounded, special).astype(np.uint32).view(np.uint8)
 
 
 @functools.lru_cache(maxsize=512)
@@ -220,7 +243,7 @@ class TensorStore(BulkStore):
     def move(self) -> None:
         machine = self.cta.machine
         machine.global_version += 1
-        view, where = self.tensor.window(machine, self.start, "TMA store")
+        view, where = self.tensor.window(machine, self.start, "TMA store", stores=True)
         if view is None:
             return
         data = np.ascontiguousarray(self.tensor.read_shared(self.cta, self.offset)).view(np.uint8)
@@ -231,27 +254,31 @@ class TensorStore(BulkStore):
 
 
 _REDUCE_TYPES = {
-    "F16": np.float16, "F32": np.float32, "F64": np.float64, "U8": np.uint8, "U16": np.uint16, "U32": np.uint32,
-    "S32": np.int32, "U64": np.uint64, "S64": np.int64,
-    "f16": np.float16, "f32": np.float32, "f64": np.float64, "u32": np.uint32, "s32": np.int32, "u64": np.uint64,
-    "s64": np.int64, "b32": np.uint32, "b64": np.uint64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64,
+    "b32": np.uint32, "b64": np.uint64,
 }  # fmt: skip
-_FUNCTIONS = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
-              "xor": np.bitwise_xor}  # fmt: skip
+_FUNCTIONS = {
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "inc": lambda old, new: np.where(old >= new, 0, old + 1),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1),
+}  # fmt: skip
+_FLOAT_FUNCTIONS = {"add": np.add, "min": floats.minimum, "max": floats.maximum}
 
 
 def reduced(old: Array, new: Array, how: str, kind: str) -> Array:
-    """Element-wise reduction of two byte arrays of the same shape."""
-    if how not in _FUNCTIONS:
-        raise Unsupported(f"bulk reduction {how} is not modelled")
-    old, new = np.ascontiguousarray(old), np.ascontiguousarray(new)
-    if kind in ("BF16", "bf16"):
-        from kernel_space.sim.floats import round_to_bf16
+    """Element-wise reduction of two byte arrays of the same shape; ``kind`` as in a tensor map or in PTX.
 
-        wide = [(part.view(np.uint16).astype(np.uint32) << 16).view(np.float32) for part in (old, new)]
-        return round_to_bf16(_FUNCTIONS[how](*wide)).view(np.uint8)
-    if kind not in _REDUCE_TYPES:
-        raise Unsupported(f"bulk reduction of {kind} is not modelled")
+    Of a number and a NaN the minimum and the maximum are the number (measured on Hopper).
+    """
+    old, new, kind = np.ascontiguousarray(old), np.ascontiguousarray(new), kind.lower()
+    plain = kind.removesuffix("_ftz")
+    if plain in floats.BITS and how in _FLOAT_FUNCTIONS:
+        unsigned = UNSIGNED[floats.BITS[plain]]
+        function, parts = _FLOAT_FUNCTIONS[how], (old.view(unsigned), new.view(unsigned))
+        result = floats.binary(function, *parts, plain, ftz=kind != plain)
+        return np.asarray(result, unsigned).reshape(parts[0].shape).view(np.uint8)
+    if kind not in _REDUCE_TYPES or how not in _FUNCTIONS:
+        raise Unsupported(f"bulk reduction {how} of {kind} is not modelled")
     dtype = _REDUCE_TYPES[kind]
     return _FUNCTIONS[how](old.view(dtype), new.view(dtype)).astype(dtype).view(np.uint8)
 
@@ -271,6 +298,8 @@ def descriptor(w: Warp, address: int) -> TmaTensor:
     key = bytes(data[:64])
     found = machine.tensors.get(key)
     if found is None:
+        if key[10] >> 3 & 3 > 1:
+            raise Unsupported("swizzle atoms of 64 bytes, or of 32 bytes with a flip, are not modelled")
         try:
             found = machine.tensors[key] = TmaTensor(decode_tensor_map(key + bytes(64)))
         except InputError as error:
@@ -329,6 +358,10 @@ def tma_store(
     w.site = site
     tensor = descriptor(w, map_address)
     start, offset = tensor.start(coords), come & 0xFFFFFF
+    if any(at < 0 for at in start):
+        raise IllegalAccess(f"TMA store at a negative coordinate, box origin {start} (illegal instruction)")
+    if any(step != 1 for step in tensor.steps):
+        raise Unsupported("stores with element strides are not modelled")
     cta = w.cta
     if offset % ALIGNMENT:
         raise IllegalAccess(f"TMA reads shared offset {offset:#x}, which is not aligned to {ALIGNMENT} bytes")

@@ -177,7 +177,7 @@ class _Superblock:
             writer.counted += 1
             writer.instr = last
             if last.tokens[0] == "trap":
-                writer.emit("w.trap()")
+                writer.emit("trap(w)")
             if last.guard is not None:
                 return self._conditional(block)
             return self._go(block.taken if block.taken is not None else EXIT, block)
