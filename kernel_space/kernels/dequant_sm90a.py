@@ -126,8 +126,11 @@ def load_shared_u16(address: Any) -> Any:
 
 
 def store_shared(address: Any, words: Any) -> None:
-    """Four 32-bit words to a shared-memory byte address that is a multiple of 16."""
-    _call("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", [address, *words], 0, effects=True)
+    """One or four 32-bit words to a shared-memory byte address that is a multiple of their size."""
+    if len(words) == 1:
+        _call("st.shared.b32 [$0], $1;", [address, *words], 0, effects=True)
+    else:
+        _call("st.shared.v4.b32 [$0], {$1, $2, $3, $4};", [address, *words], 0, effects=True)
 
 
 def store_matrices(address: Any, words: Any, transpose: bool) -> None:

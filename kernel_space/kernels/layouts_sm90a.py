@@ -21,6 +21,8 @@ DQ_K = 64  # K elements of one dq slot: 128 bytes a row, one swizzle span
 LORA_K = 64  # columns of R in one LoRA slice
 MMA_K = 16
 WARPS_PER_GROUP = 4
+GROUP_ROWS = 128  # rows a warpgroup dequantizes at a time, one a thread
+MAX_LOOSE_ROWS = 48  # beyond, a second row for some threads is cheaper
 SF_BLOCK_ROWS = 128
 SF_BLOCK_K = 64
 SF_BLOCK_WORDS = 128  # 512 bytes as 32-bit words: a TMA box extent must not exceed 256
@@ -49,6 +51,9 @@ class LayoutsSm90a:
         self.num_consumer_warps = WARPS_PER_GROUP * config.consumer_warpgroups
         self.num_dequant_warps = WARPS_PER_GROUP * config.num_dequant_warpgroups
         self.num_lora_slices = -(-self.r // LORA_K)
+        # Rows of the column operand beyond a multiple of the dequantizing threads are shared out by words.
+        loose = self.columns % GROUP_ROWS if self.columns > GROUP_ROWS else 0
+        self.loose_rows = loose if config.num_dequant_warpgroups == 1 and loose <= MAX_LOOSE_ROWS else 0
         # dq slots that one packed slot fills.
         self.dq_per_k_tile = self.k // DQ_K
         self._make_mma()

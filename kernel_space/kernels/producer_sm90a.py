@@ -10,6 +10,8 @@ from cutlass.cute.nvgpu import cpasync
 from kernel_space.kernels.dequant_sm90a import (
     broadcast_factor,
     load_shared,
+    load_shared_u16,
+    scale_pair,
     scale_pairs,
     store_shared,
     unpack_pairs,
@@ -21,6 +23,7 @@ from kernel_space.kernels.tile_walk import TileWalk
 GROUP_THREADS = 128
 QUADS = 4  # lanes of a quad: each owns a 32-element piece of a row of 128
 DQ_ROW_BYTES = DQ_K * 2
+WORDS_OF_DQ_ROW = 8
 
 
 def packed_chunk(row: Any, quad: Any) -> Any:
@@ -36,6 +39,11 @@ def scale_offset(row: Any) -> Any:
 def dq_chunk(slot: Any, row: Any, chunk: Any) -> Any:
     """Address of 16-byte piece ``chunk`` of a 128-byte row in a 128-byte-swizzled dq slot."""
     return slot + row * DQ_ROW_BYTES + ((chunk ^ (row & 7)) << 4)
+
+
+def loose_place(first_row: int, unit: Any) -> Any:
+    """(row, quad, word) of loose word ``unit``."""
+    return first_row + unit // WORDS_OF_DQ_ROW, unit % 4, unit // 4 % 2
 
 
 class ProducerSm90a(TileWalk):
@@ -148,8 +156,15 @@ class ProducerSm90a(TileWalk):
         target = buffers["dequantized"].iterator.toint()
         # Rows of this thread; beyond the last one it repeats what another thread writes.
         rows = [
-            cutlass.min(thread + first, Int32(lay.columns - 1)) for first in range(0, lay.columns, GROUP_THREADS)
+            cutlass.min(thread + first, Int32(lay.columns - 1))
+            for first in range(0, lay.columns - lay.loose_rows, GROUP_THREADS)
         ]
+        loose = [
+            cutlass.min(thread + first, Int32(lay.loose_rows * WORDS_OF_DQ_ROW - 1))
+            for first in range(0, lay.loose_rows * WORDS_OF_DQ_ROW, GROUP_THREADS)
+        ]
+        loose_words = cute.make_rmem_tensor((2, max(1, len(loose))), Uint32)
+        loose_factors = cute.make_rmem_tensor((max(1, len(loose)),), Uint32)
         words = cute.make_rmem_tensor((4, QUADS, len(rows)), Uint32)
         factors = cute.make_rmem_tensor((QUADS, len(rows)), Uint32)
         _, _, work = cute.arch.block_idx()
@@ -161,7 +176,16 @@ class ProducerSm90a(TileWalk):
             first_row = (tile_n * lay.columns) % 128
             if cutlass.const_expr(groups == 1):
                 # Codes and factors of one k-tile are loaded while the second half of the one before is dequantized.
-                self._load_k_tile(lay, codes, scales, ab, ab_full, ab_empty, rows, first_row, words, factors)
+                self._load_k_tile(
+                    lay,
+                    (codes, scales),
+                    ab,
+                    (ab_full, ab_empty),
+                    (rows, loose),
+                    first_row,
+                    (words, factors),
+                    (loose_words, loose_factors),
+                )
                 ab.advance()
             for kt in cutlass.range(k_count, unroll=1):
                 if cutlass.const_expr(groups == 1):
@@ -176,12 +200,21 @@ class ProducerSm90a(TileWalk):
                                 self._store_part(
                                     slot, rows[part], w, self._unpack_part(words, factors, part, half, w)
                                 )
+                        for part in cutlass.range_constexpr(len(loose)):
+                            self._store_loose(lay, slot, loose[part], loose_words, loose_factors, part, half)
                         # Work between the stores and the fence, which waits for them.
                         if cutlass.const_expr(half == 0):
                             first = self._unpack_part(words, factors, 0, 1, 0)
                         elif kt + 1 < k_count:
                             self._load_k_tile(
-                                lay, codes, scales, ab, ab_full, ab_empty, rows, first_row, words, factors
+                                lay,
+                                (codes, scales),
+                                ab,
+                                (ab_full, ab_empty),
+                                (rows, loose),
+                                first_row,
+                                (words, factors),
+                                (loose_words, loose_factors),
                             )
                             ab.advance()
                         cute.arch.fence_proxy("async.shared", space="cta")
@@ -214,26 +247,49 @@ class ProducerSm90a(TileWalk):
     def _load_k_tile(
         self,
         lay: LayoutsSm90a,
-        codes: Int32,
-        scales: Int32,
+        bases: Any,
         ab: Any,
-        ab_full: Any,
-        ab_empty: Any,
-        rows: Any,
+        barriers: Any,
+        units: Any,
         first_row: Int32,
-        words: cute.Tensor,
-        factors: cute.Tensor,
+        whole: Any,
+        loose: Any,
     ):
-        """Codes and factors of this thread's rows from the next packed slot, which is then free."""
+        """Codes and factors of this thread's rows and loose words from the next packed slot, which is then free."""
+        ab_full, ab_empty = barriers
+        words, factors = whole
+        loose_words, loose_factors = loose
+        rows, loose_units = units
         cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
+        codes = bases[0] + ab.index * lay.b_bytes
+        scales = bases[1] + ab.index * lay.sfb_bytes
         for part in cutlass.range_constexpr(len(rows)):
-            loaded = self._load_codes(codes + ab.index * lay.b_bytes, rows[part])
-            pairs = self._load_factors(scales + ab.index * lay.sfb_bytes, first_row + rows[part])
+            loaded = self._load_codes(codes, rows[part])
+            pairs = self._load_factors(scales, first_row + rows[part])
             for quad in cutlass.range_constexpr(QUADS):
                 factors[quad, part] = pairs[quad]
                 for w in cutlass.range_constexpr(4):
                     words[w, quad, part] = loaded[quad][w]
+        for part in cutlass.range_constexpr(len(loose_units)):
+            row, quad, w = loose_place(lay.columns - lay.loose_rows, loose_units[part])
+            for half in cutlass.range_constexpr(2):
+                address = codes + packed_chunk(row, quad) + half * 8 + w * 4
+                loose_words[half, part] = load_shared(address, 1)[0]
+            scale_row = first_row + row
+            block = scales + scale_row // 128 * (2 * SF_BLOCK_BYTES) + scale_offset(scale_row)
+            two = load_shared_u16(block + quad // 2 * SF_BLOCK_BYTES + quad % 2 * 2)
+            loose_factors[part] = scale_pair(two)
         self._arrive(ab_empty + ab.index)
+
+    @staticmethod
+    def _store_loose(
+        lay: LayoutsSm90a, slot: Any, unit: Any, words: Any, factors: Any, part: int, half: int
+    ) -> None:
+        """One word of a row that has no thread of its own: a pair of four chunks."""
+        row, quad, w = loose_place(lay.columns - lay.loose_rows, unit)
+        pairs = unpack_word(words[half, part], factors[part], half)
+        for i in range(4):
+            store_shared(dq_chunk(slot, row, 4 * w + i) + quad * 4, [pairs[i]])
 
     @staticmethod
     def _unpack_part(words: Any, factors: Any, part: int, half: int, w: int) -> list[Any]:
