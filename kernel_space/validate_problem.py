@@ -22,10 +22,12 @@ GRIDS = (
     (1, 3, 1),
 )  # cluster tiles along M and N of the MMA, clusters on the chip
 RAGGED_K = {128: 96, 256: 160}  # K elements of the last k-tile: half a group of scale factors is padding
-PRODUCTS_PER_SECOND = (
-    1.0e9  # of the machine and the float64 reference, about half of a 2020s core at 4352x3840x3072
+# Machine and float64 comparison together on a core of a busy server: fitted to 1024x1536 at K = 480 and 8160, R = 128, in
+# four tiles and clusters; 15.9 s were measured for 4352x3840x3072 R = 128, for which these say 22.
+SECONDS_PER_PRODUCT = 2.7e-10
+SECONDS_PER_TILE = (
+    9e-3  # of 128x128: epilogue, barriers, and the parts of the comparison that K does not enter
 )
-CTA_TILE_SECONDS = 6e-3  # the rest of a tile of 128x128: epilogue, barriers
 
 
 def exercise(config: KernelConfig, problem: GemmProblem) -> tuple[GemmProblem, int]:
@@ -102,7 +104,7 @@ def full_seconds(config: KernelConfig, problem: GemmProblem) -> float:
     rows, columns = mma_extents(config)
     elements = tiles_m * tiles_n * rows * columns
     products = elements * (problem.k + problem.r)
-    return products / PRODUCTS_PER_SECOND * 0.1 + elements / 128**2 * config.split_k * CTA_TILE_SECONDS
+    return products * SECONDS_PER_PRODUCT + elements / 128**2 * config.split_k * SECONDS_PER_TILE
 
 
 def cut(config: KernelConfig, problem: GemmProblem, limit_s: float) -> GemmProblem:
