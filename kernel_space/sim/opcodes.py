@@ -104,6 +104,7 @@ def _load() -> None:
         opcodes_integer,
         opcodes_memory,
         opcodes_move,
+        opcodes_st_async,
         opcodes_sync,
         opcodes_tensor,
         opcodes_tensormap,

@@ -81,6 +81,12 @@ class MemoryRaces(SyncRaces):
         access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)
         self._write(w, cta, words_of(offset, size), access, ASYNC, "TMA load")
 
+    def async_store(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
+        """``st.async``: a generic write that is there when the barrier's current phase completes."""
+        self.check_made(w, barrier, site)
+        access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)
+        self._write(w, cta, words_of(offset, size), access, GENERIC, "st.async")
+
     def tma_store(
         self, w: Warp, tensor: TmaTensor, start: tuple[int, ...], offset: int, how: str, site: int
     ) -> None:

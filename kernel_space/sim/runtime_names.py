@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernel_space.sim import (
+    async_stores,
     atomics,
     barriers,
     bulk,
@@ -121,7 +122,7 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    **_public(atomics, barriers, bulk, clc, conversions, fences, floats, global_memory, lanes, local_memory),
+    **_public(async_stores, atomics, barriers, bulk, clc, conversions, fences, floats, global_memory, lanes, local_memory),
     **_public(mbarrier, scalars, smem, tensor_map_updates, tensor_pipe, tma, tmem),
     **_float_functions(),
     **{function.__name__: function for function in (
