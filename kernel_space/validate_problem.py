@@ -22,7 +22,7 @@ GRIDS = (
     (1, 3, 1),
 )  # cluster tiles along M and N of the MMA, clusters on the chip
 RAGGED_K = {128: 96, 256: 160}  # K elements of the last k-tile: half a group of scale factors is padding
-# Machine and float64 comparison together on a core of a busy server: fitted to 1024x1536 at K = 480 and 8160, R = 128, in
+# Machine and float64 comparison together: fitted to 1024x1536 at K = 480 and 8160, R = 128, for
 # four tiles and clusters; 15.9 s were measured for 4352x3840x3072 R = 128, for which these say 22.
 SECONDS_PER_PRODUCT = 2.7e-10
 SECONDS_PER_TILE = (
