@@ -271,7 +271,6 @@ class Machine:
         self.cluster_count = int(np.prod(self.cluster_counts))
         self.resident_limit = max(1, sms // int(np.prod(launch.cluster)))
         self.next_cluster = 0
-        self.cancelled: set[int] = set()
         self.resident: list[Cluster] = []
         self.finished = 0
         if races is not None:
@@ -314,8 +313,6 @@ class Machine:
     # -- clusters ------------------------------------------------------------------------------------------------
     def start_cluster(self) -> Cluster | None:
         """Put the next cluster of the grid on free SMs, if there are both."""
-        while self.next_cluster in self.cancelled:
-            self.next_cluster += 1
         if self.next_cluster >= self.cluster_count or len(self.resident) >= self.resident_limit:
             return None
         home = next(n for n in itertools.count() if all(cluster.home != n for cluster in self.resident))

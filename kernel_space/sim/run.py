@@ -25,7 +25,7 @@ from kernel_space.sim.translate import Program, translate
 if TYPE_CHECKING:
     from kernel_space.sim.trace import Observer
 
-DEFAULT_BUDGET = 200_000_000
+DEFAULT_BUDGET = 50_000_000  # some two minutes; the largest problem tuned here needs 4 million
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
