@@ -169,7 +169,7 @@ def instruction_shape(idesc: int, kind: str, group: int) -> Shape:
         if idesc >> 2 & 1:
             raise Unsupported("sparse MMA is not modelled")
     m, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
-    _check_shape(kind, m, n, group, d_format)
+    _check_shape(kind, m, n, group, d_format, kind.endswith("f8f6f4") and bool(idesc >> 16 & 1))
     return Shape(
         kind, m, n, a_format, b_format, d_format, bool(idesc >> 13 & 1), bool(idesc >> 14 & 1),
         bool(idesc >> 15 & 1), bool(idesc >> 16 & 1), scale, idesc >> 29 & 3 if scaled else 0,
@@ -192,11 +192,10 @@ def _operand_format(kind: str, code: int) -> str:
     return formats[code]
 
 
-def _check_shape(kind: str, m: int, n: int, group: int, d_format: str) -> None:
+def _check_shape(kind: str, m: int, n: int, group: int, d_format: str, wide_n: bool) -> None:
+    """Legal M, and steps of N, as CuTe DSL checks them. ``wide_n``: 8-bit B stored MN-major."""
     legal_m = (128, 256) if group == 2 else (64, 128)
-    step = (
-        16 if m == 128 and group == 1 else 8 if group == 1 else 16 if m == 128 else 32 if kind == "i8" else 16
-    )
+    step = 16 * group if wide_n or (kind == "i8" and (m == 128) == (group == 1)) else 8 * group
     if m not in legal_m or not 8 <= n <= 256 or n % step:
         raise ProtocolError(f"kind::{kind} with cta_group::{group} has no shape M={m} N={n}")
     if kind.startswith("mx") and m != 128 * group:
