@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from kernel_space.errors import InputError
 from tuner import cli_options as options
+from tuner.cli_selfcheck import add_selfcheck_options
 from tuner.cli_time_options import add_time_options
 from tuner.store import StoreError
 
@@ -63,6 +64,11 @@ COMMANDS = {
         function="tuner.cli_check:check_command",
         summary="run a config in the sm_100a machine: right, deadlocked or racing",
         adders=(*_COMMON, options.add_config_option, options.add_check_options),
+    ),
+    "selfcheck": Command(
+        function="tuner.cli_selfcheck:selfcheck_command",
+        summary="the same small programs on this card and in the machine, byte against byte",
+        adders=(options.add_json_option, add_selfcheck_options),
     ),
     "lookup": Command(
         function="tuner.cli_lookup:lookup_command",
@@ -123,7 +129,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _overview() -> str:
-    lines = [f"  {name:<9}{command.summary}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<11}{command.summary}" for name, command in COMMANDS.items()]
     return "commands (tune is the default):\n" + "\n".join(lines)
 
 
