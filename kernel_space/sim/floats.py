@@ -8,6 +8,8 @@ float64 and rounded once, which lies inside the error that the ISA allows them.
 
 from __future__ import annotations
 
+import functools
+import struct
 from collections.abc import Callable
 
 import numpy as np
@@ -143,19 +145,53 @@ def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
     return encode(flush(total, kind) if ftz else total, kind)
 
 
+def toward_zero(how: str, kind: str, ftz: bool, *args: Value) -> Value:
+    """``add sub mul fma`` of f32 with ``.rz``, by the exact result or one with a sticky last bit."""
+    numbers = [decode(arg, kind) for arg in args]
+    x, y, *rest = (flush(part).astype(np.float64) if ftz else part.astype(np.float64) for part in numbers)
+    if how == "mul":
+        exact = x * y
+    else:
+        product, addend = (x * y, rest[0]) if how == "fma" else (x, -y if how == "sub" else y)
+        product, addend = np.broadcast_arrays(product, addend)
+        exact = _sticky(product, addend, product + addend)
+    return encode_toward_zero(flush(exact) if ftz else exact, kind)
+
+
+def encode_toward_zero(numbers: Array, kind: str) -> Value:
+    """Numbers -> bits of ``kind``, truncated."""
+    near = encode(numbers, kind)
+    bits = near if type(near) is ndarray else np.array([near], UNSIGNED[BITS[kind]])
+    back = decode(bits, kind).astype(np.float64)
+    bits = bits - (np.abs(back) > np.abs(numbers.astype(np.float64))).astype(bits.dtype)
+    return bits if bits.size != 1 else int(bits[0])
+
+
+def to_tf32(a: Value, rounding: str) -> Value:
+    """f32 bits with 10 bits of mantissa: to nearest even (``rn``), ties away from zero (``rna``), truncated (``rz``)."""
+    bits = a if type(a) is ndarray else np.array([a], np.uint32)
+    half = {"rn": 0xFFF + (bits >> 13 & 1), "rna": np.uint32(0x1000), "rz": np.uint32(0)}[rounding]
+    finite = bits & 0x7F800000 != 0x7F800000
+    rounded = np.where(finite, (bits + half) & 0xFFFFE000, bits).astype(np.uint32)
+    return one_nan(rounded if rounded.size != 1 else int(rounded[0]), "f32")
+
+
 def _fma_f32(a: Value, b: Value, c: Value) -> Value:
     """The common case of ``fma``, without detours: the exact product is a float64."""
-    x, y, z = (
-        bits.view(np.float32) if type(bits) is ndarray else np.uint32(bits).view(np.float32)
-        for bits in (a, b, c)
-    )
+    x, y, z = (bits.view(np.float32) if type(bits) is ndarray else _uniform_f32(bits) for bits in (a, b, c))
     product = np.multiply(x, y, dtype=np.float64)
-    total = np.atleast_1d(product + z)
-    if np.count_nonzero(
-        (total.view(np.uint64) & 0x1FFFFFFF) == 0x10000000
-    ):  # halfway, or hidden by a rounding
-        total = _sticky(np.atleast_1d(product), np.atleast_1d(z).astype(np.float64), total)
-    return encode(total.astype(np.float32), "f32")
+    total = product + z
+    if type(total) is not ndarray:
+        total, product = np.array([total]), np.array([product])
+    # Low bits of exactly a half: halfway between two float32, or looking so because the sum was rounded.
+    if np.count_nonzero(total.view(np.uint64) & 0x1FFFFFFF == 0x10000000):
+        total = _sticky(*np.broadcast_arrays(product, np.asarray(z, np.float64), total))
+    return encode(total, "f32")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _uniform_f32(bits: int) -> float:
+    return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
 def _sticky(product: Array, addend: Array, total: Array) -> Array:
@@ -224,6 +260,21 @@ def compare(a: Value, b: Value, how: str, kind: str) -> int:
         flags = _ORDERED[how](x, y)
     else:
         flags = _ORDERED[how[:-1]](x, y) | np.isnan(x) | np.isnan(y)
+    return lane_mask(flags if flags.size != 1 else bool(flags[0]))
+
+
+def has_property(a: Value, kind: str, what: str) -> int:
+    """``testp``: lane mask of the numbers that have the property."""
+    x = decode(a, kind)
+    size, smallest = np.abs(x), np.finfo(x.dtype).smallest_normal
+    flags = {
+        "finite": np.isfinite(x),
+        "infinite": np.isinf(x),
+        "number": ~np.isnan(x),
+        "notanumber": np.isnan(x),
+        "normal": np.isfinite(x) & (size >= smallest),
+        "subnormal": (size > 0) & (size < smallest),
+    }[what]
     return lane_mask(flags if flags.size != 1 else bool(flags[0]))
 
 
