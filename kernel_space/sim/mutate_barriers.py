@@ -84,21 +84,21 @@ def expect_16_more(edit: PtxEditor) -> None:
     _expect(edit, "ab_full", 16)
 
 
-@mutation("The full barrier of a stage expects 16 bytes less than the loads bring.", "solo", DEADLOCK,
-          barrier="ab_full[0]", cause="ab_full[0] received 16 bytes more than it expects")  # fmt: skip
+@mutation("The full barrier of a stage expects 16 bytes less than the loads bring.", "solo", PROTOCOL,
+          barrier="ab_full[", cause="received 16 bytes more than it expects")  # fmt: skip
 def expect_16_less(edit: PtxEditor) -> None:
     _expect(edit, "ab_full", -16)
 
 
-@mutation("In a CTA pair, the leader expects the bytes of one CTA only.", "pair", DEADLOCK,
+@mutation("In a CTA pair, the leader expects the bytes of one CTA only.", "pair", PROTOCOL,
           barrier="ab_full[", cause="bytes more than it expects")  # fmt: skip
 def expect_one_cta_of_the_pair(edit: PtxEditor) -> None:
     instr = edit.expects("ab_full")[0]
     edit.set_operand(instr, 2, edit.constant(instr, 2) // 2)
 
 
-@mutation("The expected bytes of a stage leave out the scale factors of B.", "solo", DEADLOCK,
-          barrier="ab_full[0]", cause="bytes more than it expects")  # fmt: skip
+@mutation("The expected bytes of a stage leave out the scale factors of B.", "solo", PROTOCOL,
+          barrier="ab_full[", cause="received 2048 bytes more than it expects")  # fmt: skip
 def expect_forgets_sfb(edit: PtxEditor) -> None:
     _expect(edit, "ab_full", -edit.context.region("SFB").each)
 

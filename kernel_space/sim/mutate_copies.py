@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, RACE, WRONG, mutation
+from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, WRONG, mutation
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, head, operand_texts
 from kernel_space.sim.parse import Instr
 
@@ -38,9 +38,9 @@ def a_mask_without_sharers(edit: PtxEditor) -> None:
 @mutation(
     "In a cluster, the slice of B that a CTA loads goes to all CTAs, not only to its sharers.",
     "cluster",
-    DEADLOCK,
-    barrier="ab_full[0] of CTA",
-    cause="received 8192 bytes more than it expects",
+    PROTOCOL,
+    barrier="ab_full[",
+    cause="bytes more than it expects",
 )
 def b_mask_of_all_ctas(edit: PtxEditor) -> None:
     size = edit.context.config.cluster_size

@@ -30,7 +30,7 @@ class PtxEditor:
     def __init__(self, ptx: str, context: MutationContext) -> None:
         self.context = context
         self.lines = ptx.split("\n")
-        self.instrs = _instructions(ptx)
+        self.instrs, self._defined = _index(ptx)
         self.place = {id(instr): number for number, instr in enumerate(self.instrs)}
         self.replaced: dict[int, str] = {}
         self.before: dict[int, list[str]] = {}
@@ -103,7 +103,7 @@ class PtxEditor:
     # -- registers -------------------------------------------------------------------------------------------------
     def definitions(self, register: Operand) -> list[Instr]:
         """Every instruction that sets a register, in the order of the text."""
-        return [instr for instr in self.instrs if register in _results(instr)]
+        return self._defined.get(register, [])
 
     def definition(self, register: Operand, at: Instr) -> Instr | None:
         """The last one before ``at`` in the text."""
@@ -224,9 +224,14 @@ class PtxEditor:
 
 
 @functools.lru_cache(maxsize=8)
-def _instructions(ptx: str) -> list[Instr]:
-    """Many mutations of one text are made in a row."""
-    return parse_ptx(ptx).instrs
+def _index(ptx: str) -> tuple[list[Instr], dict[Operand, list[Instr]]]:
+    """Instructions, and those that set each register; many mutations of one text are made in a row."""
+    instrs = parse_ptx(ptx).instrs
+    defined: dict[Operand, list[Instr]] = {}
+    for instr in instrs:
+        for register in _results(instr):
+            defined.setdefault(register, []).append(instr)
+    return instrs, defined
 
 
 def head(instr: Instr) -> str:
