@@ -9,21 +9,7 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {}
 """What the card does -> the probes in which the machine does something else."""
 
 UNSUPPORTED: tuple[str, ...] = (
-    "convert.rna.tf32.f32",
-    "convert.rn.tf32.f32",
-    "convert.rz.tf32.f32",
-    "convert.rn.relu.tf32.f32",
-    "float.add.rz.f32",
-    "float.mul.rz.f32",
-    "float.fma.rz.f32",
-    "float.testp.finite.f32",
-    "float.testp.subnormal.f32",
-    "integer.add.u16x2",
-    "integer.mad_carry",
-    "warp.match",
-    "mbarrier.pending_count",
     "named_barrier.reduction",
-    "cluster.st_async",
     "tma_load.swizzle_128_atom_32_flip_8",
     "tma_load.swizzle_128_atom_64",
     "tmem.cp.64x128b.warpx2_01_23.group_1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kernel_space.sim.floats import BITS, decode, encode, flush, halves, join
+from kernel_space.sim.floats import BITS, decode, encode, encode_toward_zero, flush, halves, join
 from kernel_space.sim.formats import encode_narrow, encode_ue8m0, values_of
 from kernel_space.sim.lanes import (
     MASKS,
@@ -66,14 +66,6 @@ def float_to_float(a: Value, source: str, target: str, rounding: str, ftz: bool)
         bits = numbers.astype(np.float32, copy=False).view(np.uint32)
         return bits if bits.size != 1 else int(bits[0])
     return encode(numbers, target)
-
-
-def encode_toward_zero(numbers: Array, kind: str) -> Value:
-    near = encode(numbers, kind)
-    bits = near if type(near) is ndarray else np.array([near], UNSIGNED[BITS[kind]])
-    back = decode(bits, kind).astype(np.float64)
-    bits = bits - (np.abs(back) > np.abs(numbers.astype(np.float64))).astype(bits.dtype)
-    return bits if bits.size != 1 else int(bits[0])
 
 
 def to_halves(high: Value, low: Value, kind: str, rounding: str, finite: bool) -> Value:

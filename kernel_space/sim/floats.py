@@ -20,6 +20,7 @@ FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
+TF32_NAN = 0x7FFFE000
 SMALLEST_NORMAL = {"f16": 2.0**-14, "f32": 2.0**-126}
 
 
@@ -167,13 +168,21 @@ def encode_toward_zero(numbers: Array, kind: str) -> Value:
     return bits if bits.size != 1 else int(bits[0])
 
 
-def to_tf32(a: Value, rounding: str) -> Value:
-    """f32 bits with 10 bits of mantissa: to nearest even (``rn``), ties away from zero (``rna``), truncated (``rz``)."""
+def to_tf32(a: Value, rounding: str, relu: bool) -> Value:
+    """f32 bits with 10 bits of mantissa: to nearest even (``rn``), ties away from zero (``rna``), truncated (``rz``).
+
+    NaN becomes 7fffe000; ``rna`` only clears its low bits, which may leave infinity (measured on Hopper).
+    """
     bits = a if type(a) is ndarray else np.array([a], np.uint32)
     half = {"rn": 0xFFF + (bits >> 13 & 1), "rna": np.uint32(0x1000), "rz": np.uint32(0)}[rounding]
-    finite = bits & 0x7F800000 != 0x7F800000
-    rounded = np.where(finite, (bits + half) & 0xFFFFE000, bits).astype(np.uint32)
-    return one_nan(rounded if rounded.size != 1 else int(rounded[0]), "f32")
+    size = bits & 0x7FFFFFFF
+    result = np.where(size < INFINITY["f32"], (bits + half) & 0xFFFFE000, bits & 0xFFFFE000)
+    if relu:
+        result = np.where(bits >> 31 == 1, 0, result)
+    if rounding != "rna":
+        result = np.where(size > INFINITY["f32"], TF32_NAN, result)
+    result = result.astype(np.uint32)
+    return result if result.size != 1 else int(result[0])
 
 
 def _fma_f32(a: Value, b: Value, c: Value) -> Value:

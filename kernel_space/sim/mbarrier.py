@@ -83,7 +83,7 @@ class MBarrier:
 
     def done(self, value: int, parity: bool) -> bool:
         """Has the phase of this parity (or of this token) completed?"""
-        return (self.phase & 1) != (value & 1) if parity else self.phase > value
+        return (self.phase & 1) != (value & 1) if parity else self.phase > value & FULL
 
     @property
     def label(self) -> str:
@@ -134,7 +134,8 @@ def mbarrier_arrive(
 ) -> Value:
     """One arrival per active lane; with ``expects`` the amount is bytes and each lane arrives once.
 
-    Returns the phase that was current: the token that ``test_wait`` takes.
+    Returns the state before the arrival, the token that ``test_wait`` and ``pending_count`` take: the phase in the
+    lower half, the pending arrivals in the upper half.
     """
     w.site = site
     if type(address) is not ndarray and type(amount) is not ndarray:
@@ -149,7 +150,7 @@ def mbarrier_arrive(
 def _arrive(
     w: Warp, barrier: MBarrier, amount: int, expects: bool, drop: bool, release: bool, lanes: int, site: int
 ) -> int:
-    phase = barrier.phase
+    token = barrier.phase & FULL | barrier.pending << 32
     if w.races is not None:
         w.races.arrive(w, barrier, release, site)
     if expects:
@@ -158,7 +159,7 @@ def _arrive(
     if drop:
         barrier.count -= amount * lanes
     barrier.arrive(amount * lanes, w.who)
-    return phase
+    return token
 
 
 def mbarrier_expect_tx(w: Warp, address: int, tx_bytes: int, mask: int, site: int) -> None:

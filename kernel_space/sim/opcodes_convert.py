@@ -27,12 +27,12 @@ def cvt(c: Writer, i: Instr, m: Modifiers) -> None:
     if target in NARROW or source in NARROW:
         return _narrow(c, i, target, source, rounding, bool(relu))
     halves = ("f16", "bf16", "f16x2", "bf16x2")
+    if target == "tf32":
+        return _tf32(c, i, source, rounding, bool(relu), bool(finite))
     if rounding in ("rna", "rm", "rp", "rs") or (rounding == "rz" and target not in (*halves, "f32")):
         raise c.fail("rounding is not modelled", modifier=rounding)
     if target in ("f16x2", "bf16x2"):
         return _two_halves(c, i, target, rounding, bool(relu), bool(finite))
-    if target == "tf32":
-        raise c.fail("conversion is not modelled", modifier="tf32")
     _scalar(c, i, target, source, rounding, bool(saturate), bool(ftz), bool(relu))
 
 
@@ -54,6 +54,12 @@ def _scalar(
     if saturate:
         result = f"f_saturate({result}, {target!r})"
     c.write(i.operands[0], f"f_relu({result}, {target!r})" if relu else result)
+
+
+def _tf32(c: Writer, i: Instr, source: str, rounding: str, relu: bool, finite: bool) -> None:
+    if source != "f32" or finite or rounding not in ("rn", "rna", "rz"):
+        raise c.fail("conversion is not modelled", modifier="tf32")
+    c.write(i.operands[0], f"to_tf32({c.read(i.operands[1], 32)}, {rounding!r}, {relu})")
 
 
 def _width(kind: str) -> int:

@@ -22,11 +22,11 @@ FLIP = {
 
 
 def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
-    """``add sub mul fma div min max abs neg`` of any float type, round to nearest even only."""
+    """``add sub mul fma div min max abs neg`` of any float type, to nearest even; in f32 toward zero as well."""
     approximate = name == "div" and m.take("approx", "full")
     rounding = m.take("rn", "rz", "rm", "rp")
-    if rounding not in ("", "rn"):
-        raise c.fail("only round-to-nearest-even is modelled", modifier=rounding)
+    if rounding in ("rm", "rp"):
+        raise c.fail("rounding is not modelled", modifier=rounding)
     del approximate  # computed correctly rounded, which lies inside the error the ISA allows
     ftz, saturate, relu = bool(m.take("ftz")), m.take("sat"), m.take("relu")
     nan = m.take("NaN")
@@ -44,7 +44,12 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
         args = [*first, c.read(i.operands[-1], width)]
     else:
         args = [c.read(operand, width) for operand in i.operands[1:]]
-    text = expression(name, args, kind, ftz, bool(nan))
+    if rounding == "rz":
+        if kind != "f32" or name == "div" or narrow:
+            raise c.fail("truncation is modelled for f32 add, sub, mul and fma", modifier=rounding)
+        text = f"toward_zero({name!r}, {kind!r}, {ftz}, {', '.join(args)})"
+    else:
+        text = expression(name, args, kind, ftz, bool(nan))
     if saturate:
         text = f"f_saturate({text}, {kind!r})"
     if relu:
@@ -150,6 +155,13 @@ def cos(c: Writer, i: Instr, m: Modifiers) -> None:
 @opcode("tanh")
 def tanh(c: Writer, i: Instr, m: Modifiers) -> None:
     _function(c, i, m, "tanh")
+
+
+@opcode("testp")
+def testp(c: Writer, i: Instr, m: Modifiers) -> None:
+    what = m.need("finite", "infinite", "number", "notanumber", "normal", "subnormal")
+    kind = m.need("f32", "f64")
+    c.write(i.operands[0], f"has_property({c.read(i.operands[1], FLOAT_TYPES[kind])}, {kind!r}, {what!r})")
 
 
 @opcode("copysign")

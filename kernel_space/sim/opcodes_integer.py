@@ -43,6 +43,9 @@ def add(c: Writer, i: Instr, m: Modifiers) -> None:
         return arithmetic(
             c, i, 32, "saturate({0}, {1}, 1)", "per_lane(lambda x, y: saturate(x, y, 1), 32, {0}, {1})"
         )
+    if m.take("u16x2", "s16x2"):
+        a, b = sources(c, i, 32)
+        return c.write(i.operands[0], f"packed(lambda x, y: add(x, y, 65535), {a}, {b})")
     width, _ = m.integer()
     arithmetic(c, i, width, "({0} + {1}) & {M}", "add({0}, {1}, {M})")
 
@@ -107,6 +110,8 @@ def _wide(c: Writer, i: Instr, width: int, is_signed: bool) -> None:
 def mad(c: Writer, i: Instr, m: Modifiers) -> None:
     if is_float(m):
         return float_arithmetic(c, i, m, "fma")
+    if m.take("cc"):
+        return _mad_carry(c, i, m, use=False)
     part = m.need("lo", "hi", "wide")
     width, is_signed = m.integer()
     out = 2 * width if part == "wide" else width
@@ -120,6 +125,24 @@ def mad(c: Writer, i: Instr, m: Modifiers) -> None:
         "wide": f"mul_wide({a}, {b}, {width}, {is_signed})",
     }[part]
     c.write(i.operands[0], f"add({product}, {addend}, {MASKS[out]})")
+
+
+@opcode("madc")
+def madc(c: Writer, i: Instr, m: Modifiers) -> None:
+    m.take("cc")
+    _mad_carry(c, i, m, use=True)
+
+
+def _mad_carry(c: Writer, i: Instr, m: Modifiers, *, use: bool) -> None:
+    part = m.need("lo", "hi")
+    width, is_signed = m.integer()
+    a, b, addend = sources(c, i, width)
+    product = (
+        f"mul_lo({a}, {b}, {MASKS[width]})" if part == "lo" else f"mul_hi({a}, {b}, {width}, {is_signed})"
+    )
+    name = c.temporary()
+    c.emit(f"{name}, w.carry = add_carry({product}, {addend}, {'w.carry' if use else '0'}, {width})")
+    c.write(i.operands[0], name)
 
 
 @opcode("mul24", "mad24")

@@ -128,9 +128,18 @@ def activemask(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("match")
 def match(c: Writer, i: Instr, m: Modifiers) -> None:
-    m.need("any")
+    how = m.need("any", "all")
     m.need("sync")
     width, _ = m.integer()
+    if how == "all":
+        target = i.operands[0]
+        first = target.first if isinstance(target, Pair) else target
+        name = c.temporary()
+        c.emit(f"{name} = match_all({c.read(i.operands[1], width)}, {c.mask}, {width})")
+        c.write(first, name)
+        if isinstance(target, Pair):
+            c.write(target.second, f"{FULL} if {name} else 0")
+        return
     c.write(i.operands[0], f"match_any({c.read(i.operands[1], width)}, {c.mask}, {width})")
 
 

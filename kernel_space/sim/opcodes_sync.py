@@ -126,7 +126,9 @@ def mbarrier_wait(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("mbarrier.pending_count")
 def mbarrier_pending_count(c: Writer, i: Instr, m: Modifiers) -> None:
-    raise c.fail("opcode is not modelled")
+    """Of the state that an arrival returned: the arrivals that were pending before it (measured on Hopper)."""
+    m.need("b64")
+    c.write(i.operands[0], f"resize({c.read(i.operands[1], 64)} >> 32, 32, 32, False)")
 
 
 @opcode("fence", "membar")

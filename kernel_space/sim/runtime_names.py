@@ -54,6 +54,12 @@ def match_any(value: Value, active: int, width: int) -> Value:
     return np.array(masks, np.uint32)
 
 
+def match_all(value: Value, active: int, width: int) -> int:
+    """``active`` if the values of its lanes are all the same, else 0."""
+    values = lanes.spread(value, width)[lanes.lane_flags(active)]
+    return active if (values == values[0]).all() else 0
+
+
 def shared_to_generic(value: Value) -> Value:
     return (
         value.astype(np.uint64) | np.uint64(SHARED_WINDOW)
@@ -126,5 +132,5 @@ NAMES: dict[str, Any] = {
     **_public(lanes, local_memory, mbarrier, scalars, smem, tensor_map_updates, tensor_pipe, tma, tmem),
     **_float_functions(),
     **{function.__name__: function for function in (
-        pack_parts, bits_at, lane_value, match_any, shared_to_generic, map_rank, is_space)},
+        pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space)},
 }  # fmt: skip

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 ALIGNMENT = 128
 OUTSIDE_NAN = 0x7FF7  # in every 16 bits, whatever the element type (measured on Hopper)
-TF32_NAN = 0x7FFFE000
 
 
 class TmaTensor:
@@ -164,7 +163,7 @@ def round_to_tf32(box: Array) -> Array:
     bits = box.view(np.uint32)
     size = bits & 0x7FFFFFFF
     rounded = (bits + (0xFFF + (bits >> 13 & 1))) & 0xFFFFE000
-    special = np.where(size > 0x7F800000, np.uint32(TF32_NAN), bits)
+    special = np.where(size > 0x7F800000, np.uint32(floats.TF32_NAN), bits)
     return np.where(size < 0x7F800000, rounded, special).astype(np.uint32).view(np.uint8)
 
 
