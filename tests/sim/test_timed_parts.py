@@ -176,3 +176,26 @@ def test_fewer_active_sms_have_more_of_l2() -> None:
     ticks = clock(l2_rate=8.0, fill_narrow=64)
     assert simulate_launch(launch(block=32), text, ticks, sm_count=148, places=148).cycles[0] == 256
     assert simulate_launch(launch(block=32), text, ticks, sm_count=1, places=1).cycles[0] == 2048
+
+
+@pytest.mark.parametrize(
+    ("meet", "behind"),
+    [("bar.sync 1, 64;\n", 1), ("barrier.cluster.arrive;\nbarrier.cluster.wait;\n", 2)],
+    ids=["named", "cluster"],
+)
+def test_who_is_last_may_differ_between_sets(meet: str, behind: int) -> None:
+    """Warp 0 adds 20 times, warp 1 works on data 20 times; in one set the first takes longer, in the other the second.
+
+    Before: %tid, setp, branch. A turn of the loop: add, setp, branch. Both arrive with one instruction more.
+    """
+    body = "mov.u32 %r50, %tid.x;\nsetp.ge.u32 %p20, %r50, 32;\n@%p20 bra DATA;\n"
+    body += (
+        "mov.b32 %r1, 0;\nMORE:\nadd.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 20;\n@%p1 bra MORE;\nbra MEET;\n"
+    )
+    body += "DATA:\n" + WORK * 20 + f"cp.async.bulk.commit_group;\nMEET:\n{meet}"
+    ticks = clock(sets=2)
+    ticks.issue[:], ticks.vector[:] = (1.0, 10.0), (10.0, 1.0)
+    text = HEADER.format(params=MAP, body=body)
+    done = simulate_launch(launch(block=64), text, ticks, sm_count=1, places=1).cycles
+    assert done[0] == 3 + (20 * 10 + 1) + 1 + behind  # data is slow; 1: commit_group
+    assert done[1] == 10 * (3 + 20 * 3 + 1 + behind)  # instructions are slow

@@ -28,6 +28,7 @@ FLOATS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2", "f32x2", "f64"})
 DIVISION = 20.0
 SASS_OF = {"tcgen05.cp": 1.5, "tcgen05.mma": 4.0, "cp.async": 3.0, "div": DIVISION, "rem": DIVISION}
 LINE = 128
+BULK_GROUPS = frozenset({"commit_group", "wait_group"})
 
 
 @dataclasses.dataclass
@@ -92,6 +93,8 @@ class Tally:
 def sass_instructions(instr: Instr, *, elects: bool) -> float:
     """SASS instructions that ``instr`` becomes."""
     tokens = instr.tokens
+    if BULK_GROUPS & set(tokens):
+        return 1.0
     for length in (2, 1):
         found = SASS_OF.get(".".join(tokens[:length]))
         if found is not None:
