@@ -62,7 +62,7 @@ class Schedule:
     def complete_something(self, machine: Machine) -> bool:
         """Run one delayed operation: the youngest copy first, for copies are unordered."""
         if machine.pending:
-            machine.pending.pop().run()
+            machine.run_pending()
         elif machine.pipes:
             machine.run_pipe(machine.pipes[0])
         else:
@@ -105,7 +105,7 @@ class RandomOrder(Schedule):
     def _complete_some(machine: Machine, at: int) -> None:
         if at < len(machine.pending):
             machine.pending[at], machine.pending[-1] = machine.pending[-1], machine.pending[at]
-            machine.pending.pop().run()
+            machine.run_pending()
         else:
             machine.run_pipe(machine.pipes[at - len(machine.pending)])
 
