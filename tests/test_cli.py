@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,7 +87,14 @@ def test_bad_input_is_one_line_and_leaves_nothing(arguments: list[str], message:
     assert files_below(tmp_path) == []
 
 
-@pytest.mark.parametrize("command", list(COMMANDS))
+@pytest.mark.skipif(shutil.which("nvidia-smi") is not None, reason="there is a GPU here")
+def test_selfcheck_without_a_card_is_one_line() -> None:
+    done = run("selfcheck")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("error: selfcheck needs an NVIDIA GPU")
+
+
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name != "selfcheck"])  # it has no --out
 @pytest.mark.parametrize("below", ["", "results", "results/deep"])
 def test_out_below_a_file(command: str, below: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
