@@ -142,7 +142,7 @@ def fma(a: Value, b: Value, c: Value, kind: str, ftz: bool = False) -> Value:
     product = x.astype(np.float64) * y
     total = product + z
     if kind != "f32" or ftz or (total.view(np.uint64) & 0x1FFFFFFF == 0x10000000).any():
-        total = _sticky(product, z.astype(np.float64), total)
+        total = sticky(product, z.astype(np.float64), total)
     return encode(flush(total, kind) if ftz else total, kind)
 
 
@@ -155,7 +155,7 @@ def toward_zero(how: str, kind: str, ftz: bool, *args: Value) -> Value:
     else:
         product, addend = (x * y, rest[0]) if how == "fma" else (x, -y if how == "sub" else y)
         product, addend = np.broadcast_arrays(product, addend)
-        exact = _sticky(product, addend, product + addend)
+        exact = sticky(product, addend, product + addend)
     return encode_toward_zero(flush(exact) if ftz else exact, kind)
 
 
@@ -194,7 +194,7 @@ def _fma_f32(a: Value, b: Value, c: Value) -> Value:
         total, product = np.array([total]), np.array([product])
     # Low bits of exactly a half: halfway between two float32, or looking so because the sum was rounded.
     if np.count_nonzero(total.view(np.uint64) & 0x1FFFFFFF == 0x10000000):
-        total = _sticky(*np.broadcast_arrays(product, np.asarray(z, np.float64), total))
+        total = sticky(*np.broadcast_arrays(product, np.asarray(z, np.float64), total))
     return encode(total, "f32")
 
 
@@ -203,7 +203,7 @@ def _uniform_f32(bits: int) -> float:
     return float(struct.unpack("<f", struct.pack("<I", bits))[0])
 
 
-def _sticky(product: Array, addend: Array, total: Array) -> Array:
+def sticky(product: Array, addend: Array, total: Array) -> Array:
     """Round-to-odd of ``product + addend``: a float64 that rounds to fewer bits as the exact sum does."""
     part = total - product
     error = (product - (total - part)) + (addend - part)

@@ -22,11 +22,9 @@ FLIP = {
 
 
 def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
-    """``add sub mul fma div min max abs neg`` of any float type, to nearest even; in f32 toward zero as well."""
+    """``add sub mul fma div min max abs neg`` of any float type, to nearest even; in f32 directed as well."""
     approximate = name == "div" and m.take("approx", "full")
     rounding = m.take("rn", "rz", "rm", "rp")
-    if rounding in ("rm", "rp"):
-        raise c.fail("rounding is not modelled", modifier=rounding)
     del approximate  # computed correctly rounded, which lies inside the error the ISA allows
     ftz, saturate, relu = bool(m.take("ftz")), m.take("sat"), m.take("relu")
     nan = m.take("NaN")
@@ -35,8 +33,11 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
     kind = m.need(*FLOAT_TYPES)
     if len(i.operands) - 1 not in _SOURCES.get(name, (2,)):
         raise c.fail(f"{len(i.operands) - 1} sources are not modelled")
+    directed = rounding if rounding in ("rm", "rp") or kind == "f32x2" and rounding == "rz" else ""
+    if directed and (kind not in ("f32", "f32x2") or name not in ("add", "sub", "mul", "fma") or ftz):
+        raise c.fail("rounding is not modelled", modifier=rounding)
     if kind == "f32x2":
-        return _packed_f32(c, i, name, ftz)
+        return _packed_f32(c, i, name, ftz, directed)
     narrow = m.take("f16", "bf16") if kind == "f32" and name in ("add", "sub", "fma") else ""
     width = FLOAT_TYPES[kind]
     if narrow:  # mixed precision: all operands but the last are 16 bits wide
@@ -50,6 +51,8 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
         text = f"toward_zero({name!r}, {kind!r}, {ftz}, {', '.join(args)})"
     else:
         text = expression(name, args, kind, ftz, bool(nan))
+    if directed:
+        text = f"directed({name!r}, {directed!r}, {', '.join(args)})"
     if saturate:
         text = f"f_saturate({text}, {kind!r})"
     if relu:
@@ -76,7 +79,7 @@ def expression(name: str, args: list[str], kind: str, ftz: bool, nan: bool = Fal
     return f"f_{name}({args[0]}, {args[1]}, {kind!r}, {ftz})"
 
 
-def _packed_f32(c: Writer, i: Instr, name: str, ftz: bool) -> None:
+def _packed_f32(c: Writer, i: Instr, name: str, ftz: bool, directed: str) -> None:
     """Two f32 operations on the halves of 64-bit registers, which stay pairs."""
     target = i.operands[0]
     assert isinstance(target, Reg)
@@ -85,7 +88,11 @@ def _packed_f32(c: Writer, i: Instr, name: str, ftz: bool) -> None:
     halves = []
     for half in (0, 1):
         local = c.temporary()
-        c.emit(f"{local} = {expression(name, [pair[half] for pair in sources], 'f32', ftz)}")
+        args = [pair[half] for pair in sources]
+        text = expression(name, args, "f32", ftz)
+        if directed:
+            text = f"directed({name!r}, {directed!r}, {', '.join(args)})"
+        c.emit(f"{local} = {text}")
         halves.append(local)
     c.write_pair(target, halves[0], halves[1], varying)
 

@@ -13,6 +13,7 @@ from kernel_space.sim import (
     bulk,
     clc,
     conversions,
+    directed_rounding,
     fences,
     floats,
     global_memory,
@@ -128,8 +129,8 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    **_public(async_stores, atomics, barriers, bulk, clc, conversions, fences, floats, global_memory),
-    **_public(lanes, local_memory, mbarrier, scalars, smem, tensor_map_updates, tensor_pipe, tma, tmem),
+    **_public(async_stores, atomics, barriers, bulk, clc, conversions, directed_rounding, fences, floats),
+    **_public(global_memory, lanes, local_memory, mbarrier, scalars, smem, tensor_map_updates, tensor_pipe, tma, tmem),
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space)},

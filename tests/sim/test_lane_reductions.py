@@ -1,4 +1,4 @@
-"""``redux.sync`` on floats, three-operand maxima and ``stmatrix`` of bytes, against results worked out by hand from the PTX ISA."""
+"""``redux.sync`` on floats, three-operand maxima, ``stmatrix`` of bytes: worked out by hand from the PTX ISA."""
 
 from __future__ import annotations
 
