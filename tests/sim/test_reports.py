@@ -71,10 +71,10 @@ def test_misaligned_and_foreign_shared_addresses() -> None:
 
 
 def test_unsupported_names_line_opcode_and_modifier() -> None:
-    result = run("add.rm.f32 %r5, %r6, %r7;")
-    line = program(INIT + "add.rm.f32").split("\n").index("add.rm.f32") + 1
+    result = run("min.xorsign.abs.f32 %r5, %r6, %r7;")
+    line = program(INIT + "min.xorsign.abs.f32").split("\n").index("min.xorsign.abs.f32") + 1
     assert result.status is SimStatus.UNSUPPORTED
-    assert f"PTX line {line}: add.rm.f32" in str(result) and "(modifier .rm)" in str(result)
+    assert f"PTX line {line}: min.xorsign.abs.f32" in str(result) and "(modifier .xorsign)" in str(result)
 
 
 def test_unknown_opcode_is_unsupported() -> None:
