@@ -193,8 +193,8 @@ class _Check:
         if found.status in ("OK", "RACE"):  # the run came to its end
             digest = hashlib.sha256(self._memory.operands.y.view(torch.uint8).numpy().tobytes()).hexdigest()
             verdicts += self._output_verdicts(schedule)
-        verdicts += [(CheckStatus.ILLEGAL_ACCESS, line, line) for line in watch.findings]
-        verdicts += [(CheckStatus.ILLEGAL_ACCESS, line, line) for line in self._memory.illegal_writes()]
+        stray = [*watch.findings, *self._memory.illegal_writes()]
+        verdicts += [_verdict(CheckStatus.ILLEGAL_ACCESS, line) for line in stray]
         self._verdicts += [
             (status, reason, f"schedule {schedule}: {text}") for status, reason, text in verdicts
         ]
@@ -239,7 +239,7 @@ class _Check:
         return cta_tiles * (INSTRUCTIONS_PER_CTA_TILE + INSTRUCTIONS_PER_K_TILE * k_tiles)
 
     def _output_verdicts(self, schedule: str) -> list[tuple[CheckStatus, str, str]]:
-        memory, wrong = self._memory, CheckStatus.WRONG_RESULT
+        memory = self._memory
         verdicts = []
         if self._first is None:
             self._first = memory.operands.y.clone()
@@ -250,9 +250,9 @@ class _Check:
                 f"{different} elements of y differ between schedules {self._runs[0].schedule} and {schedule}"
             )
             check = memory.operands.check(split_k=self._config.split_k)
-            verdicts = self._error_verdict(check) or [(CheckStatus.RACE, line, line)]
+            verdicts = self._error_verdict(check) or [_verdict(CheckStatus.RACE, line)]
         if left := memory.left_counters():
-            verdicts.append((wrong, left, left))
+            verdicts.append(_verdict(CheckStatus.WRONG_RESULT, left))
         return verdicts
 
     def _error_verdict(self, check: OutputCheck) -> list[tuple[CheckStatus, str, str]]:
@@ -260,14 +260,23 @@ class _Check:
             return []
         unwritten = self._memory.unwritten()
         never = f"; {unwritten} elements were never written" if unwritten else ""
-        return [(CheckStatus.WRONG_RESULT, f"{check}{never}", f"{check}{never}")]
+        return [_verdict(CheckStatus.WRONG_RESULT, f"{check}{never}")]
+
+    def _others(self, first: CheckStatus) -> str:
+        """Other classes of findings: a deadlock with races is often the races' doing."""
+        others = [str(status) for status, _, _ in self._verdicts if status is not first]
+        return (
+            f" (and {', '.join(f'{others.count(one)} {one}' for one in dict.fromkeys(others))})"
+            if others
+            else ""
+        )
 
     def result(self) -> CheckResult:
         first = self._verdicts[0] if self._verdicts else (CheckStatus.OK, "", "")
         digests = [run.digest for run in self._runs if run.digest]
         return CheckResult(
             status=first[0],
-            reason=first[1],
+            reason=first[1] + self._others(first[0]),
             problem=self._problem,
             sms=self._sms,
             races=self._races,
@@ -278,6 +287,11 @@ class _Check:
             seconds=time.perf_counter() - self._begun,
             findings="\n".join(text for _, _, text in self._verdicts),
         )
+
+
+def _verdict(status: CheckStatus, line: str) -> tuple[CheckStatus, str, str]:
+    """Of a finding that is one line."""
+    return status, line, f"{status}: {line}"
 
 
 def _machine_verdict(found: SimResult) -> list[tuple[CheckStatus, str, str]]:
