@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import torch
 
@@ -87,7 +86,3 @@ class CheckMemory:
         """Elements of y that still hold the poison."""
         bits = self.operands.y.view(torch.int16)
         return int((bits == -1).sum())
-
-    @property
-    def finite(self) -> bool:
-        return math.isfinite(float(self.operands.y.float().abs().max()))
