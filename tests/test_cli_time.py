@@ -41,6 +41,14 @@ def test_text_says_simulated_and_names_the_best_change(capsys: pytest.CaptureFix
     assert "next-best change" in out
 
 
+def test_pieces_of_a_split_tile(capsys: pytest.CaptureFixture[str]) -> None:
+    """24 tiles in 4 splits on 74 pairs."""
+    config = "mma_tiler_mn=256x128 split_k=4 lora_schedule=tail"
+    code, out, _ = run(capsys, *SHAPE, "--config", config, "--changes", "0")
+    assert code == 0
+    assert "96 pieces on 74 clusters are 1.30 waves, run as 2" in out
+
+
 def test_trace_holds_the_tensor_time_of_the_table(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     code, out, _ = run(capsys, *SHAPE, *CONFIG, "--json", "--changes", "0", "--trace", str(path))

@@ -157,6 +157,24 @@ def test_split_k_is_simulated_as_the_last_to_arrive() -> None:
     assert split.terms["tensor, NVFP4"] == pytest.approx(whole.terms["tensor, NVFP4"] * 2 / 4)
 
 
+def test_one_piece_in_split_k_reduces() -> None:
+    """One cluster does 16 tiles in 4 splits: 64 pieces, 16 of which reduce; without the atomics' turns all would."""
+    config, problem = resolved("mma_tiler_mn=256x128 split_k=4 lora_schedule=tail", "1024,3840,512,128")
+    one_pair = dataclasses.replace(B200(), sm_count=2)
+    compiled = build(config, problem.problem_class, SM100A)
+    counted = simulated_time._arrivals(config, problem, one_pair.sm_count)
+    assert (len(counted), sum(value == 3 for value in counted), counted[-1]) == (64, 16, 3)
+    launch = simulated_time.capture_launch(compiled, problem, 1)
+    turns, always = (
+        simulate_launch(
+            launch, compiled.ptx, admissible_sets().clock, sm_count=2, places=1, atomic_results=results
+        ).cycles
+        for results in (counted, (3,))
+    )
+    assert (turns < always).all()
+    assert simulate(compiled, config, problem, one_pair, cold=False).run.cycles == pytest.approx(turns)
+
+
 # -- as the tuner uses it ----------------------------------------------------------------------------------------
 def test_timing_of_a_trial() -> None:
     compiled, config, problem = compiled_case("mma_tiler_mn=256x128")

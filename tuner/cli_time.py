@@ -58,9 +58,8 @@ def _one(args: argparse.Namespace, problem: GemmProblem, device: Device) -> dict
 def tail_wave(time: SimulatedTime, legal: Legal, problem: GemmProblem, device: Device) -> tuple[float, str]:
     """(microseconds of the last wave that the average cluster spends idle, what the waves are)."""
     schedule = count_work(legal.config, problem, device.sm_count).schedule
-    pieces = schedule.clusters * legal.config.split_k
+    pieces, waves = schedule.clusters, schedule.waves
     filled = pieces / schedule.places
-    waves = -(-pieces // schedule.places)
     fixed = sum(time.terms.get(name, 0.0) for name in ("launch", "prologue", "epilogue exposed"))
     lost = (waves - filled) * (time.us - fixed) / waves
     return lost, f"{pieces} pieces on {schedule.places} clusters are {filled:.2f} waves, run as {waves}"

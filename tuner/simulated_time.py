@@ -22,7 +22,7 @@ from kernel_space.sim.timed.clock import Times
 from kernel_space.sim.timed.estimate import TimedRun, simulate_launch
 from tuner import clock_constants, clock_sets, machine_constants
 from tuner.clock_sets import ConstantSets, admissible_sets
-from tuner.model_work import cluster_places
+from tuner.model_work import cluster_places, count_work
 from tuner.outcome import Kind, Timing
 
 if TYPE_CHECKING:
@@ -108,9 +108,21 @@ def simulate(
     launch = capture_launch(compiled, problem, places)
     run = simulate_launch(
         launch, compiled.ptx, chosen.clock, sm_count=device.sm_count, places=places, cold=cold,
-        map_names=map_names(launch, compiled), atomic_result=config.split_k - 1, record=record,
+        map_names=map_names(launch, compiled), record=record,
+        atomic_results=_arrivals(config, problem, device.sm_count),
     )  # fmt: skip
     return time_of(run, chosen, use_pdl=config.use_pdl)
+
+
+def _arrivals(config: KernelConfig, problem: GemmProblem, sm_count: int) -> tuple[int, ...]:
+    """What the split counter returns for the pieces of cluster 0, in turn.
+
+    One piece in ``split_k`` is the last of its tile to arrive; the cluster's last piece is one of them, for that is
+    when the launch ends.
+    """
+    pieces = count_work(config, problem, sm_count).schedule.waves
+    last = config.split_k - 1
+    return tuple(last if (pieces - 1 - number) % config.split_k == 0 else 0 for number in range(pieces))
 
 
 def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> SimulatedTime:

@@ -99,7 +99,7 @@ class TimedCta:
         self.words: dict[int, int] = {}
         self.released = machine.zero
         self.fill_free = self.l2_free = self.store_free = machine.zero
-        self.filled = self.stored = 0
+        self.filled = self.stored = self.atomics = 0
         self.descriptors_at = machine.clock.start + machine.clock.tensor_map
         threads = int(np.prod(machine.launch.block))
         self.threads = -(-threads // LANES) * LANES
@@ -124,6 +124,12 @@ class TimedCta:
             "sr_nwarpid": 64, "sr_gridid": 1, "sr_is_explicit_cluster": FULL if size > 1 else 0,
             "sr_dynamic_smem_size": launch.smem_bytes, "sr_total_smem_size": launch.smem_bytes,
         }  # fmt: skip
+
+    def atomic(self) -> int:
+        """What the next atomic of this CTA returns."""
+        results = self.machine.atomic_results
+        self.atomics += 1
+        return results[min(self.atomics, len(results)) - 1]
 
     def peer(self, rank: int) -> TimedCta:
         if rank >= len(self.cluster.ctas):
@@ -163,12 +169,14 @@ class TimedMachine:
     """Runs one cluster of a launch.
 
     ``active_sms`` share the chip's L2, ``clusters_active`` read DRAM at the same time; ``cold``: L2 holds nothing at
-    the start. ``map_names``: parameter index -> what its descriptor describes. ``atomic_result``: what atomics return.
+    the start. ``map_names``: parameter index -> what its descriptor describes. ``atomic_results``: what the atomics
+    of a CTA return, one after the other; the last one from then on.
     """
 
     def __init__(
         self, program: TimedProgram, launch: Launch, clock: Clock, *, active_sms: int, sm_count: int,
-        cold: bool = False, map_names: dict[int, str] | None = None, atomic_result: int = 0, record: bool = False,
+        cold: bool = False, map_names: dict[int, str] | None = None, atomic_results: tuple[int, ...] = (0,),
+        record: bool = False,
     ) -> None:  # fmt: skip
         if launch.kernel_name != program.kernel.name:
             raise InputError(f"the launch is of {launch.kernel_name}, the program of {program.kernel.name}")
@@ -184,7 +192,7 @@ class TimedMachine:
         self.cluster_counts = tuple(g // c for g, c in zip(launch.grid, launch.cluster, strict=True))
         self.clusters_active = max(1, active_sms // int(np.prod(launch.cluster)))
         self.l2_rate = clock.l2_rate * (sm_count / active_sms)
-        self.cold, self.atomic_result = cold, atomic_result
+        self.cold, self.atomic_results = cold, atomic_results
         self.seen: set[Any] = set()
         self.unread = {info.index: info.tensor_bytes for info in self.maps.values()}
         self.dram_free = self.zero

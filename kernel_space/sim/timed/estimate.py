@@ -49,7 +49,7 @@ def simulate_launch(
     places: int,
     cold: bool = False,
     map_names: dict[int, str] | None = None,
-    atomic_result: int = 0,
+    atomic_results: tuple[int, ...] = (0,),
     record: bool = False,
     cluster: int = 0,
 ) -> TimedRun:
@@ -58,7 +58,7 @@ def simulate_launch(
     ``places``         clusters of the launch's shape that the chip holds at once
     ``cold``           nothing of the operands is in L2 at the start
     ``map_names``      parameter index -> operand of its TMA descriptor, for the account
-    ``atomic_result``  what atomics return: splits - 1 makes the simulated split the last to arrive
+    ``atomic_results`` what the atomics of a CTA return in turn: splits - 1 makes that piece the last to arrive
     ``cluster``        which cluster to run; 0 has as many tiles as any other in a round-robin tile walk
 
     Raises ``Unsupported`` for what the clock does not model, ``Fault`` for what the program does wrong.
@@ -71,7 +71,7 @@ def simulate_launch(
     program: TimedProgram = timed_program(ptx, launch.kernel_name)
     machine = TimedMachine(
         program, launch, clock, active_sms=active, sm_count=sm_count, cold=cold, map_names=map_names,
-        atomic_result=atomic_result, record=record,
+        atomic_results=atomic_results, record=record,
     )  # fmt: skip
     ran = machine.run(cluster)
     rounds = -(-clusters // places)

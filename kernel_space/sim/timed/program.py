@@ -29,7 +29,7 @@ def tmem(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("timed.atomic")
 def atomic(c: Writer, i: Instr, m: Modifiers) -> None:
-    c.write(i.operands[0], "w.machine.atomic_result")
+    c.write(i.operands[0], "w.cta.atomic()")
 
 
 @opcode("timed.prefetch")
