@@ -15,7 +15,7 @@ from kernel_space.sim.faults import Fault, Unsupported
 from kernel_space.sim.timed.chip import Record
 from tuner import cli_text as text
 from tuner.cli_explain import legal_config
-from tuner.cli_options import config_of, problems_of
+from tuner.cli_options import check_out, config_of, problems_of
 from tuner.device import Device, select_device
 from tuner.model_work import count_work
 from tuner.next_change import Change, best_changes
@@ -27,6 +27,7 @@ TIMED_FAMILY = "sm_10"
 
 def time_command(args: argparse.Namespace) -> int:
     problems, device = problems_of(args), select_device(args.device)
+    check_out(args.out)
     if not device.arch.name.startswith(TIMED_FAMILY):
         raise InputError(f"times are simulated for b200 and b300 only, got {device.name}")
     if args.trace is not None and len(problems) > 1:
