@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -15,3 +17,25 @@ def import_dsl(arch_name: str) -> Any:
     import cutlass.cute as cute
 
     return cute
+
+
+@contextlib.contextmanager
+def mlir_for(arch_name: str) -> Iterator[None]:
+    """An MLIR context and module to build layouts in, outside a compilation, as if for ``arch_name``.
+
+    MMA operations check the architecture they are built for, which outside a compilation is the process's default:
+    it is exchanged for the time of the block.
+    """
+    import_dsl(arch_name)
+    from cutlass._mlir import ir
+    from cutlass.base_dsl.dsl import BaseDSL
+
+    environment = BaseDSL._get_dsl().envar
+    default, environment.arch = environment.arch, arch_name
+    try:
+        with ir.Context(), ir.Location.unknown():
+            module = ir.Module.create()
+            with ir.InsertionPoint(module.body):
+                yield
+    finally:
+        environment.arch = default

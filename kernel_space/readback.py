@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernel_space.config import KernelConfig
+from kernel_space.dsl_env import mlir_for
 from kernel_space.problem import ProblemClass
 
 
@@ -18,17 +19,10 @@ def read_footprint(one_slot: KernelConfig, problem_class: ProblemClass, arch_nam
 
 def with_layouts(config: KernelConfig, problem_class: ProblemClass, arch_name: str, read: Any) -> Any:
     """Build ``Layouts`` of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
-    from kernel_space.dsl_env import import_dsl
+    with mlir_for(arch_name):
+        from kernel_space.kernels.layouts_sm100a import Layouts
 
-    import_dsl(arch_name)
-    from cutlass._mlir import ir
-
-    from kernel_space.kernels.layouts_sm100a import Layouts
-
-    with ir.Context(), ir.Location.unknown():
-        module = ir.Module.create()
-        with ir.InsertionPoint(module.body):
-            return read(Layouts(config, problem_class))
+        return read(Layouts(config, problem_class))
 
 
 def _sizes(layouts: Any) -> dict[str, Any]:
