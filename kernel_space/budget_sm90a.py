@@ -19,8 +19,9 @@ from kernel_space.problem import ProblemClass
 RINGS = ("dq", "ab", "lora", "c")
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
-LORA_SLICE_K = 64
+MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
 MOST_AB_STAGES = 16
+RESERVED_PER_CTA = 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,10 +59,19 @@ class BudgetSm90a:
     def smem(self) -> Table:
         slots = _slots(self.config)
         rows = tuple(Row(name, size, slots[ring]) for name, size, ring in self.footprint.smem)
-        return Table("SMEM per CTA", "bytes", rows, self.arch.smem_capacity)
+        return Table("SMEM per CTA", "bytes", rows, smem_limit(self.config, self.arch))
 
     def __str__(self) -> str:
         return str(self.smem)
+
+
+def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
+    """Bytes one CTA may take. Of two on an SM each also takes 1 KB that the system reserves (CUDA programming guide:
+    228 KB per SM on 9.0, 1 KB of it reserved for every CTA).
+    """
+    if config.ctas_per_sm == 1:
+        return arch.smem_capacity
+    return (arch.smem_capacity + RESERVED_PER_CTA) // config.ctas_per_sm - RESERVED_PER_CTA
 
 
 def _slots(config: KernelConfigSm90a) -> dict[str, int]:
@@ -123,7 +133,7 @@ def solve_stages_sm90a(
 
     1. 2 packed slots, 2 dq slots, 1 slot of C and, with LoRA, 1 of its ring.
     2. A third packed slot, then up to 4 dq slots.
-    3. A LoRA slot for every slice.
+    3. A second LoRA slot.
     4. A slot of C for every 64 rows of a warpgroup.
     5. Packed slots take what is left, up to 16.
 
@@ -133,18 +143,17 @@ def solve_stages_sm90a(
     least = {"dq": 2, "ab": 2, "lora": 1 if problem_class.r else 0, "c": 1}
     asked = {ring: getattr(config, f"num_{ring}_stage") for ring in RINGS}
     slots = {ring: least[ring] if asked[ring] == AUTO else int(asked[ring]) for ring in RINGS}
-    lora_slices = -(-problem_class.r // LORA_SLICE_K)
     wishes = [
         ("ab", WANTED_AB_STAGES),
         ("dq", WANTED_DQ_STAGES),
-        ("lora", lora_slices),
+        ("lora", MOST_LORA_STAGES if problem_class.r else 0),
         ("c", config.row_blocks),
         ("ab", MOST_AB_STAGES),
     ]
     for ring, most in wishes:
         while asked[ring] == AUTO and slots[ring] < most:
             more = {**slots, ring: slots[ring] + 1}
-            if foot.smem_bytes({**more, "one": 1}) > arch.smem_capacity:
+            if foot.smem_bytes({**more, "one": 1}) > smem_limit(config, arch):
                 break
             slots = more
     return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})

@@ -21,14 +21,17 @@ class KernelConfigSm90a:
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of the packed ring
     ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
     ``cluster_shape_mn``    CTAs per cluster along rows, columns; they share packed operands by multicast
-    ``num_ab_stage``        SMEM ring slots of both packed operands and their scale factors; ``auto`` = the most that fit
+    ``num_ab_stage``        SMEM ring slots of both packed operands and their scales; ``auto`` = the most that fit
     ``num_dq_stage``        SMEM ring slots of the dequantized column operand, 64 K elements each
     ``num_lora_stage``      SMEM ring slots of one LoRA slice of 64 columns of R; 0 without LoRA
     ``num_c_stage``         SMEM ring slots of 16 rows of y per consumer warp
     ``register_operand``    ``act`` or ``wgt``: which one wgmma takes from registers; ``wgt`` computes y.T
     ``num_dequant_warpgroups``  warpgroups that dequantize the column operand into the dq ring
+    ``wgmma_k``             K elements between two waits for wgmma: 16 waits for each instruction with dequantizing in
+                            between, 32 for four with 64 rows each or two
     ``raster_order``        ``m``: consecutive tiles walk along rows first; ``n``: along columns first
     ``swizzle_size``        clusters per band of the raster; 1 = none
+    ``ctas_per_sm``         CTAs that share an SM; with 2 each has half of its registers and shared memory
     ``split_k``             CTAs that share one output tile along K; reduced in a fixed order
     ``use_pdl``             programmatic dependent launch: the prologue overlaps the previous kernel
     """
@@ -42,8 +45,10 @@ class KernelConfigSm90a:
     num_c_stage: int | str = AUTO
     register_operand: str = "act"
     num_dequant_warpgroups: int = 1
+    wgmma_k: int = 16
     raster_order: str = "m"
     swizzle_size: int = 1
+    ctas_per_sm: int = 1
     split_k: int = 1
     use_pdl: bool = False
 

@@ -21,6 +21,7 @@ MAX_COLUMNS = 256  # N of one wgmma
 COLUMN_STEP = 8
 TILE_K = 128
 MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside its operand registers
+MAX_SHARED_ACCUMULATORS = 16  # with half of the registers
 CLUSTER_SHAPES = ((1, 1),)
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
 MAX_SPLIT_K = 16
@@ -38,9 +39,7 @@ class LegalSm90a:
 Rule = Callable[[KernelConfigSm90a, GemmProblem], str | None]
 
 
-def legalize_sm90a(
-    config: KernelConfigSm90a, problem: GemmProblem, arch: Arch
-) -> LegalSm90a | Rejection:
+def legalize_sm90a(config: KernelConfigSm90a, problem: GemmProblem, arch: Arch) -> LegalSm90a | Rejection:
     """Resolve, canonicalise and check ``config`` for ``problem`` on ``arch``."""
     for name, rule in KNOB_RULES.items():
         reason = rule(config, problem)
@@ -48,10 +47,10 @@ def legalize_sm90a(
             return Rejection(name, reason)
     config = solve_stages_sm90a(_canonical(config, problem), problem.problem_class, arch)
     taken = budget_sm90a(config, problem.problem_class, arch)
-    if taken.smem_bytes > arch.smem_capacity:
+    if taken.smem.over > 0:
         parts = ", ".join(f"{row.name} {row.total}" for row in taken.smem.rows)
         reason = (
-            f"SMEM per CTA must hold {taken.smem_bytes} bytes but has {arch.smem_capacity}, over by {taken.smem.over} "
+            f"SMEM per CTA must hold {taken.smem_bytes} bytes but has {taken.smem.limit}, over by {taken.smem.over} "
             f"({parts}); use fewer stages or a smaller tile"
         )
         return Rejection("smem_capacity", reason)
@@ -77,7 +76,9 @@ def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
 def _tile_columns(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     columns = config.tile_mnk[1]
     if columns < COLUMN_STEP or columns > MAX_COLUMNS or columns % COLUMN_STEP:
-        return f"columns of tile_mnk must be a multiple of 8 from 8 to {MAX_COLUMNS} (N of wgmma), got {columns}"
+        return (
+            f"columns of tile_mnk must be a multiple of 8 from 8 to {MAX_COLUMNS} (N of wgmma), got {columns}"
+        )
     return None
 
 
@@ -126,13 +127,31 @@ def _stages(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
 
 def _dequant_groups(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     if not 1 <= config.num_dequant_warpgroups <= MAX_DEQUANT_GROUPS:
-        return f"num_dequant_warpgroups must be 1 or {MAX_DEQUANT_GROUPS}, got {config.num_dequant_warpgroups}"
+        return (
+            f"num_dequant_warpgroups must be 1 or {MAX_DEQUANT_GROUPS}, got {config.num_dequant_warpgroups}"
+        )
     return None
+
+
+def _wgmma_k(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    return None if config.wgmma_k in (16, 32) else f"wgmma_k must be 16 or 32, got {config.wgmma_k}"
 
 
 def _swizzle(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     if config.swizzle_size not in SWIZZLE_SIZES:
         return f"swizzle_size must be one of {' '.join(map(str, SWIZZLE_SIZES))}, got {config.swizzle_size}"
+    return None
+
+
+def _ctas_per_sm(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.ctas_per_sm not in (1, 2):
+        return f"ctas_per_sm must be 1 or 2, got {config.ctas_per_sm}"
+    accumulators = config.row_blocks * config.tile_mnk[1] // 2
+    if config.ctas_per_sm == 2 and accumulators > MAX_SHARED_ACCUMULATORS:
+        return (
+            f"with ctas_per_sm=2 a consumer thread can hold {MAX_SHARED_ACCUMULATORS} accumulators, tile "
+            f"{print_knob(config.tile_mnk)} needs {accumulators}; use fewer columns"
+        )
     return None
 
 
@@ -154,6 +173,8 @@ KNOB_RULES: dict[str, Rule] = {
     "cluster_shape": _cluster_shape,
     "stages": _stages,
     "dequant_groups": _dequant_groups,
+    "wgmma_k": _wgmma_k,
     "swizzle": _swizzle,
+    "ctas_per_sm": _ctas_per_sm,
     "split_k": _split_k,
 }

@@ -59,11 +59,13 @@ REJECTED = {
     "tile_columns": "tile_mnk=256x100x128",
     "tile_k": "tile_mnk=256x128x64",
     "consumers": "tile_mnk=64x128x128",
-    "accumulators": "tile_mnk=256x136x128",
+    "accumulators": "tile_mnk=256x152x128",
     "cluster_shape": "cluster_shape_mn=3x1",
     "stages": "num_ab_stage=1",
     "dequant_groups": "num_dequant_warpgroups=3",
+    "wgmma_k": "wgmma_k=64",
     "swizzle": "swizzle_size=3",
+    "ctas_per_sm": "ctas_per_sm=3",
     "split_k": "split_k=17",
     "smem_capacity": "num_ab_stage=9",
 }
@@ -110,7 +112,9 @@ def test_tiles_off_the_block_grid_load_every_block_they_touch() -> None:
     assert each["column scales"] == 1 * 2 * 512
 
 
-@pytest.mark.parametrize("text", ["", "tile_mnk=256x104x128", "tile_mnk=128x32x128 register_operand=wgt split_k=3"])
+@pytest.mark.parametrize(
+    "text", ["", "tile_mnk=256x104x128", "tile_mnk=128x32x128 register_operand=wgt split_k=3"]
+)
 def test_solver_fills_the_limit(text: str) -> None:
     """One more slot of any ring left to the solver does not fit, or is more than it asks for."""
     problem_class = ProblemClass(r=128)

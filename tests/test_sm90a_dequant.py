@@ -95,7 +95,8 @@ def test_every_code_with_every_scale_is_exact(
             codes = codes[:4] + codes[4:][::-1]
             word = sum(code << (4 * position) for position, code in enumerate(codes))
             words = np.full(len(scales), word, dtype=np.uint32)
-            text = ptx_text("_DECLARE", SELECTOR=("0x1010", "0x3232")[half]) + ptx_text(name) + ptx_text("_PAIRS")
+            text = ptx_text("_DECLARE_PAIR", SELECTOR=("0x1010", "0x3232")[half])
+            text += ptx_text(name) + ptx_text("_PAIRS", FACTOR="s")
             end = run(text, {"WORD": words, "FACTORS": chosen | other})
             for output, (first, second) in zip(("OUT0", "OUT1"), nibbles, strict=True):
                 got = end[output].view(np.float16).astype(np.float64).reshape(-1, 2)

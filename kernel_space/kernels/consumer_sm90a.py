@@ -26,7 +26,6 @@ GROUP_THREADS = 128
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
 AHEAD = 2  # blocks between dequantizing and multiplying
-BATCHED = False
 OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
 FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup,
 ALL_BARRIER = 7  # and one for all
@@ -67,7 +66,7 @@ class ConsumerSm90a(TileWalk):
             tCrLA = []
             for b in blocks:
                 sLA = cute.local_tile(
-                    buffers["LoRA rows"], (MMA_ROWS, 64), (group * config.row_blocks + b, 0, None)
+                    buffers["LoRA rows"], (MMA_ROWS, lay.lora_k), (group * config.row_blocks + b, 0, None)
                 )
                 tCrLA.append(lora_mma.make_fragment_A(lora_thr.partition_A(sLA)))
             tCrLB = lora_mma.make_fragment_B(lora_thr.partition_B(buffers["LoRA columns"]))
@@ -82,7 +81,6 @@ class ConsumerSm90a(TileWalk):
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         row = group * lay.group_rows + quad_row
-        c_slot = Int32(0)
         _, _, work = cute.arch.block_idx()
         _, _, num_clusters = cute.arch.grid_dim()
         num_work = tiles[0] * tiles[1] * self.split_k
@@ -96,17 +94,17 @@ class ConsumerSm90a(TileWalk):
 
             cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
             self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
-            self._arrive(ab_empty + ab.index)
-            ab.advance()
             for block in cutlass.range_constexpr(AHEAD):
                 for b in cutlass.range_constexpr(config.row_blocks):
                     self._dequant(words, factors, frags[block % OPERANDS][b], block, b)
+            self._release_packed(ab_empty + ab.index)
+            ab.advance()
             if cutlass.const_expr(self.has_lora):
                 slices = self.lora_slices(split)
                 for _ in cutlass.range(slices, unroll=1):
                     cute.arch.mbarrier_wait(lora_full + lora.index, lora.phase)
                     warpgroup.fence()
-                    for block in cutlass.range_constexpr(4):
+                    for block in cutlass.range_constexpr(lay.lora_k // 16):
                         for b in cutlass.range_constexpr(config.row_blocks):
                             coord = (None, None, block, lora.index)
                             cute.gemm(lora_mma, accs[b], tCrLA[b][coord], tCrLB[coord], accs[b])
@@ -118,7 +116,7 @@ class ConsumerSm90a(TileWalk):
                     for i in cutlass.range_constexpr(cute.size(accs[b])):
                         accs[b][i] = accs[b][i] * FROM_DEQUANT_SCALE
 
-            if cutlass.const_expr(BATCHED):
+            if cutlass.const_expr(config.wgmma_k == 32):
                 for kt in cutlass.range(k_count, unroll=1):
                     for step in cutlass.range_constexpr(K_BLOCKS // 2):
                         if cutlass.const_expr(step % 2 == 0):
@@ -149,7 +147,9 @@ class ConsumerSm90a(TileWalk):
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
-                                self._arrive(ab_empty + ab.index)
+                        if cutlass.const_expr(step == 3):
+                            if kt + 1 < k_count:
+                                self._release_packed(ab_empty + ab.index)
                                 ab.advance()
                         if cutlass.const_expr(step % 2 == 1):
                             dq.advance()
@@ -163,8 +163,6 @@ class ConsumerSm90a(TileWalk):
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
-                                self._arrive(ab_empty + ab.index)
-                                ab.advance()
                         for b in cutlass.range_constexpr(config.row_blocks):
                             warpgroup.fence()
                             cute.gemm(
@@ -176,7 +174,9 @@ class ConsumerSm90a(TileWalk):
                             )
                             warpgroup.commit_group()
                             warpgroup.wait_group(pending)
-                            if cutlass.const_expr(block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1):
+                            if cutlass.const_expr(
+                                block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1
+                            ):
                                 # The last wgmma that reads the previous dq slot is done.
                                 if cutlass.const_expr(block < DQ_BLOCKS):
                                     if kt > 0:
@@ -186,8 +186,16 @@ class ConsumerSm90a(TileWalk):
                                     self._arrive(dq_empty + done.index)
                                     done.advance()
                             self._dequant(
-                                words, factors, frags[(block + AHEAD) % OPERANDS][b], (block + AHEAD) % K_BLOCKS, b
+                                words,
+                                factors,
+                                frags[(block + AHEAD) % OPERANDS][b],
+                                (block + AHEAD) % K_BLOCKS,
+                                b,
                             )
+                        if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                            if kt + 1 < k_count:
+                                self._release_packed(ab_empty + ab.index)
+                                ab.advance()
                         if cutlass.const_expr(block % DQ_BLOCKS == DQ_BLOCKS - 1):
                             dq.advance()
             warpgroup.wait_group(0)
@@ -206,9 +214,23 @@ class ConsumerSm90a(TileWalk):
             work += num_clusters
         cute.arch.cp_async_bulk_wait_group(0, read=True)
 
+    def _release_packed(self, barrier: Any) -> None:
+        """Give a packed slot back. The fence waits for this thread's loads from it and orders them before TMA, another
+        proxy, overwrites it. Without it single rows of a tile were wrong about once in a hundred launches (H200).
+        """
+        cute.arch.fence_proxy("async.shared", space="cta")
+        self._arrive(barrier)
+
     @cute.jit
     def _load_words(
-        self, lay: LayoutsSm90a, buffers: Any, slot: Int32, row: Int32, scale_row: Int32, words: Any, factors: Any
+        self,
+        lay: LayoutsSm90a,
+        buffers: Any,
+        slot: Int32,
+        row: Int32,
+        scale_row: Int32,
+        words: Any,
+        factors: Any,
     ):
         """This lane's 32 codes and two scale factors of each of its rows, from one packed slot."""
         quad = cute.arch.lane_idx() % 4
@@ -295,7 +317,9 @@ class ConsumerSm90a(TileWalk):
             cute.arch.sync_warp()
             row = tile_m * lay.rows // WARP_ROWS + group * (lay.group_rows // WARP_ROWS) + block * 4 + warp
             for box in cutlass.range_constexpr(lay.num_store_boxes):
-                offset = ((group * 4 + warp) * config.num_c_stage + block % config.num_c_stage) * lay.num_store_boxes
+                offset = (
+                    (group * 4 + warp) * config.num_c_stage + block % config.num_c_stage
+                ) * lay.num_store_boxes
                 sC = self._c_box(lay, buffers, offset + box)
                 coord = (row, tile_n * lay.num_store_boxes + box)
                 if cutlass.const_expr(config.swap_ab):
@@ -458,4 +482,3 @@ class ConsumerSm90a(TileWalk):
         else:
             address = slot + (row + half * 8) * (lay.columns * 2) + (first + octet) * 16
         store_matrices(address, values, transpose=swap_ab)
-

@@ -18,7 +18,6 @@ from kernel_space.problem import ProblemClass
 
 DQ_DTYPE = cutlass.Float16
 DQ_K = 64  # K elements of one dq slot: 128 bytes a row, one swizzle span
-LORA_K = 64  # columns of R in one LoRA slice
 MMA_K = 16
 WARPS_PER_GROUP = 4
 GROUP_ROWS = 128  # rows a warpgroup dequantizes at a time, one a thread
@@ -31,6 +30,11 @@ WARP_ROWS = 16  # rows of y one warp holds of a wgmma
 SWIZZLE_ALIGN = 1024
 TMA_ALIGN = 128
 STORE_COLUMNS = 64  # columns of one swizzled store box
+
+
+def lora_slice_k(r: int) -> int:
+    """Columns of R in one LoRA slice: a swizzle span of 32, 64 or 128 bytes, two slices or more where R allows."""
+    return 16 if r <= 32 else 32 if r <= 64 else 64
 
 
 def sf_row_blocks(extent: int) -> int:
@@ -50,7 +54,10 @@ class LayoutsSm90a:
         self.group_rows = MMA_ROWS * config.row_blocks
         self.num_consumer_warps = WARPS_PER_GROUP * config.consumer_warpgroups
         self.num_dequant_warps = WARPS_PER_GROUP * config.num_dequant_warpgroups
-        self.num_lora_slices = -(-self.r // LORA_K)
+        self.lora_k = lora_slice_k(self.r)
+        # ptxas (13.0) serializes the wgmma of the main loop beside a LoRA loop of a single turn (warning C7512; 15 %
+        # at R = 32), so slices are narrow enough for two where R allows.
+        self.num_lora_slices = -(-self.r // self.lora_k)
         # Rows of the column operand beyond a multiple of the dequantizing threads are shared out by words.
         loose = self.columns % GROUP_ROWS if self.columns > GROUP_ROWS else 0
         self.loose_rows = loose if config.num_dequant_warpgroups == 1 and loose <= MAX_LOOSE_ROWS else 0
@@ -95,14 +102,15 @@ class LayoutsSm90a:
         self.sfa_bytes = self.sfa_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
         self.sfb_bytes = self.sfb_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
         self.ab_bytes = self.a_bytes + self.b_bytes + self.sfa_bytes + self.sfb_bytes
-        self.lora_bytes = (self.rows + self.columns) * LORA_K * 2
+        self.lora_bytes = (self.rows + self.columns) * self.lora_k * 2
         self.dq = self._k_major(DQ_DTYPE, "K_SW128", (self.columns, DQ_K), config.num_dq_stage)
         if self.num_lora_slices:
             stages = config.num_lora_stage
-            self.lora_a_box = self.k_major_box(self.lora_dtype, "K_SW128", (self.rows, LORA_K))
-            self.lora_b_box = self.k_major_box(self.lora_dtype, "K_SW128", (self.columns, LORA_K))
-            self.lora_a = self._k_major(self.lora_dtype, "K_SW128", (self.rows, LORA_K), stages)
-            self.lora_b = self._k_major(self.lora_dtype, "K_SW128", (self.columns, LORA_K), stages)
+            kind = {16: "K_SW32", 32: "K_SW64", 64: "K_SW128"}[self.lora_k]
+            self.lora_a_box = self.k_major_box(self.lora_dtype, kind, (self.rows, self.lora_k))
+            self.lora_b_box = self.k_major_box(self.lora_dtype, kind, (self.columns, self.lora_k))
+            self.lora_a = self._k_major(self.lora_dtype, kind, (self.rows, self.lora_k), stages)
+            self.lora_b = self._k_major(self.lora_dtype, kind, (self.columns, self.lora_k), stages)
 
     @staticmethod
     def _k_major(dtype: Any, kind: str, shape: tuple[int, int], stages: Any) -> Any:

@@ -58,7 +58,9 @@ class ProducerSm90a(TileWalk):
         tAsA, tAgA = self._partition(tma_a, buffers["rows"], mA, (lay.rows, lay.k // 2))
         tBsB, tBgB = self._partition(tma_b, buffers["columns"], mB, (lay.columns, lay.k // 2))
         tAsSFA, tAgSFA = self._partition_scales(lay, tma_sfa, buffers["row scales"], mSFA, lay.sfa_row_blocks)
-        tBsSFB, tBgSFB = self._partition_scales(lay, tma_sfb, buffers["column scales"], mSFB, lay.sfb_row_blocks)
+        tBsSFB, tBgSFB = self._partition_scales(
+            lay, tma_sfb, buffers["column scales"], mSFB, lay.sfb_row_blocks
+        )
         full, empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_ab_stage)
         _, _, work = cute.arch.block_idx()
@@ -86,8 +88,8 @@ class ProducerSm90a(TileWalk):
         """Fill the LoRA ring: the slices of every tile whose split has them, as early as the ring allows."""
         lay = self._layouts()
         tma_la, tma_lb = atoms
-        tAsLA, tAgLA = self._partition(tma_la, buffers["LoRA rows"], tensors[0], (lay.rows, DQ_K))
-        tBsLB, tBgLB = self._partition(tma_lb, buffers["LoRA columns"], tensors[1], (lay.columns, DQ_K))
+        tAsLA, tAgLA = self._partition(tma_la, buffers["LoRA rows"], tensors[0], (lay.rows, lay.lora_k))
+        tBsLB, tBgLB = self._partition(tma_lb, buffers["LoRA columns"], tensors[1], (lay.columns, lay.lora_k))
         full, empty = buffers["lora_full"].iterator, buffers["lora_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_lora_stage)
         _, _, work = cute.arch.block_idx()
@@ -124,7 +126,9 @@ class ProducerSm90a(TileWalk):
         )
 
     @staticmethod
-    def _partition_scales(lay: LayoutsSm90a, atom: Any, smem: cute.Tensor, gmem: cute.Tensor, blocks: int) -> Any:
+    def _partition_scales(
+        lay: LayoutsSm90a, atom: Any, smem: cute.Tensor, gmem: cute.Tensor, blocks: int
+    ) -> Any:
         tiler = (blocks, lay.sf_k_blocks, 128)
         tiled = cute.local_tile(gmem, tiler, (None, None, 0))
         return cpasync.tma_partition(
@@ -180,12 +184,15 @@ class ProducerSm90a(TileWalk):
                     lay,
                     (codes, scales),
                     ab,
-                    (ab_full, ab_empty),
+                    ab_full,
                     (rows, loose),
                     first_row,
                     (words, factors),
                     (loose_words, loose_factors),
                 )
+                # Loads must be done before TMA, another proxy, may overwrite the slot.
+                cute.arch.fence_proxy("async.shared", space="cta")
+                self._arrive(ab_empty + ab.index)
                 ab.advance()
             for kt in cutlass.range(k_count, unroll=1):
                 if cutlass.const_expr(groups == 1):
@@ -210,16 +217,20 @@ class ProducerSm90a(TileWalk):
                                 lay,
                                 (codes, scales),
                                 ab,
-                                (ab_full, ab_empty),
+                                ab_full,
                                 (rows, loose),
                                 first_row,
                                 (words, factors),
                                 (loose_words, loose_factors),
                             )
-                            ab.advance()
+                        # Stores before wgmma reads them, loads before TMA overwrites what they read.
                         cute.arch.fence_proxy("async.shared", space="cta")
                         self._arrive(dq_full + dq.index)
                         dq.advance()
+                        if cutlass.const_expr(half == 1):
+                            if kt + 1 < k_count:
+                                self._arrive(ab_empty + ab.index)
+                                ab.advance()
                 else:
                     cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                     slot_codes = codes + ab.index * lay.b_bytes
@@ -231,13 +242,13 @@ class ProducerSm90a(TileWalk):
                         )
                         for row in rows
                     ]
-                    self._arrive(ab_empty + ab.index)
                     cute.arch.mbarrier_wait(dq_empty + dq.index, dq.phase)
                     slot = target + dq.index * (lay.columns * DQ_ROW_BYTES)
                     for row, (half_words, half_factors) in zip(rows, loaded, strict=True):
                         self._dequant_row(slot, row, half_words, half_factors, group)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     self._arrive(dq_full + dq.index)
+                    self._arrive(ab_empty + ab.index)
                     dq.advance()
                     dq.advance()
                     ab.advance()
@@ -249,14 +260,13 @@ class ProducerSm90a(TileWalk):
         lay: LayoutsSm90a,
         bases: Any,
         ab: Any,
-        barriers: Any,
+        ab_full: Any,
         units: Any,
         first_row: Int32,
         whole: Any,
         loose: Any,
     ):
-        """Codes and factors of this thread's rows and loose words from the next packed slot, which is then free."""
-        ab_full, ab_empty = barriers
+        """Codes and factors of this thread's rows and loose words from the next packed slot."""
         words, factors = whole
         loose_words, loose_factors = loose
         rows, loose_units = units
@@ -279,7 +289,6 @@ class ProducerSm90a(TileWalk):
             block = scales + scale_row // 128 * (2 * SF_BLOCK_BYTES) + scale_offset(scale_row)
             two = load_shared_u16(block + quad // 2 * SF_BLOCK_BYTES + quad % 2 * 2)
             loose_factors[part] = scale_pair(two)
-        self._arrive(ab_empty + ab.index)
 
     @staticmethod
     def _store_loose(

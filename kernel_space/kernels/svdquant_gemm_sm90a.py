@@ -22,7 +22,7 @@ element of only one operand.
 | ring | producer -> consumer | slots | full barrier | empty barrier |
 |---|---|---|---|---|
 | ab | TMA -> dequant and consumer warps | num_ab_stage | bytes of one k-tile | a lane of every reading warp |
-| dq | dequant -> consumer warps | num_dq_stage, 64 K elements | a lane of every dequant warp | a lane of every consumer warp |
+| dq | dequant -> consumer warps | num_dq_stage (64 of K) | a lane of every dequant warp | as above, consumers |
 | lora | TMA -> consumer warps | num_lora_stage | bytes of one slice | a lane of every consumer warp |
 
 K order: in a k-tile of 128 the MMA's K index is permuted, for both operands alike, so that lane c of a quad owns the
@@ -44,14 +44,13 @@ import cutlass
 import cutlass.memory as memory
 import cutlass.pipeline as pipeline
 from cutlass import Float32, Int32, cute
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.arch import Arch
 from kernel_space.arguments import Argument
 from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.kernels.consumer_sm90a import ConsumerSm90a
 from kernel_space.kernels.layouts_sm90a import (
-    LORA_K,
     SF_BLOCK_K,
     SF_BLOCK_ROWS,
     SF_BLOCK_WORDS,
@@ -145,13 +144,17 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             block=[self.threads, 1, 1],
             cluster=(cluster_m, cluster_n, 1),
             stream=stream,
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.config.ctas_per_sm,
+            # Left out, the DSL asks a driver for the shared memory of the device when several CTAs share an SM.
+            preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
         )
 
     @staticmethod
     def _load_op(multicast: int) -> Any:
-        return cpasync.CopyBulkTensorTileG2SMulticastOp() if multicast > 1 else cpasync.CopyBulkTensorTileG2SOp()
+        return (
+            cpasync.CopyBulkTensorTileG2SMulticastOp() if multicast > 1 else cpasync.CopyBulkTensorTileG2SOp()
+        )
 
     def _tma_packed(self, box: Any, ptr: cute.Pointer, extent: Int32, k: Int32, multicast: int) -> Any:
         """Packed codes as bytes, ``[extent, K/2]``."""
@@ -161,9 +164,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
         return cpasync.make_tiled_tma_atom(self._load_op(multicast), gmem, box, tiler, multicast)
 
-    def _tma_scales(
-        self, lay: LayoutsSm90a, smem: Any, ptr: cute.Pointer, extent: Int32, k: Int32
-    ) -> Any:
+    def _tma_scales(self, lay: LayoutsSm90a, smem: Any, ptr: cute.Pointer, extent: Int32, k: Int32) -> Any:
         """Scale-factor blocks as ``[row blocks, K blocks, 128 words]``.
 
         Tiles that do not start at a block boundary share blocks: the coordinates of row blocks overlap, so that tile
@@ -186,7 +187,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
     def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32) -> Any:
         r = self.problem_class.r
         gmem = cute.make_tensor(ptr, cute.make_layout((extent, r), stride=(r, 1)))
-        tiler = (cute.size(box, mode=[0]), LORA_K)
+        tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
         return cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
 
     @cute.kernel
@@ -227,19 +228,25 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             cute.arch.griddepcontrol_launch_dependents()
 
         tiles = (clusters_m, clusters_n, k_tiles)
-        producer_registers, dequant_registers, consumer_registers = REGISTERS[self.config.num_dequant_warpgroups]
+        producer_registers, dequant_registers, consumer_registers = REGISTERS[
+            self.config.num_dequant_warpgroups
+        ]
+        moves_registers = self.config.ctas_per_sm == 1
         if group == 0:
-            cute.arch.setmaxregister_decrease(producer_registers)
+            if cutlass.const_expr(moves_registers):
+                cute.arch.setmaxregister_decrease(producer_registers)
             if warp_idx == 0:
                 self.tma_warp(tiles, atoms, tensors, buffers)
             if cutlass.const_expr(self.has_lora):
                 if warp_idx == 1:
                     self.lora_warp(tiles, lora_atoms, lora_tensors, buffers)
         elif group <= self.config.num_dequant_warpgroups:
-            cute.arch.setmaxregister_decrease(dequant_registers)
+            if cutlass.const_expr(moves_registers):
+                cute.arch.setmaxregister_decrease(dequant_registers)
             self.dequant_warps(tiles, buffers)
         else:
-            cute.arch.setmaxregister_increase(consumer_registers)
+            if cutlass.const_expr(moves_registers):
+                cute.arch.setmaxregister_increase(consumer_registers)
             self.consumer_warps(tiles, tma_c, mC, (wcscale, bias, workspace), n, buffers)
 
     @cute.jit
@@ -255,7 +262,9 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             "lora_empty": lay.num_consumer_warps,
         }
         barriers = [
-            (buffers[name].iterator + slot, counts[name]) for name, count, _ in lay.barriers() for slot in range(count)
+            (buffers[name].iterator + slot, counts[name])
+            for name, count, _ in lay.barriers()
+            for slot in range(count)
         ]
         if warp_idx == 0:
             with cute.arch.elect_one():
