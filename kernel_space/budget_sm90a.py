@@ -14,6 +14,7 @@ from kernel_space.arch import Arch
 from kernel_space.budget import Row, Table
 from kernel_space.config import AUTO
 from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.dsl_env import mlir_for
 from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
@@ -104,17 +105,10 @@ def with_layouts_sm90a(
     config: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str, read: Any
 ) -> Any:
     """Build ``LayoutsSm90a`` of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
-    from kernel_space.dsl_env import import_dsl
+    with mlir_for(arch_name):
+        from kernel_space.kernels.layouts_sm90a import LayoutsSm90a
 
-    import_dsl(arch_name)
-    from cutlass._mlir import ir
-
-    from kernel_space.kernels.layouts_sm90a import LayoutsSm90a
-
-    with ir.Context(), ir.Location.unknown():
-        module = ir.Module.create()
-        with ir.InsertionPoint(module.body):
-            return read(LayoutsSm90a(config, problem_class))
+        return read(LayoutsSm90a(config, problem_class))
 
 
 def _sizes(layouts: Any) -> tuple[tuple[str, int, str], ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import re
 import statistics
 import tokenize
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from kernel_space.config import KernelConfig, knob_names
+from kernel_space.config_sm90a import KernelConfigSm90a
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernel_space", "tuner")
@@ -37,6 +39,8 @@ LONG_FUNCTIONS = {
     f"{_KERNEL}:SvdquantGemmSm100a.tma_warp": _ROLE,
     f"{_KERNEL}:SvdquantGemmSm100a.mma_warp": _ROLE,
     "kernel_space/kernels/epilogue_sm100a.py:EpilogueSm100a.epilogue_warps": _ROLE,
+    "kernel_space/kernels/consumer_sm90a.py:ConsumerSm90a.consumer_warps": _ROLE,
+    "kernel_space/kernels/producer_sm90a.py:ProducerSm90a.dequant_warps": _ROLE,
 }
 
 KERNELS = ROOT / "kernel_space" / "kernels"
@@ -206,11 +210,12 @@ def test_functions_are_short() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / "search_spaces").glob("svdquant_gemm_sm100a.yaml")), ids=relative
+    ("kernel", "config"),
+    [("svdquant_gemm_sm100a", KernelConfig), ("svdquant_gemm_sm90a", KernelConfigSm90a)],
 )
-def test_knobs_of_the_space_are_the_fields_of_the_config(path: Path) -> None:
-    knobs = yaml.safe_load(path.read_text())["knobs"]
-    assert list(knobs) == list(knob_names())
+def test_knobs_of_the_space_are_the_fields_of_the_config(kernel: str, config: type) -> None:
+    knobs = yaml.safe_load((ROOT / "search_spaces" / f"{kernel}.yaml").read_text())["knobs"]
+    assert list(knobs) == [field.name for field in dataclasses.fields(config)]
 
 
 def test_every_knob_is_explained_where_it_is_defined() -> None:

@@ -10,7 +10,13 @@ from kernel_space.sim.writer import Writer
 FLOAT_TYPES = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "f32x2": 64}
 _FUNCTIONS = {"add": "f_add", "sub": "f_sub", "mul": "f_mul", "div": "f_div"}
 _UNARY = {"abs": "f_abs", "neg": "f_neg"}
-_SOURCES = {"fma": (3,), "neg": (1,), "abs": (1,), "min": (2, 3), "max": (2, 3)}  # numbers of operands; others: 2
+_SOURCES = {
+    "fma": (3,),
+    "neg": (1,),
+    "abs": (1,),
+    "min": (2, 3),
+    "max": (2, 3),
+}  # numbers of operands; others: 2
 FLIP = {
     "f16": 0x8000,
     "bf16": 0x8000,
@@ -41,7 +47,10 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
     narrow = m.take("f16", "bf16") if kind == "f32" and name in ("add", "sub", "fma") else ""
     width = FLOAT_TYPES[kind]
     if narrow:  # mixed precision: all operands but the last are 16 bits wide
-        first = [f"float_to_float({c.read(operand, 16)}, {narrow!r}, 'f32', '', False)" for operand in i.operands[1:-1]]
+        first = [
+            f"float_to_float({c.read(operand, 16)}, {narrow!r}, 'f32', '', False)"
+            for operand in i.operands[1:-1]
+        ]
         args = [*first, c.read(i.operands[-1], width)]
     else:
         args = [c.read(operand, width) for operand in i.operands[1:]]

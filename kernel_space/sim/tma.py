@@ -51,7 +51,9 @@ class TmaTensor:
         self.rows = int(np.prod(self.box[:-1]))
         self.bytes = self.rows * self.inner
         self.unpacks = fields.element_type.name.endswith("ALIGN16B")
-        self.width = fields.box[0] if self.unpacks else self.inner  # bytes of a row of the box in shared memory
+        self.width = (
+            fields.box[0] if self.unpacks else self.inner
+        )  # bytes of a row of the box in shared memory
         if self.inner % 16 or self.width % 16:
             raise ProtocolError(
                 f"the inner box of a tensor map must be a multiple of 16 bytes, got {self.inner}"
