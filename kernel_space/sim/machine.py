@@ -50,6 +50,7 @@ class Warp:
         self.cta, self.machine, self.number = cta, cta.machine, number
         self.races = cta.machine.races
         self.R: list[Value] = [0] * registers
+        self.written = dict.fromkeys(cta.machine.program.maybe_unwritten, 0)  # slot -> lanes: unwritten.py
         self.pc = 0
         self.rpc = EXIT
         self.frames: list[tuple[int, int, int]] = []

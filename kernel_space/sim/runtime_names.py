@@ -29,6 +29,7 @@ from kernel_space.sim import (
 )
 from kernel_space.sim.address_windows import SHARED_WINDOW
 from kernel_space.sim.lanes import UNSIGNED, Value, first_lane, ndarray
+from kernel_space.sim.unwritten import unwritten
 
 
 def pack_parts(low: Value, high: Value, shift: int, width: int) -> Value:
@@ -133,5 +134,6 @@ NAMES: dict[str, Any] = {
     **_public(global_memory, lanes, local_memory, mbarrier, scalars, smem, tensor_map_updates, tensor_pipe, tma, tmem),
     **_float_functions(),
     **{function.__name__: function for function in (
-        pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space)},
+        pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,
+        unwritten)},
 }  # fmt: skip

@@ -20,6 +20,7 @@ from kernel_space.sim.opcodes import find_opcode
 from kernel_space.sim.operands import Reg
 from kernel_space.sim.parse import Instr, Kernel, parse_ptx
 from kernel_space.sim.uniformity import varying_registers
+from kernel_space.sim.unwritten import WriteTracker, candidates
 from kernel_space.sim.writer import Writer
 
 AGAIN = -2  # the first instruction of the block has to wait: run the block again when woken
@@ -38,6 +39,7 @@ class Program:
         self.kernel = kernel
         self.graph: Graph = build_graph(kernel)
         self.varying = varying_registers(self.graph)
+        self.maybe_unwritten = candidates(self.graph)
         self.layout = SharedLayout(kernel)
         self.symbols = self._symbols()
         self.sites: list[Instr] = kernel.instrs
@@ -125,6 +127,7 @@ class SharedLayout:
 class _Superblock:
     def __init__(self, program: Program, writer: Writer, start: int) -> None:
         self.program, self.graph, self.w, self.start = program, program.graph, writer, start
+        self.tracker = WriteTracker(writer, program.maybe_unwritten)
         self.instrs = 0
 
     def write(self) -> None:
@@ -148,15 +151,21 @@ class _Superblock:
         writer.counted += 1
         emitter = find_opcode(instr)
         if instr.guard is None:
-            emitter(writer, instr, block)
+            self._tracked(instr, block, emitter)
         else:
             self._guarded(instr, block, emitter)
+
+    def _tracked(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
+        self.tracker.reads(instr)
+        emitter(self.w, instr, block)
+        self.tracker.writes(instr)
 
     def _guarded(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
         writer = self.w
         assert instr.guard is not None
         if starts_block(instr) and not block.spin and instr.tokens[:2] != ("mbarrier", "try_wait"):
             raise writer.fail("a guarded operation that may wait is not modelled")
+        self.tracker.read(instr.guard)
         writer.touches(instr)
         guard = writer.predicate(instr.guard)
         if instr.negated:
@@ -167,7 +176,7 @@ class _Superblock:
             saved = writer.open_region(name, name)
         else:
             saved = writer.open_region(guard, None)
-        emitter(writer, instr, block)
+        self._tracked(instr, block, emitter)
         writer.close_region(saved, (1 << len(self.graph.kernel.registers)) - 1)
 
     # -- ends ----------------------------------------------------------------------------------------------------
@@ -175,7 +184,8 @@ class _Superblock:
         writer, last = self.w, block.instrs[-1]
         if ends_flow(last):
             writer.counted += 1
-            writer.instr = last
+            writer.instr, writer.site = last, self.program.site(last)
+            self.tracker.read(last.guard)
             if last.tokens[0] == "trap":
                 writer.emit("trap(w)")
             if last.guard is not None:
