@@ -52,7 +52,7 @@ def test_missing_arrivals_at_a_named_barrier() -> None:
 
 
 def test_run_away_loop_ends_by_budget() -> None:
-    result = run("SPIN:\nadd.u32 %r5, %r5, 1;\nbra SPIN;", max_instructions=10_000)
+    result = run("mov.b32 %r5, 0;\nSPIN:\nadd.u32 %r5, %r5, 1;\nbra SPIN;", max_instructions=10_000)
     assert result.status is SimStatus.BUDGET_EXCEEDED
     assert "tma_warp" in str(result)
 
