@@ -57,6 +57,7 @@ class TimedProgram(Program):
         reduced = reduce_kernel(parse_ptx(ptx, kernel_name))
         self.costs = reduced.costs
         super().__init__(reduced.kernel)
+        self.maybe_unwritten = frozenset()  # the reduction removes writes; the machine looks for such reads
 
     def compile_block(self, index: int, *, partial: bool) -> BlockFunction:
         text = self.python_text(index, partial=partial)
