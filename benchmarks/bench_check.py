@@ -1,6 +1,6 @@
 """What a check in the sm_100a machine costs, measured on this CPU on one core.
 
-    python benchmarks/bench_check.py [--configs 20] [--seed 0] [--shape 4352,3840,3072,128] [--no-full]
+    python -m benchmarks.bench_check [--configs 20] [--seed 0] [--shape 4352,3840,3072,128] [--no-full]
 
 Random legal configs of the search space, each under all five schedules with race checking as a tune checks its
 leaders; where the time goes, by part of the machine; then the full problem once with the default rule's config. CPU

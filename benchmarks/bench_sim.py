@@ -1,8 +1,8 @@
 """How fast the sm_100a machine runs: warp-instructions per second and the share of time per part. Needs no GPU.
 
-    python benchmarks/bench_sim.py                       # check-size problem, five schedules, then the shares
-    python benchmarks/bench_sim.py --full                # 4352,3840,3072,128 without race checking, one core
-    python benchmarks/bench_sim.py --shape 520,1056,520,128 --config "mma_tiler_mn=256x256"
+    python -m benchmarks.bench_sim                       # check-size problem, five schedules, then the shares
+    python -m benchmarks.bench_sim --full                # 4352,3840,3072,128 without race checking, one core
+    python -m benchmarks.bench_sim --shape 520,1056,520,128 --config "mma_tiler_mn=256x256"
 
 Times are CPU seconds of this process (simulating says nothing about the time on a GPU).
 """
