@@ -187,11 +187,24 @@ class _Superblock:
             writer.instr, writer.site = last, self.program.site(last)
             self.tracker.read(last.guard)
             if last.tokens[0] == "trap":
-                writer.emit("trap(w)")
+                self._trap(last)
             if last.guard is not None:
                 return self._conditional(block)
             return self._go(block.taken if block.taken is not None else EXIT, block)
         return self._go(block.fall if block.fall is not None else EXIT, block)
+
+    def _trap(self, last: Instr) -> None:
+        """A guarded trap stops the kernel only if some lane's guard holds."""
+        writer = self.w
+        if last.guard is None:
+            writer.emit("trap(w)")
+            return
+        guard = writer.predicate(last.guard)
+        if not writer.varies(last.guard):
+            condition = f"not {guard}" if last.negated else guard
+        else:
+            condition = f"{writer.mask} & ~{guard}" if last.negated else f"{guard} & {writer.mask}"
+        writer.emit(f"if {condition}: trap(w)")
 
     def _go(self, target: int, block: Block) -> int | None:
         if self._continues(target, block):
