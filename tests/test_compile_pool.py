@@ -212,6 +212,8 @@ def test_what_a_killed_tuner_left_is_swept(tmp_path: Path, monkeypatch: pytest.M
 TUNER = """
 import sys, time
 from pathlib import Path
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs inherit it as ignored
 from tests.test_compile_pool import HANG, submit
 from tuner.compile_pool import CompilePool
 with CompilePool(2, 60.0, Path(sys.argv[1])) as pool:
