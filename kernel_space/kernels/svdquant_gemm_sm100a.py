@@ -265,25 +265,13 @@ class SvdquantGemmSm100a(EpilogueSm100a):
                 layout, swizzle = layout.outer, layout.inner
             buffers[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
 
-        ab_pipeline = pipeline.PipelineTmaUmma.create(
-            barrier_storage=buffers["ab_full"].iterator,
-            num_stages=self.config.num_ab_stage,
-            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-            consumer_group=self._mma_sharers(lay),
-            tx_count=self._ab_stage_bytes(lay),
-            cta_layout_vmnk=lay.cluster_vmnk,
-            defer_sync=True,
+        ab_pipeline = self._load_pipeline(
+            lay, buffers["ab_full"], self.config.num_ab_stage, self._ab_stage_bytes(lay)
         )
         lora_pipeline = None
         if cutlass.const_expr(self.has_lora and not self.lora_in_ab_stage):
-            lora_pipeline = pipeline.PipelineTmaUmma.create(
-                barrier_storage=buffers["lora_full"].iterator,
-                num_stages=self.config.num_lora_stage,
-                producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
-                consumer_group=self._mma_sharers(lay),
-                tx_count=self._lora_slice_bytes(lay),
-                cta_layout_vmnk=lay.cluster_vmnk,
-                defer_sync=True,
+            lora_pipeline = self._load_pipeline(
+                lay, buffers["lora_full"], self.config.num_lora_stage, self._lora_slice_bytes(lay)
             )
         acc_pipeline = pipeline.PipelineUmmaAsync.create(
             barrier_storage=buffers["acc_full"].iterator,
@@ -330,6 +318,18 @@ class SvdquantGemmSm100a(EpilogueSm100a):
             self.epilogue_warps(
                 tiles, acc_pipeline, tmem, tma_c, mC, (wcscale, bias, workspace), n, buffers, tidx, warp_idx
             )
+
+    def _load_pipeline(self, lay: Layouts, full: cute.Tensor, stages: int, tx_bytes: int) -> Any:
+        """TMA warp -> MMA warp ring; its empty barriers follow the full ones."""
+        return pipeline.PipelineTmaUmma.create(
+            barrier_storage=full.iterator,
+            num_stages=stages,
+            producer_group=pipeline.CooperativeGroup(pipeline.Agent.Thread),
+            consumer_group=self._mma_sharers(lay),
+            tx_count=tx_bytes,
+            cta_layout_vmnk=lay.cluster_vmnk,
+            defer_sync=True,
+        )
 
     @staticmethod
     def _mma_sharers(lay: Layouts) -> pipeline.CooperativeGroup:
@@ -425,10 +425,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
                 for ahead in cutlass.range(
                     k_begin, k_begin + cutlass.min(Int32(config.prefetch_dist), k_count), unroll=1
                 ):
-                    cute.prefetch(tma_a, gA[(None, ahead)])
-                    cute.prefetch(tma_b, gB[(None, ahead)])
-                    cute.prefetch(tma_sfa, gSFA[(None, ahead)])
-                    cute.prefetch(tma_sfb, gSFB[(None, ahead)])
+                    self._prefetch(atoms, (gA, gB, gSFA, gSFB), ahead)
             k_tile = k_begin
             for segment in cutlass.range(0, units + 1, unroll=1):
                 end = self.segment_end(segment, k_begin, k_count, units)
@@ -460,10 +457,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
                     if cutlass.const_expr(config.prefetch_dist > 0):
                         ahead = kt + config.prefetch_dist
                         if ahead < k_begin + k_count:
-                            cute.prefetch(tma_a, gA[(None, ahead)])
-                            cute.prefetch(tma_b, gB[(None, ahead)])
-                            cute.prefetch(tma_sfa, gSFA[(None, ahead)])
-                            cute.prefetch(tma_sfb, gSFB[(None, ahead)])
+                            self._prefetch(atoms, (gA, gB, gSFA, gSFB), ahead)
                 k_tile = end
                 if cutlass.const_expr(self.has_lora):
                     if segment < units and segment % lay.lora_units_per_slice == 0:
@@ -489,6 +483,12 @@ class SvdquantGemmSm100a(EpilogueSm100a):
         ab_pipeline.producer_tail(ab_state)
         if cutlass.const_expr(self.has_lora and not self.lora_in_ab_stage):
             lora_pipeline.producer_tail(lora_state)
+
+    @staticmethod
+    def _prefetch(atoms: Any, slices: Any, k_tile: Int32) -> None:
+        """L2 prefetch of one k-tile of A, B, SFA and SFB."""
+        for atom, gmem in zip(atoms, slices, strict=True):
+            cute.prefetch(atom, gmem[(None, k_tile)])
 
     @staticmethod
     def _partition_a(lay: Layouts, atom: Any, mA: Any, tiler: Any, thr_mma: Any, coord: Any, sA: Any) -> Any:
