@@ -17,10 +17,10 @@ from tuner import cli_text as text
 from tuner.cli_explain import legal_config
 from tuner.cli_options import check_out, config_of, problems_of
 from tuner.device import Device, select_device
-from tuner.model_work import count_work
 from tuner.next_change import Change, best_changes
 from tuner.simulated_time import SimulatedTime, simulate
 from tuner.space import SearchSpace
+from tuner.tail_wave import tail_wave
 
 TIMED_FAMILY = "sm_10"
 
@@ -56,16 +56,6 @@ def _one(args: argparse.Namespace, problem: GemmProblem, device: Device) -> dict
     return _record(problem, legal, time, changes)
 
 
-def tail_wave(time: SimulatedTime, legal: Legal, problem: GemmProblem, device: Device) -> tuple[float, str]:
-    """(microseconds of the last wave that the average cluster spends idle, what the waves are)."""
-    schedule = count_work(legal.config, problem, device.sm_count).schedule
-    pieces, waves = schedule.clusters, schedule.waves
-    filled = pieces / schedule.places
-    fixed = sum(time.terms.get(name, 0.0) for name in ("launch", "prologue", "epilogue exposed"))
-    lost = (waves - filled) * (time.us - fixed) / waves
-    return lost, f"{pieces} pieces on {schedule.places} clusters are {filled:.2f} waves, run as {waves}"
-
-
 def _record(problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: list[Change]) -> dict[str, Any]:
     return {
         **text.problem_record(problem),
@@ -89,7 +79,7 @@ def _record(problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: li
 def _print(
     problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: list[Change], device: Device
 ) -> None:
-    lost, waves = tail_wave(time, legal, problem, device)
+    lost, waves = tail_wave(time, legal.config, problem, device.sm_count)
     text.print_block(
         [
             ("problem", text.describe_problem(problem)),

@@ -188,6 +188,15 @@ L2_OPERAND_BYTES: Final = 64 * 2**20
 
 _BY_ARCH: Final = {SM100A.name: B200, SM103A.name: B300}
 
+# Limits of an H200 SXM that a roofline draws; no timing model computes with them. The data sheet states half-precision
+# with sparsity, 1979 TFLOP/s; half of that is dense, 4096 FLOP/clk on each of 132 SMs at 1.83 GHz.
+H200_ROOFS: Final[dict[str, Constant]] = {
+    "dram_tb_s": _rate(4.8, 4.8, 4.8, "TB/s", "published", "NVIDIA H200 SXM data sheet"),
+    "half_tflops": _rate(
+        989.5, 989.5, 989.5, "TFLOP/s", "published", "NVIDIA H200 SXM data sheet, dense, 132 SMs", "core"
+    ),
+}
+
 
 def constants_of(arch: Arch) -> dict[str, Constant]:
     """The table of ``arch``. Raises ``InputError`` where there is none."""
