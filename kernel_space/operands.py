@@ -37,6 +37,7 @@ ARGUMENT_ORDER = (
 )  # the kernel's pointers; its workspace depends on the config and is not an operand
 SOURCES = ("gaussian", "codes")
 _RANDOM_ELEMENTS = 1 << 20  # generated and quantized at a time
+_CARD_ELEMENTS = 1 << 24
 _SCALE_BYTES = (0x28, 0x40)  # E4M3 from 2^-2 to 1.875
 _CODES_RMS = 2.9  # root mean square of a uniformly random code: sqrt(68.5 / 8)
 _SCALES_RMS = 0.9  # of a uniformly random byte of _SCALE_BYTES
@@ -46,7 +47,7 @@ _SCALES_RMS = 0.9  # of a uniformly random byte of _SCALE_BYTES
 class Operands(PackedInputs):
     """``PackedInputs`` of ``problem`` and the output ``y``: ``[M, N]`` in out_dtype, filled with NaN.
 
-    All are contiguous CPU tensors. Padding rows and groups of the scale factors are zero.
+    All are contiguous tensors on one device. Padding rows and groups of the scale factors are zero.
     """
 
     problem: GemmProblem
@@ -69,15 +70,17 @@ class Operands(PackedInputs):
         return check_packed(self.y, self, split_k=split_k)
 
 
-def make_operands(problem: GemmProblem, seed: int, *, source: str = "gaussian") -> Operands:
-    """Operands of ``problem``, the same for the same seed.
+def make_operands(
+    problem: GemmProblem, seed: int, *, source: str = "gaussian", device: torch.device | str = "cpu"
+) -> Operands:
+    """Operands of ``problem`` on ``device``, the same for the same seed and kind of device.
 
     ``source="gaussian"`` quantizes Gaussian act and wgt with ``quantize_nvfp4``; ``"codes"`` draws uniformly random
     E2M1 codes and E4M3 scales from 2^-2 to 1.875, several times faster. Raises ``InputError`` for another source.
     """
     if source not in SOURCES:
         raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
-    random = torch.Generator().manual_seed(seed)
+    random = torch.Generator(device).manual_seed(seed)
     act_row, wgt_row = _row_magnitudes(problem.m, random), _row_magnitudes(problem.n, random)
     if source == "gaussian":
         act, wgt = _gaussian(act_row, problem.k, random), _gaussian(wgt_row, problem.k, random)
@@ -87,10 +90,10 @@ def make_operands(problem: GemmProblem, seed: int, *, source: str = "gaussian") 
         act_row, wgt_row = torch.ones_like(act_row), torch.ones_like(wgt_row)
         size = math.sqrt(problem.k) * (_CODES_RMS * _SCALES_RMS) ** 2
     lora, out = TORCH_DTYPES[problem.lora_dtype], TORCH_DTYPES[problem.out_dtype]
-    lora_act = torch.randn(problem.m, problem.r, generator=random) * act_row
-    lora_up = torch.randn(problem.n, problem.r, generator=random) * wgt_row
+    lora_act = torch.randn(problem.m, problem.r, generator=random, device=device) * act_row
+    lora_up = torch.randn(problem.n, problem.r, generator=random, device=device) * wgt_row
     wcscale = _column_scales(problem.n, random)
-    bias = torch.randn(problem.n, generator=random) * size * wgt_row.view(-1) * wcscale.abs()
+    bias = torch.randn(problem.n, generator=random, device=device) * size * wgt_row.view(-1) * wcscale.abs()
     return Operands(
         problem=problem,
         act=act.codes,
@@ -101,25 +104,26 @@ def make_operands(problem: GemmProblem, seed: int, *, source: str = "gaussian") 
         lora_up=(lora_up * (size / math.sqrt(max(problem.r, 1)))).to(lora),
         wcscale=wcscale,
         bias=bias,
-        y=torch.full((problem.m, problem.n), math.nan, dtype=out),
+        y=torch.full((problem.m, problem.n), math.nan, dtype=out, device=device),
     )
 
 
 def _row_magnitudes(rows: int, random: torch.Generator) -> torch.Tensor:
     """``[rows, 1]``, log-uniform between 1/4 and 4."""
-    return torch.exp2(torch.rand(rows, 1, generator=random) * 4 - 2)
+    return torch.exp2(torch.rand(rows, 1, generator=random, device=random.device) * 4 - 2)
 
 
 def _column_scales(n: int, random: torch.Generator) -> torch.Tensor:
     """fp32 ``[n]``: magnitudes from 1/2 to 2, either sign."""
-    sign = torch.randint(0, 2, (n,), generator=random) * 2 - 1
-    return torch.exp2(torch.rand(n, generator=random) * 2 - 1) * sign
+    sign = torch.randint(0, 2, (n,), generator=random, device=random.device) * 2 - 1
+    return torch.exp2(torch.rand(n, generator=random, device=random.device) * 2 - 1) * sign
 
 
 def _gaussian(row_magnitude: torch.Tensor, k: int, random: torch.Generator) -> NVFP4Tensor:
-    step = max(1, _RANDOM_ELEMENTS // k)
+    on_card = random.device.type != "cpu"
+    step = max(1, (_CARD_ELEMENTS if on_card else _RANDOM_ELEMENTS) // k)
     parts = [
-        quantize_nvfp4(torch.randn(len(rows), k, generator=random) * rows)
+        quantize_nvfp4(torch.randn(len(rows), k, generator=random, device=random.device) * rows)
         for rows in row_magnitude.split(step)
     ]
     return NVFP4Tensor(
@@ -128,7 +132,8 @@ def _gaussian(row_magnitude: torch.Tensor, k: int, random: torch.Generator) -> N
 
 
 def _random_codes(rows: int, k: int, random: torch.Generator) -> NVFP4Tensor:
-    codes = torch.randint(0, 256, (rows, k // 2), dtype=torch.uint8, generator=random)
+    where = {"dtype": torch.uint8, "generator": random, "device": random.device}
+    codes = torch.randint(0, 256, (rows, k // 2), **where)
     low, high = _SCALE_BYTES
-    scales = torch.randint(low, high, (rows, k // SF_VEC_SIZE), dtype=torch.uint8, generator=random)
+    scales = torch.randint(low, high, (rows, k // SF_VEC_SIZE), **where)
     return NVFP4Tensor(codes=codes, scales=scales.view(torch.float8_e4m3fn))

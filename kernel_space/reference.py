@@ -5,7 +5,8 @@
 
 ``scaled_mma(A, B)[m, n] = sum_k A[m, k] * SFA[m, k // 16] * B[n, k] * SFB[n, k // 16]``. References are float64 and not
 rounded to the output format. Work goes by chunks of rows: besides the result, memory holds the weights once in
-fp32 (exact) and a few ``[chunk_rows, N]`` matrices. docs/operator.md derives the tolerances.
+fp32 (exact) and a few ``[chunk_rows, N]`` matrices. Everything is computed where the operands lie, on the CPU or a
+card. docs/operator.md derives the tolerances.
 """
 
 from __future__ import annotations
@@ -295,7 +296,7 @@ def _public_contract(inputs: PublicInputs, lora_dtype: str | None = None) -> _Co
         lora_act_in=inputs.lora_act_in.double(),
         lora_up=inputs.lora_up.double(),
         gemm_scale=inputs.wcscale.double() * inputs.alpha,
-        lora_scale=torch.ones(inputs.wgt.rows, dtype=torch.float64),
+        lora_scale=torch.ones(inputs.wgt.rows, dtype=torch.float64, device=inputs.bias.device),
         bias=inputs.bias.double(),
         lora_dtype=lora_dtype,
     )
@@ -309,7 +310,7 @@ def _row_major(codes: torch.Tensor, blocked: torch.Tensor, name: str) -> NVFP4Te
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """float64 ``a @ b.T``, converting panels of K so that ``b`` need not be held in float64."""
-    out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64)
+    out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64, device=a.device)
     for panel in _panels(a.shape[1], 1024):
         out.addmm_(a[:, panel].double(), b[:, panel].double().T)
     return out
@@ -317,7 +318,7 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _product_and_peak(a: torch.Tensor, b: torch.Tensor, mma_k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """float64 ``a @ b.T``, and the largest magnitude it has after any number of instructions of ``mma_k``."""
-    out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64)
+    out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64, device=a.device)
     peak = torch.zeros_like(out)
     scratch = torch.empty_like(out)
     for panel in _panels(a.shape[1], mma_k):
