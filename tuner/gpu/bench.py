@@ -159,7 +159,7 @@ def time_launches(
 
 def interleave(
     launches: Sequence[Launch],
-    sets: int,
+    sets: int | Sequence[int],
     options: FinalsOptions,
     telemetry: Telemetry,
     *,
@@ -167,11 +167,14 @@ def interleave(
 ) -> list[Samples]:
     """Time finalists against one another: sample r of each comes from round r, so that they make pairs.
 
-    A drift of clock or temperature meets all of a round alike. At the power limit they share one clock, set by the mean
-    of their powers. Raises what the launches and the card raise.
+    ``sets``: of all, or of each. A drift of clock or temperature meets all of a round alike. At the power limit they
+    share one clock, set by the mean of their powers. Raises what the launches and the card raise.
     """
     gpu = gpu or TorchGpu()
-    runners = [_runner(gpu, launch, sets, options.replay_ms) for launch in launches]
+    counts = [sets] * len(launches) if isinstance(sets, int) else sets
+    runners = [
+        _runner(gpu, launch, count, options.replay_ms) for launch, count in zip(launches, counts, strict=True)
+    ]
     shuffle = random.Random(options.seed)
     orders: collections.deque[list[int]] = collections.deque()
 
@@ -293,4 +296,5 @@ def _samples(
         settled=warm_up.settled,
         gpu_ms=warm_up.ms + sum(replay.ms for replay in taken),
         telemetry=telemetry.missing,
+        driver=telemetry.driver,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any, Self
@@ -15,6 +16,8 @@ from tuner.outcome import Kind, Timing
 # What a card at its full power or at rest says as well. A large GEMM on an H200 draws 690 of 700 W: being held there is
 # the state in which a model runs, not an accident of the measurement.
 HARMLESS = frozenset({"gpu_idle", "sw_power_cap"})
+# Times of one object on two days, or on two cards of a kind, differ by more than the rounds of one visit say.
+BETWEEN_VISITS = 0.01
 LEAST_UNMARKED = 5  # below this many samples without a mark, all are used, and the evidence says so
 
 
@@ -41,7 +44,7 @@ class Samples:
 
     ``protocol``: version of ``bench``. ``warm_up_ms``: replays before the first sample; ``settled``: whether times and
     clock had stopped moving by then, None if that was not waited for. ``gpu_ms``: all replays, warm-up included.
-    ``telemetry``: empty, or why the states are blank.
+    ``telemetry``: empty, or why the states are blank. ``driver``: of the card.
     """
 
     protocol: str
@@ -53,6 +56,7 @@ class Samples:
     settled: bool | None
     gpu_ms: float
     telemetry: str = ""
+    driver: str = ""
 
     def __post_init__(self) -> None:
         if not self.us or len(self.us) != len(self.states):
@@ -83,9 +87,13 @@ class Samples:
         return median_interval([self.us[index] for index in self.used])
 
     def timing(self) -> Timing:
-        """The measured time of one launch; ``evidence`` holds scalars."""
+        """The measured time of one launch; ``evidence`` holds scalars.
+
+        ``noise_us``: the difference below which this time and one of another visit cannot be told apart.
+        """
         found = self.interval
-        noise = max(found.high - found.median, found.median - found.low)
+        own = max(found.high - found.median, found.median - found.low)
+        noise = math.hypot(own, BETWEEN_VISITS * found.median)
         return Timing(
             kind=Kind.MEASURED,
             us=found.median,
@@ -114,6 +122,7 @@ class Samples:
             "clock_reasons": self._reasons(),
             "throttled_samples": sum(state.throttled for state in self.states),
             "throttled_used": any(state.throttled for state in states),
+            **({"driver": self.driver} if self.driver else {}),
             **({"telemetry": self.telemetry} if self.telemetry else {}),
         }
 

@@ -1,0 +1,244 @@
+"""Finals of a tune on a card: successive halving among the leaders, then finalists timed round by round.
+
+Everything is timed by ``bench.interleave``. The worker only replays; who stays and who wins is decided here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal
+from tuner.final_order import FINAL, PLACE, QUICK_US, searched_us
+from tuner.gpu.bench import FinalsOptions
+from tuner.gpu.decision import Verdict, decide, undecided
+from tuner.gpu.samples import LEAST_UNMARKED, Samples
+from tuner.outcome import Outcome, Trial
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+
+MOST_CONTENDERS = 12
+WITHIN = 1.25  # of the fastest cheap timing; those are off by a few percent, not by a quarter
+# Halving: so many rounds, after which so many stay (the default besides).
+RUNGS = ((6, 6), (12, 4))
+FINAL_ROUNDS = 24
+FINAL_BATCHES = 3  # of FINAL_ROUNDS, while more rounds could separate someone from the fastest
+SETTLE_MS = 1500.0  # at most, before the first rung
+CARRIED = ("gpu_ms", "samples")  # of the cheap timing, kept beside the final's
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contender:
+    """A trial that stands, with what launches it. ``default``: it is the default rule's."""
+
+    trial: Trial
+    compiled: CompiledKernel
+    legal: Legal
+    default: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.trial.resolved
+
+    @property
+    def size(self) -> tuple[int, str]:
+        """What a tie prefers less of: shared memory (stages are in it), then the printed config."""
+        return self.legal.budget.smem_bytes, self.name
+
+
+class Interleaves(Protocol):
+    """The part of a device that finals need."""
+
+    def interleave(
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> list[Samples] | Outcome:
+        """``bench.interleave`` of them, or what went wrong with one of them."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinalResult:
+    """``trials``: contenders with the final's time, and their place in the evidence, the winner first. ``failed``:
+    those that failed in it, with the status of that. ``samples``: the deciding rounds of each finalist, by config.
+    """
+
+    trials: tuple[Trial, ...]
+    failed: tuple[Trial, ...]
+    verdict: Verdict | None
+    samples: dict[str, Samples]
+
+
+def choose_contenders(trials: Sequence[Trial], default: str | None) -> list[Trial]:
+    """Of usable ``trials`` those with the best cheap timings, and the default whatever its time."""
+    by_time = sorted(trials, key=lambda trial: (searched_us(trial) or 0.0, trial.number))
+    if not by_time:
+        return []
+    limit = (searched_us(by_time[0]) or 0.0) * WITHIN
+    chosen = [trial for trial in by_time if (searched_us(trial) or 0.0) <= limit][:MOST_CONTENDERS]
+    return chosen + [trial for trial in by_time if trial.resolved == default and trial not in chosen]
+
+
+def run_final(
+    device: Interleaves, contenders: Sequence[Contender], problem: GemmProblem, name: str, *, seed: int = 0
+) -> FinalResult:
+    """Halve, then decide. ``name`` identifies this final in the evidence; ``seed`` shuffles the rounds.
+
+    A contender that fails is found out, dropped and reported; the others go on without it.
+    """
+    stage = _Stage(device, problem, seed)
+    alive, out = list(contenders), []
+    for rung, (rounds, survivors) in enumerate(RUNGS):
+        if len(alive) <= survivors + 1:
+            continue
+        times = stage.run(alive, rounds, settle=rung == 0)
+        order = _by_median(alive, times)
+        alive, lost = _halve(order, survivors)
+        out = [(one, times[one.name]) for one in lost] + out
+    samples: dict[str, Samples] = {}
+    for _ in range(FINAL_BATCHES if alive else 0):
+        more = stage.run(alive, FINAL_ROUNDS, settle=not out and not samples)
+        samples = {one: joined(samples.get(one), more[one]) for one in more}  # who failed is not in ``more``
+        if not samples or not undecided(_deciding_times(samples)):
+            break
+    verdict = _verdict(alive, samples)
+    return FinalResult(
+        trials=tuple(_placed(verdict, alive, samples, out, name)),
+        failed=tuple(stage.failed),
+        verdict=verdict,
+        samples=samples,
+    )
+
+
+def joined(first: Samples | None, second: Samples) -> Samples:
+    """Samples of two batches of rounds as one."""
+    if first is None:
+        return second
+    return dataclasses.replace(
+        second,
+        us=first.us + second.us,
+        states=first.states + second.states,
+        warm_up_ms=first.warm_up_ms + second.warm_up_ms,
+        settled=first.settled,
+        gpu_ms=first.gpu_ms + second.gpu_ms,
+    )
+
+
+class _Stage:
+    """Asks the device for rounds, and finds out who is to blame when it cannot give them."""
+
+    def __init__(self, device: Interleaves, problem: GemmProblem, seed: int) -> None:
+        self._device, self._problem, self._seed = device, problem, seed
+        self.failed: list[Trial] = []
+
+    def run(self, contenders: list[Contender], rounds: int, *, settle: bool) -> dict[str, Samples]:
+        """Samples per contender; those that fail leave the list."""
+        while contenders:
+            answer = self._ask(contenders, rounds, settle)
+            if not isinstance(answer, Outcome):
+                return {one.name: samples for one, samples in zip(contenders, answer, strict=True)}
+            if not self._drop_culprits(contenders):
+                raise FinalError(
+                    f"the final of {self._problem} fails, each contender alone does not: {answer.reason}"
+                )
+        return {}
+
+    def _ask(self, contenders: Sequence[Contender], rounds: int, settle: bool) -> list[Samples] | Outcome:
+        self._seed += 1
+        options = FinalsOptions(rounds=rounds, seed=self._seed, settle_ms=SETTLE_MS if settle else 0.0)
+        pairs = [(one.compiled, one.legal) for one in contenders]
+        return self._device.interleave(pairs, self._problem, options)
+
+    def _drop_culprits(self, contenders: list[Contender]) -> bool:
+        """Time each alone; those that fail then are out. Was there one?"""
+        before = len(contenders)
+        for one in list(contenders):
+            answer = self._ask([one], 1, settle=False)
+            if isinstance(answer, Outcome):
+                contenders.remove(one)
+                reason = f"in the final: {answer.reason}"
+                self.failed.append(dataclasses.replace(one.trial, status=answer.status, reason=reason))
+        return len(contenders) < before
+
+
+class FinalError(RuntimeError):
+    """The device cannot time contenders together that it can time alone: one line."""
+
+
+def _by_median(contenders: Sequence[Contender], samples: dict[str, Samples]) -> list[Contender]:
+    return sorted(contenders, key=lambda one: (statistics.median(samples[one.name].us), one.size))
+
+
+def _halve(order: Sequence[Contender], survivors: int) -> tuple[list[Contender], list[Contender]]:
+    """The first ``survivors`` and the default, and the others."""
+    stay = [one for index, one in enumerate(order) if index < survivors or one.default]
+    return stay, [one for one in order if one not in stay]
+
+
+def _deciding_times(samples: dict[str, Samples]) -> dict[str, list[float]]:
+    """Microseconds of the rounds in which no finalist was throttled, where there are enough of those, else of all."""
+    rounds = range(min(len(one.us) for one in samples.values()))
+    calm = [index for index in rounds if not any(one.states[index].throttled for one in samples.values())]
+    used = calm if len(calm) >= LEAST_UNMARKED else list(rounds)
+    return {name: [one.us[index] for index in used] for name, one in samples.items()}
+
+
+def _verdict(finalists: Sequence[Contender], samples: dict[str, Samples]) -> Verdict | None:
+    """None without finalists."""
+    if not finalists:
+        return None
+    default = next((one.name for one in finalists if one.default), None)
+    return decide(_deciding_times(samples), default, {one.name: one.size for one in finalists})
+
+
+def _placed(
+    verdict: Verdict | None,
+    finalists: Sequence[Contender],
+    samples: dict[str, Samples],
+    lost: Sequence[tuple[Contender, Samples]],
+    final: str,
+) -> list[Trial]:
+    """Trials with their places: finalists as the verdict orders them, then those who were halved away."""
+    if verdict is None:
+        return []
+    by_name = {one.name: one for one in finalists}
+    about = {FINAL: final, "finalists": len(finalists), "finals_verdict": verdict.why}
+    placed = []
+    for name in verdict.order:
+        evidence = {**about, PLACE: len(placed) + 1, **_against_winner(verdict, name)}
+        placed.append(_retimed(by_name[name].trial, samples[name], evidence))
+    for one, rung in lost:
+        placed.append(_retimed(one.trial, rung, {FINAL: final, PLACE: len(placed) + 1}))
+    return placed
+
+
+def _against_winner(verdict: Verdict, name: str) -> dict[str, Any]:
+    """How the runner-up stands to the winner, for the winner's own evidence; else how ``name`` does."""
+    other = name if name != verdict.winner else next(iter(verdict.order[1:]), None)
+    if other is None:
+        return {}
+    found = verdict.against[other]
+    return {
+        "versus": "runner-up" if name == verdict.winner else "winner",
+        "ratio": round(found.ratio, 6),
+        "ratio_low": round(found.low, 6),
+        "ratio_high": round(found.high, 6),
+        "p_value": float(f"{found.p_value:.3g}"),
+        "rounds": found.rounds,
+    }
+
+
+def _retimed(trial: Trial, samples: Samples, evidence: dict[str, Any]) -> Trial:
+    """``trial`` with the final's time; what the search was told stays beside it."""
+    timing = samples.timing()
+    quick = {f"quick_{name}": trial.evidence[name] for name in CARRIED if name in trial.evidence}
+    earlier = {name: value for name, value in trial.evidence.items() if name.startswith("quick_")}
+    return trial.with_timing(
+        dataclasses.replace(
+            timing,
+            evidence={**timing.evidence, **quick, **earlier, QUICK_US: searched_us(trial), **evidence},
+        )
+    )
