@@ -22,7 +22,7 @@ import torch
 
 from kernel_space.arch import SM100A
 from kernel_space.build import build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from kernel_space.validate import CheckResult, check_candidate, check_full
@@ -50,18 +50,18 @@ def main() -> None:
 
 def random_configs(
     space: SearchSpace, problem: GemmProblem, count: int, source: random.Random
-) -> list[KernelConfig]:
+) -> list[KernelConfigSm100a]:
     """Resolved configs: every knob drawn evenly from its choices, illegal points drawn again."""
-    found: list[KernelConfig] = []
+    found: list[KernelConfigSm100a] = []
     while len(found) < count:
         choices = {name: source.choice(knob.choices) for name, knob in space.knobs.items()}
-        legal = legalize(KernelConfig.from_fields(choices), problem, SM100A)
+        legal = legalize(KernelConfigSm100a.from_fields(choices), problem, SM100A)
         if isinstance(legal, Legal):
             found.append(legal.config)
     return found
 
 
-def candidates(configs: list[KernelConfig], problem: GemmProblem) -> None:
+def candidates(configs: list[KernelConfigSm100a], problem: GemmProblem) -> None:
     cpu, wall, rates, bad = [], [], [], 0
     for config in configs:
         compiled = build(config, problem.problem_class, SM100A)
@@ -88,7 +88,7 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[max(0, -int(-share * len(ordered) // 1) - 1)]
 
 
-def shares(config: KernelConfig, problem: GemmProblem) -> None:
+def shares(config: KernelConfigSm100a, problem: GemmProblem) -> None:
     """Own time by file of the machine, under the profiler."""
     compiled = build(config, problem.problem_class, SM100A)
     profile = cProfile.Profile()
@@ -110,7 +110,7 @@ def _part(path: str) -> str:
     return "numpy, torch and Python"
 
 
-def full(config: KernelConfig, problem: GemmProblem) -> None:
+def full(config: KernelConfigSm100a, problem: GemmProblem) -> None:
     legal = legalize(config, problem, SM100A)
     assert isinstance(legal, Legal), legal
     compiled = build(legal.config, problem.problem_class, SM100A)

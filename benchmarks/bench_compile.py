@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kernel_space.arch import SM100A
 from kernel_space.build import build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner.compile_pool import CompilePool
@@ -45,7 +45,7 @@ def main() -> None:
         _measure_hits(configs, Path(directory) / str(jobs[0]))
 
 
-def _legal_configs() -> Iterator[KernelConfig]:
+def _legal_configs() -> Iterator[KernelConfigSm100a]:
     """Resolved, different candidates in a mixed order that is the same every time."""
     knobs = list(
         itertools.product(
@@ -61,7 +61,7 @@ def _legal_configs() -> Iterator[KernelConfig]:
     random.Random(0).shuffle(knobs)
     seen: set[str] = set()
     for (tile, cluster), stages, schedule, buffer, swizzle, raster, epi in knobs:
-        asked = KernelConfig(
+        asked = KernelConfigSm100a(
             mma_tiler_mn=tile,
             cluster_shape_mn=cluster,
             num_ab_stage=stages,
@@ -77,7 +77,7 @@ def _legal_configs() -> Iterator[KernelConfig]:
             yield legal.config
 
 
-def _measure(configs: list[KernelConfig], jobs: int, cache_dir: Path) -> None:
+def _measure(configs: list[KernelConfigSm100a], jobs: int, cache_dir: Path) -> None:
     with CompilePool(jobs, 120.0, cache_dir) as pool:
         for future in [pool.submit(config, PROBLEM.problem_class, SM100A) for config in configs[:jobs]]:
             future.result()
@@ -106,7 +106,7 @@ def _children_cpu_seconds() -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def _measure_hits(configs: list[KernelConfig], cache_dir: Path) -> None:
+def _measure_hits(configs: list[KernelConfigSm100a], cache_dir: Path) -> None:
     problem_class = PROBLEM.problem_class
     build(configs[0], problem_class, SM100A, cache_dir=cache_dir)  # hashes the kernel's sources once
     start = time.perf_counter()

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernel_space.arch import SM100A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from tuner.dispatch import DispatchTable, record
 from tuner.dispatch_merge import Current
@@ -28,7 +28,7 @@ from tuner.outcome import Kind
 REPEAT = 9
 PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)
 ELSEWHERE = GemmProblem(m=4000, k=3840, n=3072, r=128)  # answered by the nearest M
-CONFIG = KernelConfig(num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2)
+CONFIG = KernelConfigSm100a(num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2)
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kernel_space.arch import SM100A
 from kernel_space.build import CompiledKernel, build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.operands import Operands, make_operands
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Rejection, legalize
@@ -49,7 +49,7 @@ class Case:
 
     def __init__(self, shape: str, config: str) -> None:
         self.problem = GemmProblem.parse(shape)
-        legal = legalize(KernelConfig.parse(config), self.problem, SM100A)
+        legal = legalize(KernelConfigSm100a.parse(config), self.problem, SM100A)
         if isinstance(legal, Rejection):
             sys.exit(f"{legal.rule}: {legal.reason}")
         self.config = legal.config

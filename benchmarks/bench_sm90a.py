@@ -50,7 +50,7 @@ def compile_candidates(directory: Path) -> None:
     from kernel_space.arch import SM90A
     from kernel_space.config_sm90a import KernelConfigSm90a
     from kernel_space.dsl_compile import CompileError
-    from kernel_space.rules_sm90a import Rejection, legalize_sm90a
+    from kernel_space.rules import Rejection, legalize
 
     directory.mkdir(parents=True, exist_ok=True)
     entries, objects = [], {}
@@ -59,7 +59,7 @@ def compile_candidates(directory: Path) -> None:
             continue
         shape, _, knobs = line.partition("|")
         problem = parse_problem(shape)
-        legal = legalize_sm90a(KernelConfigSm90a.parse(knobs), problem, SM90A)
+        legal = legalize(KernelConfigSm90a.parse(knobs), problem, SM90A)
         if isinstance(legal, Rejection):
             print(f"{line.strip()}: {legal}")
             continue

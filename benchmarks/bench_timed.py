@@ -12,7 +12,7 @@ import time
 
 from kernel_space.arch import SM100A
 from kernel_space.build import build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from kernel_space.sim.timed.program import timed_program
@@ -38,7 +38,7 @@ def main() -> None:
     for shape in SHAPES:
         problem = GemmProblem.parse(shape)
         for tile in TILES:
-            legal = legalize(KernelConfig.parse(f"mma_tiler_mn={tile}"), problem, SM100A)
+            legal = legalize(KernelConfigSm100a.parse(f"mma_tiler_mn={tile}"), problem, SM100A)
             assert isinstance(legal, Legal), legal
             compiled = build(legal.config, problem.problem_class, SM100A)
             first, second = [], []

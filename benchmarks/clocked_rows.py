@@ -17,7 +17,7 @@ from pathlib import Path
 from kernel_space.arch import SM100A
 from kernel_space.build import build
 from kernel_space.capture import Launch
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from kernel_space.sim.timed.clock import Clock, Times
@@ -106,7 +106,7 @@ def shape_rows() -> list[Row]:
 def _stand_in(
     table: str, label: str, problem: GemmProblem, published: float, text: str, *, cold: bool = False
 ) -> Row:
-    legal = legalize(KernelConfig.parse(text), problem, SM100A)
+    legal = legalize(KernelConfigSm100a.parse(text), problem, SM100A)
     assert isinstance(legal, Legal), legal
     compiled = build(legal.config, problem.problem_class, SM100A)
     places = cluster_places(SM_COUNT, legal.config.cluster_size)

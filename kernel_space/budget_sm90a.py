@@ -1,8 +1,4 @@
-"""SMEM budget of an sm_90a configuration as a table of named allocations, and the stage solver.
-
-Every size is read back from the layouts that the kernel allocates (``kernels/layouts_sm90a.py``), once per footprint
-of one slot a ring; sizes are linear in the slot counts.
-"""
+"""SMEM budget of an sm_90a configuration, and the stage solver."""
 
 from __future__ import annotations
 
@@ -11,10 +7,9 @@ import functools
 from typing import Any
 
 from kernel_space.arch import Arch
-from kernel_space.budget import Row, Table
+from kernel_space.budget import Budget, Footprint
 from kernel_space.config import AUTO
 from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.dsl_env import mlir_for
 from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
@@ -26,44 +21,18 @@ RESERVED_PER_CTA = 1024
 
 
 @dataclasses.dataclass(frozen=True)
-class FootprintSm90a:
-    """(region, bytes of one slot, ring) in allocation order; ring ``one`` is what no stage count multiplies."""
-
-    smem: tuple[tuple[str, int, str], ...]
-
-    @functools.cached_property
-    def ring_bytes(self) -> dict[str, int]:
-        """Bytes that one more slot of each ring takes."""
-        sums = dict.fromkeys((*RINGS, "one"), 0)
-        for _, size, ring in self.smem:
-            sums[ring] += size
-        return sums
-
-    def smem_bytes(self, slots: dict[str, int]) -> int:
-        return sum(size * slots[ring] for ring, size in self.ring_bytes.items())
-
-
-@dataclasses.dataclass(frozen=True)
-class BudgetSm90a:
+class BudgetSm90a(Budget):
     """What a resolved configuration takes on one SM."""
 
-    footprint: FootprintSm90a
     config: KernelConfigSm90a
-    arch: Arch
 
     @property
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory the host code requests at launch."""
-        return self.footprint.smem_bytes(_slots(self.config))
+    def slots(self) -> dict[str, int]:
+        return {**{ring: int(getattr(self.config, f"num_{ring}_stage")) for ring in RINGS}, "one": 1}
 
     @property
-    def smem(self) -> Table:
-        slots = _slots(self.config)
-        rows = tuple(Row(name, size, slots[ring]) for name, size, ring in self.footprint.smem)
-        return Table("SMEM per CTA", "bytes", rows, smem_limit(self.config, self.arch))
-
-    def __str__(self) -> str:
-        return str(self.smem)
+    def smem_limit(self) -> int:
+        return smem_limit(self.config, self.arch)
 
 
 def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
@@ -75,11 +44,7 @@ def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
     return (arch.smem_capacity + RESERVED_PER_CTA) // config.ctas_per_sm - RESERVED_PER_CTA
 
 
-def _slots(config: KernelConfigSm90a) -> dict[str, int]:
-    return {**{ring: int(getattr(config, f"num_{ring}_stage")) for ring in RINGS}, "one": 1}
-
-
-def footprint_sm90a(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> FootprintSm90a:
+def footprint(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts, raster and scheduling knobs do not enter it."""
     one_slot = KernelConfigSm90a(
         tile_mnk=config.tile_mnk,
@@ -95,34 +60,26 @@ def footprint_sm90a(config: KernelConfigSm90a, problem_class: ProblemClass, arch
 
 
 @functools.cache
-def _read_footprint(
-    one_slot: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str
-) -> FootprintSm90a:
-    return FootprintSm90a(with_layouts_sm90a(one_slot, problem_class, arch_name, _sizes))
+def _read_footprint(one_slot: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str) -> Footprint:
+    # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
+    from kernel_space.readback import footprint_fields
+
+    return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 
-def with_layouts_sm90a(
-    config: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str, read: Any
-) -> Any:
-    """Build ``LayoutsSm90a`` of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
-    with mlir_for(arch_name):
-        from kernel_space.kernels.layouts_sm90a import LayoutsSm90a
+def layouts(config: KernelConfigSm90a, problem_class: ProblemClass) -> Any:
+    """What the kernel allocates; imports the DSL, needs an MLIR context."""
+    from kernel_space.kernels.layouts_sm90a import LayoutsSm90a
 
-        return read(LayoutsSm90a(config, problem_class))
+    return LayoutsSm90a(config, problem_class)
 
 
-def _sizes(layouts: Any) -> tuple[tuple[str, int, str], ...]:
-    return tuple((region.name, int(region.bytes), region.ring) for region in layouts.allocations())
-
-
-def budget_sm90a(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> BudgetSm90a:
+def budget(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> BudgetSm90a:
     """Budget of a config whose stage counts are numbers; whether it fits is for the caller to see."""
-    return BudgetSm90a(footprint_sm90a(config, problem_class, arch), config, arch)
+    return BudgetSm90a(footprint(config, problem_class, arch), config, arch)
 
 
-def solve_stages_sm90a(
-    config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch
-) -> KernelConfigSm90a:
+def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> KernelConfigSm90a:
     """Replace every ``auto`` by a count that fits, in this order of preference.
 
     1. 2 packed slots, 2 dq slots, 1 slot of C and, with LoRA, 1 of its ring.
@@ -133,7 +90,7 @@ def solve_stages_sm90a(
 
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
-    foot = footprint_sm90a(config, problem_class, arch)
+    foot = footprint(config, problem_class, arch)
     least = {"dq": 2, "ab": 2, "lora": 1 if problem_class.r else 0, "c": 1}
     asked = {ring: getattr(config, f"num_{ring}_stage") for ring in RINGS}
     slots = {ring: least[ring] if asked[ring] == AUTO else int(asked[ring]) for ring in RINGS}

@@ -1,63 +1,47 @@
-"""KernelConfig: one point of the sm_100a kernel space. Prints as it parses.
+"""What configs of all kernels have in common: knobs are dataclass fields, each with its form.
 
-Legality is not decided here but in ``rules.py``; this file only knows spelling and types.
+A config prints as it parses.
+
+A kernel's own config is a subclass in ``config_<arch>.py``; a knob is one line there:
+
+    wgmma_k: int = number(16)
+    mainloop: str = word("ring", "direct")  # its choices, the default first
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Self
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.errors import InputError
 
 AUTO = "auto"
 ALL = "all"
 
+_FORM = "form"
+_WORD = "word"
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelConfig:
-    """Knobs of ``svdquant_gemm_sm100a``.
+    """One point of a kernel space: base of the config classes, without knobs of its own.
 
-    ``mma_tiler_mn``      M, N of one MMA tile over the whole CTA group; M = 256 means cta_group 2
-    ``mma_tiler_k``       K elements of one A/B stage
-    ``cluster_shape_mn``  CTAs per cluster along M, N (of the MMA, so swapped under ``swap_ab``)
-    ``num_ab_stage``      SMEM ring slots of A, B, SFA, SFB; ``auto`` = the most that fit
-    ``num_lora_stage``    SMEM ring slots of one LoRA slice; 0 without LoRA or with lora_buffer=ab_stage
-    ``num_acc_stage``     TMEM accumulators; 2 at N = 256 means overlapped by the scale-factor columns
-    ``num_c_stage``       SMEM ring slots of one epilogue subtile
-    ``lora_tile_k``       columns of R in one LoRA slice: 64, or ``all`` of R (0 once resolved at R = 0)
-    ``lora_schedule``     ``interleave`` LoRA MMAs through the K loop, or issue them at its ``tail``
-    ``lora_buffer``       ``dedicated`` SMEM ring, or a slice rides in an ``ab_stage`` slot
-    ``raster_order``      ``m``: consecutive tiles walk along M first; ``n``: along N first
-    ``swizzle_size``      clusters per band of the raster; 1 = none
-    ``epi_tile_n``        columns of one epilogue subtile
-    ``split_k``           CTA groups that share one output tile along K; reduced in a fixed order
-    ``swap_ab``           compute y.T: wgt is operand A (M of the MMA runs over N), act operand B
-    ``prefetch_dist``     k-tiles of L2 prefetch ahead of the TMA loads; 0 = none
-    ``use_pdl``           programmatic dependent launch: the prologue overlaps the previous kernel
+    Legality is not decided here but in ``rules.py``; configs only know spelling and types.
     """
 
-    mma_tiler_mn: tuple[int, int] = (256, 128)
-    mma_tiler_k: int = 256
-    cluster_shape_mn: tuple[int, int] = (2, 1)
-    num_ab_stage: int | str = AUTO
-    num_lora_stage: int | str = AUTO
-    num_acc_stage: int | str = AUTO
-    num_c_stage: int | str = AUTO
-    lora_tile_k: int | str = 64
-    lora_schedule: str = "interleave"
-    lora_buffer: str = "dedicated"
-    raster_order: str = "m"
-    swizzle_size: int = 1
-    epi_tile_n: int = 32
-    split_k: int = 1
-    swap_ab: bool = False
-    prefetch_dist: int = 0
-    use_pdl: bool = False
+    if TYPE_CHECKING:  # knobs and properties that every kernel's config has
+        cluster_shape_mn: tuple[int, int]
+        split_k: int
+        swap_ab: bool
+        use_pdl: bool
+
+        @property
+        def cta_tile_mnk(self) -> tuple[int, int, int]: ...
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"mma_tiler_mn=256x128 num_ab_stage=4"`` -> config; knobs not named keep their default.
+        """``"split_k=4 num_ab_stage=3"`` -> config; knobs not named keep their default.
 
         Raises ``InputError`` for an unknown or repeated knob and for a value of the wrong form.
         """
@@ -66,50 +50,48 @@ class KernelConfig:
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
         """Knob name -> value or its printed form. Raises ``InputError`` as ``parse`` does."""
-        known = knob_names()
-        for name in fields:
-            if name not in known:
-                raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(known)}")
-        return cls(**{name: parse_knob(name, value) for name, value in fields.items()})
+        return cls(**{name: cls.parse_knob(name, value) for name, value in fields.items()})
+
+    @classmethod
+    def knob_names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def stage_names(cls) -> tuple[str, ...]:
+        """Knobs that may be left to the stage solver: ``auto``."""
+        return tuple(field.name for field in dataclasses.fields(cls) if field.metadata[_WORD] == AUTO)
+
+    @classmethod
+    def parse_knob(cls, name: str, value: Any) -> Any:
+        """The value of knob ``name`` from its printed form (or from the value itself). Raises ``InputError``."""
+        for field in dataclasses.fields(cls):
+            if field.name == name:
+                text = print_knob(tuple(value) if isinstance(value, list) else value)
+                return field.metadata[_FORM](name, text)
+        raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(cls.knob_names())}")
 
     def fields(self) -> dict[str, str]:
         """Knob name -> printed form, in the order of the dataclass."""
-        return {name: print_knob(getattr(self, name)) for name in knob_names()}
+        return {name: print_knob(getattr(self, name)) for name in self.knob_names()}
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
 
     @property
-    def cta_group(self) -> int:
-        """CTAs that issue one MMA together: 2 when M of the tile is 256."""
-        return 2 if self.mma_tiler_mn[0] == 256 else 1
-
-    @property
-    def cta_tile_mnk(self) -> tuple[int, int, int]:
-        """What one CTA owns."""
-        m, n = self.mma_tiler_mn
-        return (m // self.cta_group, n, self.mma_tiler_k)
+    def ctas_per_sm(self) -> int:
+        """CTAs that share an SM; a kernel may make it a knob."""
+        return 1
 
     @property
     def cluster_size(self) -> int:
         return self.cluster_shape_mn[0] * self.cluster_shape_mn[1]
 
+    def max_active_clusters(self, sm_count: int) -> int:
+        """Clusters that a chip of ``sm_count`` SMs holds at once: the launch argument of that name."""
+        return sm_count * self.ctas_per_sm // self.cluster_size
+
     def __str__(self) -> str:
         return " ".join(f"{name}={text}" for name, text in self.fields().items())
-
-
-_PAIRS = frozenset({"mma_tiler_mn", "cluster_shape_mn"})
-_FLAGS = frozenset({"swap_ab", "use_pdl"})
-_STAGES = frozenset({"num_ab_stage", "num_lora_stage", "num_acc_stage", "num_c_stage"})
-_WORDS = {
-    "lora_schedule": ("interleave", "tail"),
-    "lora_buffer": ("dedicated", "ab_stage"),
-    "raster_order": ("m", "n"),
-}
-
-
-def knob_names() -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(KernelConfig))
 
 
 def print_knob(value: Any) -> str:
@@ -121,29 +103,64 @@ def print_knob(value: Any) -> str:
     return str(value)
 
 
-def parse_knob(name: str, value: Any) -> Any:
-    """The value of knob ``name`` from its printed form (or from the value itself)."""
-    text = print_knob(tuple(value) if isinstance(value, list) else value)
-    if name in _PAIRS:
+# -- forms of a knob: the default of its field, and how its text is read ----------------------------------------
+
+
+def number(default: int | str, word: str | None = None) -> Any:
+    """A whole number, or ``word`` if there is one."""
+
+    def parse(name: str, text: str) -> int | str:
+        if word is not None and text == word:
+            return text
+        if not _is_number(text):
+            hint = f" or {word}" if word else ""
+            raise InputError(f"{name} must be a whole number{hint}, got {text!r}")
+        return int(text)
+
+    return _knob(default, parse, word)
+
+
+def stages() -> Any:
+    """Slots of a ring: a number, or ``auto`` for what the solver finds (the default)."""
+    return number(AUTO, AUTO)
+
+
+def sizes(*default: int, form: str) -> Any:
+    """As many whole numbers as the default has, written with ``x`` between them; ``form`` shows it in errors."""
+
+    def parse(name: str, text: str) -> tuple[int, ...]:
         parts = text.split("x")
-        if len(parts) != 2 or not all(_is_number(part) for part in parts):
-            raise InputError(f"{name} must be MxN such as 256x128, got {text!r}")
-        return (int(parts[0]), int(parts[1]))
-    if name in _FLAGS:
+        if len(parts) != len(default) or not all(_is_number(part) for part in parts):
+            raise InputError(f"{name} must be {form}, got {text!r}")
+        return tuple(int(part) for part in parts)
+
+    return _knob(default, parse)
+
+
+def word(*choices: str) -> Any:
+    """One of ``choices``, by default the first."""
+
+    def parse(name: str, text: str) -> str:
+        if text not in choices:
+            raise InputError(f"{name} must be one of {', '.join(choices)}, got {text!r}")
+        return text
+
+    return _knob(choices[0], parse)
+
+
+def flag(default: bool = False) -> Any:
+    """``true`` or ``false``."""
+
+    def parse(name: str, text: str) -> bool:
         if text not in ("true", "false"):
             raise InputError(f"{name} must be true or false, got {text!r}")
         return text == "true"
-    if name in _WORDS:
-        if text not in _WORDS[name]:
-            raise InputError(f"{name} must be one of {', '.join(_WORDS[name])}, got {text!r}")
-        return text
-    if (name in _STAGES and text == AUTO) or (name == "lora_tile_k" and text == ALL):
-        return text
-    if not _is_number(text):
-        word = AUTO if name in _STAGES else ALL if name == "lora_tile_k" else None
-        hint = f" or {word}" if word else ""
-        raise InputError(f"{name} must be a whole number{hint}, got {text!r}")
-    return int(text)
+
+    return _knob(default, parse)
+
+
+def _knob(default: Any, parse: Callable[[str, str], Any], word: str | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={_FORM: parse, _WORD: word})
 
 
 def _is_number(text: str) -> bool:

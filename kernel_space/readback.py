@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+from kernel_space import footprint_store
+from kernel_space.arch import arch
 from kernel_space.config import KernelConfig
 from kernel_space.dsl_env import mlir_for
+from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import ProblemClass
 
 
-def read_footprint(one_slot: KernelConfig, problem_class: ProblemClass, arch_name: str) -> dict[str, Any]:
-    """Fields of a ``budget.Footprint``: bytes of each named SMEM region with one slot a ring, TMEM columns.
+def footprint_fields(one_slot: KernelConfig, problem_class: ProblemClass, arch_name: str) -> dict[str, Any]:
+    """Fields of the kernel's ``Footprint``: those kept on disk, or else read from the layouts now and kept.
 
-    ``one_slot`` must have every stage count 1. ``arch_name`` is ``sm_100a`` or ``sm_103a``.
+    ``one_slot`` must have every stage count 1.
     """
-    return with_layouts(one_slot, problem_class, arch_name, _sizes)
+    kernel = arch(arch_name).kernel
+    key = f"{arch_name} {problem_class} {one_slot}"
+    fields = footprint_store.load(kernel, key)
+    if fields is None:
+        fields = with_layouts(one_slot, problem_class, arch_name, lambda layouts: layouts.footprint())
+        footprint_store.save(kernel, key, fields)
+    return {**fields, "smem": tuple(tuple(row) for row in fields["smem"])}
 
 
-def with_layouts(config: KernelConfig, problem_class: ProblemClass, arch_name: str, read: Any) -> Any:
-    """Build ``Layouts`` of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
+def with_layouts(
+    config: KernelConfig, problem_class: ProblemClass, arch_name: str, read: Callable[[Any], Any]
+) -> Any:
+    """Build the layouts of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
     with mlir_for(arch_name):
-        from kernel_space.kernels.layouts_sm100a import Layouts
-
-        return read(Layouts(config, problem_class))
-
-
-def _sizes(layouts: Any) -> dict[str, Any]:
-    return {
-        "smem": tuple((region.name, int(region.bytes), region.ring) for region in layouts.allocations()),
-        "acc_cols": int(layouts.acc_cols_each),
-        "sfa_cols": int(layouts.sfa_cols),
-        "sfb_cols": int(layouts.sfb_cols),
-        "num_epi_subtiles": int(layouts.num_epi_subtiles),
-    }
+        return read(kernel_spec(arch(arch_name).kernel).layouts(config, problem_class))

@@ -1,28 +1,18 @@
-"""Legality: the only list of rules of the sm_100a kernel space. Each rule has a name and returns a reason.
+"""Legality, for every kernel: ``legalize`` asks the rules of the kernel that ``arch`` names.
 
-``legalize`` also makes spellings of one kernel one config: ``auto`` becomes a number, and knobs without effect
-take one value. What it returns is hashed, cached, journalled and tabled.
+It also makes spellings of one kernel one config: ``auto`` becomes a number, and knobs without effect take one value.
+What it returns is hashed, cached, journalled and tabled. The rules themselves are in ``rules_<arch>.py``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from kernel_space.arch import Arch
-from kernel_space.budget import Budget, Table, budget, solve_stages
-from kernel_space.config import ALL, AUTO, KernelConfig, print_knob
+from kernel_space.budget import Budget, Table
+from kernel_space.config import KernelConfig
+from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
-
-MMA_TILERS_MN = frozenset((m, n) for m in (128, 256) for n in (64, 128, 192, 256))
-MMA_TILERS_K = (128, 256)
-MAX_CLUSTER_EXTENT = 4  # one SFB atom of 512 bytes is split over the CTAs that share it
-EPI_TILES_N = (16, 32, 64, 128)
-SWIZZLE_SIZES = (1, 2, 4, 8)
-SPLITS_K = (1, 2, 4, 8, 16)
-MAX_PREFETCH_DIST = 16
-LORA_RIDE_TILER_K = 256
-LORA_RIDE_SLICE_K = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,27 +34,32 @@ class Legal:
     budget: Budget
 
 
-Rule = Callable[[KernelConfig, GemmProblem], str | None]
-
-
 def legalize(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Legal | Rejection:
     """Resolve, canonicalise and check ``config`` for ``problem`` on ``arch``."""
-    for name, rule in KNOB_RULES.items():
-        reason = rule(config, problem)
-        if reason:
-            return Rejection(name, reason)
-    config = solve_stages(_canonical(config, problem), problem.problem_class, arch)
-    taken = budget(config, problem.problem_class, arch)
-    if taken.tmem_columns_used > arch.tmem_columns:
-        return Rejection("tmem_capacity", _capacity_reason(taken.tmem))
-    if taken.smem_bytes > arch.smem_capacity:
-        return Rejection("smem_capacity", _capacity_reason(taken.smem))
+    spec = kernel_spec(arch.kernel)
+    if not isinstance(config, spec.config_class):
+        raise TypeError(f"{arch.kernel} takes a {spec.config_class.__name__}, got {type(config).__name__}")
+    if rejection := knob_rejection(config, problem, arch):
+        return rejection
+    config = spec.solve_stages(spec.canonical(config, problem), problem.problem_class, arch)
+    taken = spec.budget(config, problem.problem_class, arch)
+    for resource in spec.capacities:
+        if taken.over(resource) > 0:
+            return Rejection(f"{resource}_capacity", _capacity_reason(taken.table(resource)))
     return Legal(config, taken)
 
 
-def rule_names() -> tuple[str, ...]:
-    """Every rule, in the order in which they are asked."""
-    return (*KNOB_RULES, "tmem_capacity", "smem_capacity")
+def knob_rejection(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Rejection | None:
+    """The rule, other than the capacities, that ``config`` breaks for ``problem``. Reads no layouts."""
+    for name, rule in kernel_spec(arch.kernel).knob_rules.items():
+        if reason := rule(config, problem):
+            return Rejection(name, reason)
+    return None
+
+
+def rule_names(arch: Arch) -> tuple[str, ...]:
+    """Every rule of the kernel of ``arch``, in the order in which they are asked."""
+    return kernel_spec(arch.kernel).rule_names
 
 
 def _capacity_reason(table: Table) -> str:
@@ -73,132 +68,3 @@ def _capacity_reason(table: Table) -> str:
         f"{table.title} must hold {table.total} {table.unit} but has {table.limit}, over by {table.over} "
         f"({parts}); use fewer stages or a smaller tile"
     )
-
-
-def _canonical(config: KernelConfig, problem: GemmProblem) -> KernelConfig:
-    """Give knobs without effect one value, so that two spellings of one kernel are one candidate."""
-    if problem.r == 0:
-        defaults = KernelConfig()
-        config = config.replace(
-            lora_tile_k=defaults.lora_tile_k,
-            lora_schedule=defaults.lora_schedule,
-            lora_buffer=defaults.lora_buffer,
-            num_lora_stage=0,
-        )
-    if problem.r == LORA_RIDE_SLICE_K and config.lora_tile_k == ALL:
-        config = config.replace(lora_tile_k=LORA_RIDE_SLICE_K)
-    if config.lora_buffer == "ab_stage":
-        config = config.replace(num_lora_stage=0)
-    return config
-
-
-def _mma_tiler(config: KernelConfig, _: GemmProblem) -> str | None:
-    if config.mma_tiler_mn in MMA_TILERS_MN:
-        return None
-    tiles = " ".join(print_knob(tile) for tile in sorted(MMA_TILERS_MN))
-    return f"mma_tiler_mn must be one of {tiles}, got {print_knob(config.mma_tiler_mn)}"
-
-
-def _mma_tiler_k(config: KernelConfig, _: GemmProblem) -> str | None:
-    return _one_of("mma_tiler_k", config.mma_tiler_k, MMA_TILERS_K)
-
-
-def _cluster_shape(config: KernelConfig, _: GemmProblem) -> str | None:
-    for extent in config.cluster_shape_mn:
-        if extent < 1 or extent > MAX_CLUSTER_EXTENT or extent & (extent - 1):
-            shape = print_knob(config.cluster_shape_mn)
-            return f"each extent of cluster_shape_mn must be 1, 2 or 4, got {shape}"
-    return None
-
-
-def _cluster_of_pairs(config: KernelConfig, _: GemmProblem) -> str | None:
-    if config.cta_group == 2 and config.cluster_shape_mn[0] % 2:
-        m, n = config.cluster_shape_mn
-        tile = print_knob(config.mma_tiler_mn)
-        return f"cta_group 2 (mma_tiler_mn {tile}) needs an even cluster M, got {m}x{n}; use 2x{n}"
-    return None
-
-
-def _epi_tile(config: KernelConfig, _: GemmProblem) -> str | None:
-    reason = _one_of("epi_tile_n", config.epi_tile_n, EPI_TILES_N)
-    if reason is None and config.mma_tiler_mn[1] % config.epi_tile_n:
-        reason = f"epi_tile_n must divide N of the tile, {config.mma_tiler_mn[1]}, got {config.epi_tile_n}"
-    return reason
-
-
-def _stages(config: KernelConfig, problem: GemmProblem) -> str | None:
-    for name, least in (("num_ab_stage", 1), ("num_acc_stage", 1), ("num_c_stage", 1)):
-        value = getattr(config, name)
-        if value != AUTO and value < least:
-            return f"{name} must be at least {least} or auto, got {value}"
-    if config.num_acc_stage != AUTO and config.num_acc_stage > 2:
-        return f"num_acc_stage must be 1 or 2, got {config.num_acc_stage}"
-    return None
-
-
-def _lora_stages(config: KernelConfig, problem: GemmProblem) -> str | None:
-    if problem.r and config.lora_buffer == "dedicated" and config.num_lora_stage == 0:
-        return "num_lora_stage must be at least 1 or auto with lora_buffer=dedicated and R > 0, got 0"
-    return None
-
-
-def _lora_slice(config: KernelConfig, _: GemmProblem) -> str | None:
-    if config.lora_tile_k in (LORA_RIDE_SLICE_K, ALL):
-        return None
-    return f"lora_tile_k must be {LORA_RIDE_SLICE_K} or {ALL}, got {config.lora_tile_k}"
-
-
-def _lora_ride(config: KernelConfig, problem: GemmProblem) -> str | None:
-    if problem.r == 0 or config.lora_buffer != "ab_stage":
-        return None
-    slice_k = problem.r if config.lora_tile_k == ALL else config.lora_tile_k
-    if config.mma_tiler_k == LORA_RIDE_TILER_K and slice_k == LORA_RIDE_SLICE_K:
-        return None
-    return (
-        f"lora_buffer=ab_stage needs mma_tiler_k={LORA_RIDE_TILER_K} and slices of {LORA_RIDE_SLICE_K} columns "
-        f"(both 128 bytes a row), got mma_tiler_k={config.mma_tiler_k} and slices of {slice_k}; "
-        "use lora_buffer=dedicated"
-    )
-
-
-def _swizzle(config: KernelConfig, _: GemmProblem) -> str | None:
-    return _one_of("swizzle_size", config.swizzle_size, SWIZZLE_SIZES)
-
-
-def _prefetch(config: KernelConfig, _: GemmProblem) -> str | None:
-    if 0 <= config.prefetch_dist <= MAX_PREFETCH_DIST:
-        return None
-    return f"prefetch_dist must be between 0 and {MAX_PREFETCH_DIST} k-tiles, got {config.prefetch_dist}"
-
-
-def _split_k(config: KernelConfig, problem: GemmProblem) -> str | None:
-    reason = _one_of("split_k", config.split_k, SPLITS_K)
-    k_tiles = -(-problem.k // config.mma_tiler_k)
-    if reason is None and config.split_k > k_tiles:
-        reason = (
-            f"every split needs a k-tile: K={problem.k} has {k_tiles} of {config.mma_tiler_k}, "
-            f"got split_k={config.split_k}"
-        )
-    return reason
-
-
-def _one_of(name: str, value: int, choices: tuple[int, ...]) -> str | None:
-    if value in choices:
-        return None
-    return f"{name} must be one of {' '.join(map(str, choices))}, got {value}"
-
-
-KNOB_RULES: dict[str, Rule] = {
-    "mma_tiler_mn": _mma_tiler,
-    "mma_tiler_k": _mma_tiler_k,
-    "cluster_shape": _cluster_shape,
-    "cluster_of_pairs": _cluster_of_pairs,
-    "epi_tile": _epi_tile,
-    "stages": _stages,
-    "lora_stages": _lora_stages,
-    "lora_slice": _lora_slice,
-    "lora_ride": _lora_ride,
-    "swizzle": _swizzle,
-    "prefetch": _prefetch,
-    "split_k": _split_k,
-}

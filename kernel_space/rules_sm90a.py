@@ -1,20 +1,12 @@
-"""Legality of the sm_90a kernel space. Each rule has a name and returns a reason.
-
-``legalize_sm90a`` also makes spellings of one kernel one config: ``auto`` becomes a number, and knobs without effect
-take one value.
-"""
+"""Legality of the sm_90a kernel space: the only list of its rules. Each has a name and returns a reason."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
-
-from kernel_space.arch import Arch
-from kernel_space.budget_sm90a import BudgetSm90a, budget_sm90a, solve_stages_sm90a
+from kernel_space import budget_sm90a
 from kernel_space.config import AUTO, print_knob
 from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
+from kernel_space.kernel_spec import KernelSpec, Rule
 from kernel_space.problem import GemmProblem
-from kernel_space.rules import Rejection
 
 TILE_ROWS = (64, 128, 256)
 MAX_COLUMNS = 256  # N of one wgmma
@@ -26,40 +18,6 @@ CLUSTER_SHAPES = ((1, 1),)
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
 MAX_SPLIT_K = 16
 MAX_DEQUANT_GROUPS = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class LegalSm90a:
-    """A legal config: resolved (no ``auto``), canonical, with its budget."""
-
-    config: KernelConfigSm90a
-    budget: BudgetSm90a
-
-
-Rule = Callable[[KernelConfigSm90a, GemmProblem], str | None]
-
-
-def legalize_sm90a(config: KernelConfigSm90a, problem: GemmProblem, arch: Arch) -> LegalSm90a | Rejection:
-    """Resolve, canonicalise and check ``config`` for ``problem`` on ``arch``."""
-    for name, rule in KNOB_RULES.items():
-        reason = rule(config, problem)
-        if reason:
-            return Rejection(name, reason)
-    config = solve_stages_sm90a(_canonical(config, problem), problem.problem_class, arch)
-    taken = budget_sm90a(config, problem.problem_class, arch)
-    if taken.smem.over > 0:
-        parts = ", ".join(f"{row.name} {row.total}" for row in taken.smem.rows)
-        reason = (
-            f"SMEM per CTA must hold {taken.smem_bytes} bytes but has {taken.smem.limit}, over by {taken.smem.over} "
-            f"({parts}); use fewer stages or a smaller tile"
-        )
-        return Rejection("smem_capacity", reason)
-    return LegalSm90a(config, taken)
-
-
-def rule_names_sm90a() -> tuple[str, ...]:
-    """Every rule, in the order in which they are asked."""
-    return (*KNOB_RULES, "smem_capacity")
 
 
 def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
@@ -178,3 +136,13 @@ KNOB_RULES: dict[str, Rule] = {
     "ctas_per_sm": _ctas_per_sm,
     "split_k": _split_k,
 }
+
+SPEC = KernelSpec(
+    config_class=KernelConfigSm90a,
+    knob_rules=KNOB_RULES,
+    canonical=_canonical,
+    solve_stages=budget_sm90a.solve_stages,
+    budget=budget_sm90a.budget,
+    capacities=("smem",),
+    layouts=budget_sm90a.layouts,
+)

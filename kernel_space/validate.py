@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernel_space.arch import arch
-from kernel_space.budget import budget
-from kernel_space.config import KernelConfig
+from kernel_space.budget_sm100a import budget
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import OutputCheck
 from kernel_space.sim.run import SimResult, run_compiled
@@ -108,7 +108,7 @@ class CheckResult:
 
 def check_candidate(
     compiled: CompiledKernel,
-    config: KernelConfig,
+    config: KernelConfigSm100a,
     problem: GemmProblem,
     *,
     schedules: tuple[str, ...] = ALL,
@@ -134,7 +134,7 @@ def check_candidate(
 
 def check_full(
     compiled: CompiledKernel,
-    config: KernelConfig,
+    config: KernelConfigSm100a,
     problem: GemmProblem,
     *,
     limit_s: float = FULL_LIMIT_S,
@@ -160,7 +160,7 @@ class _Check:
     def __init__(
         self,
         compiled: CompiledKernel,
-        config: KernelConfig,
+        config: KernelConfigSm100a,
         problem: GemmProblem,
         sms: int,
         *,

@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.inputs import TORCH_DTYPES
 from kernel_space.operands import Operands, make_operands
 from kernel_space.problem import GemmProblem
@@ -37,7 +37,7 @@ class Guarded:
 class CheckMemory:
     """What one launch of ``config`` on ``problem`` is given. ``operands.y`` lies in guarded memory."""
 
-    def __init__(self, config: KernelConfig, problem: GemmProblem, seed: int) -> None:
+    def __init__(self, config: KernelConfigSm100a, problem: GemmProblem, seed: int) -> None:
         operands = make_operands(problem, seed, source="codes")
         dtype = TORCH_DTYPES[problem.out_dtype]
         self._y = Guarded(problem.m * problem.n * dtype.itemsize)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 
 LEAST_TILES_PER_CTA = 3
@@ -30,7 +30,7 @@ SECONDS_PER_TILE = (
 )
 
 
-def exercise(config: KernelConfig, problem: GemmProblem) -> tuple[GemmProblem, int]:
+def exercise(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[GemmProblem, int]:
     """(problem, SMs of the chip) on which ``check_candidate`` runs ``config``, a resolved config.
 
     R and dtypes are those of ``problem``. Every CTA has at least three tiles, tiles at both edges are ragged, the last
@@ -49,27 +49,27 @@ def exercise(config: KernelConfig, problem: GemmProblem) -> tuple[GemmProblem, i
     return small, clusters * config.cluster_size
 
 
-def mma_extents(config: KernelConfig) -> tuple[int, int]:
+def mma_extents(config: KernelConfigSm100a) -> tuple[int, int]:
     """Rows and columns of the MMA's result that one cluster covers with one tile per CTA."""
     rows, columns, _ = config.cta_tile_mnk
     return rows * config.cluster_shape_mn[0], columns * config.cluster_shape_mn[1]
 
 
-def cluster_tiles(config: KernelConfig, problem: GemmProblem) -> tuple[int, int]:
+def cluster_tiles(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[int, int]:
     """Cluster tiles along M and N of the MMA."""
     rows, columns = mma_extents(config)
     m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
     return -(-m // rows), -(-n // columns)
 
 
-def tiles_per_cta(config: KernelConfig, problem: GemmProblem, sms: int) -> int:
+def tiles_per_cta(config: KernelConfigSm100a, problem: GemmProblem, sms: int) -> int:
     """Tiles (output tiles times splits) that the CTA with the fewest has."""
     tiles_m, tiles_n = cluster_tiles(config, problem)
     work = tiles_m * tiles_n * config.split_k
     return work // min(work, max(1, sms // config.cluster_size))
 
 
-def _grid(config: KernelConfig) -> tuple[int, int, int]:
+def _grid(config: KernelConfigSm100a) -> tuple[int, int, int]:
     """Cluster tiles along M, N of the MMA, and clusters. Consecutive work items are the splits of a tile: with a
     number of clusters that does not divide the splits, every cluster meets first and last ones."""
     cost = config.cluster_size * config.split_k
@@ -88,7 +88,7 @@ def _ragged(extent: int, cta_extent: int, part: int) -> int:
     return extent // 2 // cta_extent * cta_extent + part
 
 
-def _k_tiles(config: KernelConfig, r: int, tiles: int, clusters: int) -> int:
+def _k_tiles(config: KernelConfigSm100a, r: int, tiles: int, clusters: int) -> int:
     stages, splits = int(config.num_ab_stage), config.split_k
     two_turns = -(-(2 * stages + 1) * clusters // tiles)
     units = -(-r // LORA_UNIT_K)
@@ -98,7 +98,7 @@ def _k_tiles(config: KernelConfig, r: int, tiles: int, clusters: int) -> int:
     return k_tiles
 
 
-def full_seconds(config: KernelConfig, problem: GemmProblem) -> float:
+def full_seconds(config: KernelConfigSm100a, problem: GemmProblem) -> float:
     """About how long ``check_full`` takes on one core: the figure only decides what is worth starting."""
     tiles_m, tiles_n = cluster_tiles(config, problem)
     rows, columns = mma_extents(config)
@@ -107,7 +107,7 @@ def full_seconds(config: KernelConfig, problem: GemmProblem) -> float:
     return products * SECONDS_PER_PRODUCT + elements / 128**2 * config.split_k * SECONDS_PER_TILE
 
 
-def cut(config: KernelConfig, problem: GemmProblem, limit_s: float) -> GemmProblem:
+def cut(config: KernelConfigSm100a, problem: GemmProblem, limit_s: float) -> GemmProblem:
     """``problem`` itself if ``check_full`` takes at most about ``limit_s`` seconds, else one with the same K, R and
     ragged edges but fewer whole cluster tiles: halved along M or N, whichever has more, as often as needed."""
     rows, columns = mma_extents(config)

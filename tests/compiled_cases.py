@@ -6,7 +6,7 @@ import functools
 
 from kernel_space.arch import SM100A, Arch
 from kernel_space.capture import CaptureRuntime, Launch
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.dsl_compile import Artifacts, compile_function
 from kernel_space.dsl_env import import_dsl
 from kernel_space.loading import load_bytes
@@ -19,7 +19,7 @@ SM_COUNT = 148
 
 
 @functools.lru_cache(maxsize=256)
-def compile_case(config: KernelConfig, problem_class: ProblemClass, arch: Arch = SM100A) -> Artifacts:
+def compile_case(config: KernelConfigSm100a, problem_class: ProblemClass, arch: Arch = SM100A) -> Artifacts:
     """PTX, cubin and object of a resolved config."""
     import_dsl(arch.name)
     from kernel_space.kernels import svdquant_gemm_sm100a
@@ -30,7 +30,7 @@ def compile_case(config: KernelConfig, problem_class: ProblemClass, arch: Arch =
 
 
 def compile_and_capture(
-    config: KernelConfig, problem: GemmProblem, arch: Arch = SM100A
+    config: KernelConfigSm100a, problem: GemmProblem, arch: Arch = SM100A
 ) -> tuple[Artifacts, list[Launch]]:
     """Artifacts of a resolved config and the launches of one call for ``problem`` on 148 SMs."""
     from kernel_space.kernels.svdquant_gemm_sm100a import ARGUMENTS, POINTERS
@@ -43,9 +43,9 @@ def compile_and_capture(
     return artifacts, runtime.launches
 
 
-def resolved(text: str, shape: str, arch: Arch = SM100A) -> tuple[KernelConfig, GemmProblem]:
+def resolved(text: str, shape: str, arch: Arch = SM100A) -> tuple[KernelConfigSm100a, GemmProblem]:
     """A legal config and its problem from their printed forms."""
     problem = GemmProblem.parse(shape)
-    verdict = legalize(KernelConfig.parse(text), problem, arch)
+    verdict = legalize(KernelConfigSm100a.parse(text), problem, arch)
     assert isinstance(verdict, Legal), verdict
     return verdict.config, problem

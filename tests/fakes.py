@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernel_space.arch import SM100A, Arch
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal
 from tuner.outcome import Kind, Outcome, Status, Timing
@@ -21,7 +21,7 @@ from tuner.space import SearchSpace
 KERNEL = "svdquant_gemm_sm100a"
 
 
-def compiled(config: KernelConfig) -> SimpleNamespace:
+def compiled(config: KernelConfigSm100a) -> SimpleNamespace:
     """Looks like a ``CompiledKernel`` as far as the tuner looks at one."""
     digest = hashlib.sha256(str(config).encode()).hexdigest()
     return SimpleNamespace(
@@ -40,12 +40,12 @@ def compiled(config: KernelConfig) -> SimpleNamespace:
 class FakePool:
     """Answers at once. ``verdict`` gives the status of a config; ``submitted`` counts how often each was asked."""
 
-    def __init__(self, verdict: Callable[[KernelConfig], Status] = lambda config: Status.OK) -> None:
+    def __init__(self, verdict: Callable[[KernelConfigSm100a], Status] = lambda config: Status.OK) -> None:
         self.verdict = verdict
         self.submitted: Counter[str] = Counter()
 
     def submit(
-        self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
+        self, config: KernelConfigSm100a, problem_class: ProblemClass, arch: Arch
     ) -> concurrent.futures.Future[Any]:
         self.submitted[str(config)] += 1
         status = self.verdict(config)

@@ -7,7 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from kernel_space.arch import SM100A, Arch
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 
 DATA = Path(__file__).parent / "data"
@@ -34,7 +34,7 @@ class Published:
     """One row. ``tile`` as printed in the source; ``us`` is kernel time."""
 
     problem: GemmProblem
-    config: KernelConfig
+    config: KernelConfigSm100a
     tile: str
     us: float
 
@@ -47,7 +47,7 @@ def cutlass_rows() -> list[Published]:
         tile = record["mma_tiler_mn"]
         config = f"mma_tiler_mn={tile} {_CUTLASS[tile]} num_acc_stage=2 num_lora_stage=0"
         us = problem.flops / float(record["tflops"]) * 1e-6
-        rows.append(Published(problem=problem, config=KernelConfig.parse(config), tile=tile, us=us))
+        rows.append(Published(problem=problem, config=KernelConfigSm100a.parse(config), tile=tile, us=us))
     return rows
 
 
@@ -58,7 +58,7 @@ def svdquant_rows() -> list[Published]:
     return [
         Published(
             problem=problem,
-            config=KernelConfig.parse(f"{common} num_ab_stage={record['num_ab_stage']}"),
+            config=KernelConfigSm100a.parse(f"{common} num_ab_stage={record['num_ab_stage']}"),
             tile="256x128",
             us=float(record["duration_us"]),
         )

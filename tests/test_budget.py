@@ -7,8 +7,9 @@ import re
 import pytest
 
 from kernel_space.arch import SM100A
-from kernel_space.budget import Budget, budget, solve_stages, tmem_allocation
-from kernel_space.config import KernelConfig
+from kernel_space.budget import Budget
+from kernel_space.budget_sm100a import budget, solve_stages, tmem_allocation
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.readback import with_layouts
 from kernel_space.rules import Legal, legalize
@@ -24,7 +25,7 @@ PUBLISHED_SOLUTIONS = {0: (7, 0, 3), 1: (5, 1, 4), 2: (4, 2, 2), 3: (2, 3, 3)}
 
 
 def _budget(text: str, problem_class: ProblemClass = R128) -> Budget:
-    config = solve_stages(KernelConfig.parse(text), problem_class, SM100A)
+    config = solve_stages(KernelConfigSm100a.parse(text), problem_class, SM100A)
     return budget(config, problem_class, SM100A)
 
 
@@ -43,7 +44,7 @@ def test_published_bytes_per_slot() -> None:
 def test_published_stage_solutions(num_lora_stage: int) -> None:
     problem_class = R128 if num_lora_stage else ProblemClass(r=0)
     text = f"lora_tile_k=all num_lora_stage={num_lora_stage}"
-    config = solve_stages(KernelConfig.parse(text), problem_class, SM100A)
+    config = solve_stages(KernelConfigSm100a.parse(text), problem_class, SM100A)
     solution = (config.num_ab_stage, config.num_lora_stage, config.num_c_stage)
     assert solution == PUBLISHED_SOLUTIONS[num_lora_stage]
 
@@ -105,7 +106,7 @@ def test_integers_equal_staged_layouts(text: str, r: int, stages: tuple[int, int
     """The solver multiplies one slot; the oracle is the size of the layouts with all slots built in."""
     problem_class = ProblemClass(r=r)
     num_ab, num_lora, num_c = stages
-    config = KernelConfig.parse(text).replace(num_ab_stage=num_ab, num_c_stage=num_c)
+    config = KernelConfigSm100a.parse(text).replace(num_ab_stage=num_ab, num_c_stage=num_c)
     lora = num_lora if r and config.lora_buffer == "dedicated" else 0
     config = solve_stages(config.replace(num_lora_stage=lora), problem_class, SM100A)
     staged = with_layouts(
@@ -150,7 +151,7 @@ TILES = [("128x64", "1x1"), ("128x256", "1x2"), ("256x192", "2x1"), ("256x256", 
 def _compiled_as_solved(text: str, r: int) -> bool:
     """False when the rules reject the config; else the compiled kernel must take what the solver says."""
     problem = GemmProblem(m=300, k=3840, n=1000, r=r)
-    legal = legalize(KernelConfig.parse(text), problem, SM100A)
+    legal = legalize(KernelConfigSm100a.parse(text), problem, SM100A)
     if not isinstance(legal, Legal):
         return False
     compiled, launches = compile_and_capture(legal.config, problem)

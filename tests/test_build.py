@@ -21,7 +21,7 @@ from kernel_space.build import CompiledKernel, CompileError, build, cached_build
 from kernel_space.build_cache import BuildCache
 from kernel_space.build_key import kernel_source_hash
 from kernel_space.capture import capture
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.dsl_compile import compile_for_capture
 from kernel_space.elf import read_elf
 from kernel_space.errors import InputError
@@ -34,9 +34,9 @@ CLASS = ProblemClass(r=0)
 PTXAS_ERROR, TRACE_ERROR, WRONG_ARGUMENTS = 104, 105, 106
 
 
-def config(value: int = 0, code: int = 1, **knobs: Any) -> KernelConfig:
+def config(value: int = 0, code: int = 1, **knobs: Any) -> KernelConfigSm100a:
     resolved = {"num_ab_stage": 2, "num_lora_stage": 0, "num_acc_stage": 1, "num_c_stage": 2}
-    return KernelConfig(**{**resolved, **knobs}, prefetch_dist=value, swizzle_size=code)
+    return KernelConfigSm100a(**{**resolved, **knobs}, prefetch_dist=value, swizzle_size=code)
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_the_key_names_everything_that_decides_the_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def key(config_: KernelConfig = config(1), class_: ProblemClass = CLASS, arch: Arch = STAMP) -> str:  # noqa: B008
+    def key(config_: KernelConfigSm100a = config(1), class_: ProblemClass = CLASS, arch: Arch = STAMP) -> str:  # noqa: B008
         return build_key.build_key(config_, class_, arch)
 
     base = key()

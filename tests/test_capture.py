@@ -12,7 +12,7 @@ import pytest
 from kernel_space.arch import ARCHS, SM100A
 from kernel_space.arguments import Argument, TensorValue, arguments_from_header, pack
 from kernel_space.capture import CaptureError, CaptureRuntime, HostCallError, Launch, load, load_bytes
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.dsl_compile import (
     CompiledFunction,
     CompileError,
@@ -38,7 +38,7 @@ PROBLEM_CLASS = ProblemClass(r=0)
 def compile_tma_copy(prefix: str = "copy", **knobs: Any) -> CompiledFunction:
     from tests.kernels import tma_copy
 
-    function, arguments = tma_copy.host_function(KernelConfig(**knobs), PROBLEM_CLASS, SM100A)
+    function, arguments = tma_copy.host_function(KernelConfigSm100a(**knobs), PROBLEM_CLASS, SM100A)
     dsl_function, artifacts = compile_function(function, arguments, {}, arch="sm_100a", prefix=prefix)
     assert artifacts.header is not None
     return CompiledFunction(
@@ -386,7 +386,7 @@ def test_a_loaded_object_runs_on_the_card(knobs: dict[str, Any]) -> None:
 
     major, minor = torch.cuda.get_device_capability()
     record = next(record for record in ARCHS.values() if record.compute_capability == (major, minor))
-    function, arguments = tma_copy.host_function(KernelConfig(**knobs), PROBLEM_CLASS, record)
+    function, arguments = tma_copy.host_function(KernelConfigSm100a(**knobs), PROBLEM_CLASS, record)
     _, artifacts = compile_function(function, arguments, {}, arch=record.name, prefix="card")
     stream = torch.cuda.current_stream().cuda_stream
     with load_bytes(artifacts.object_code, "card", CudaRuntime(), arguments=tma_copy.ARGUMENTS) as loaded:

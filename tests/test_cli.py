@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.config import knob_names
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from tuner.cli import COMMANDS
 from tuner.report import read_trials
@@ -71,7 +71,7 @@ BAD_INPUT = {
     ),
     "unknown knob": (["explain", "--shape", SHAPE, "--config", "speed=9"], "unknown knob 'speed'"),
     "config not a config": (["explain", "--shape", SHAPE, "--config", "fast"], "knob=value"),
-    "device without a kernel": (["space", "--shape", SHAPE, "--device", "h200"], "got 'h200'"),
+    "device without a kernel": (["space", "--shape", SHAPE, "--device", "h100"], "got 'h100'"),
     "report of nothing": (["report", "--shape", SHAPE], "there are no trials of 256,3840,3072,128"),
 }
 
@@ -156,7 +156,7 @@ def test_quick_commands_load_nothing_slow(arguments: list[str], dispatched: Path
 def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results with one row, recorded by hand for the production shape."""
     from kernel_space.arch import SM100A
-    from kernel_space.config import KernelConfig
+    from kernel_space.config_sm100a import KernelConfigSm100a
     from tuner import results
     from tuner.device import select_device
     from tuner.dispatch import record
@@ -165,7 +165,7 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     device = select_device("b200")
     now = results.current(device)
-    config = KernelConfig.parse(f"{DEFAULT_STAGES} num_acc_stage=2 num_c_stage=2")
+    config = KernelConfigSm100a.parse(f"{DEFAULT_STAGES} num_acc_stage=2 num_c_stage=2")
     row = Row(
         key=DispatchKey.of(GemmProblem.parse(SHAPE), SM100A.name),
         config=str(config),
@@ -283,7 +283,9 @@ def test_space_counts_every_point(tmp_path: Path) -> None:
     done = run("space", "--shape", SHAPE, "--device", "b200", "--json")
     result = json.loads(done.stdout)["results"][0]
     knobs = yaml.safe_load((ROOT / "search_spaces" / "svdquant_gemm_sm100a.yaml").read_text())["knobs"]
-    assert result["size"] == math.prod(len(knobs[name]["choices"]) for name in knob_names())
+    assert result["size"] == math.prod(
+        len(knobs[name]["choices"]) for name in KernelConfigSm100a.knob_names()
+    )
     assert result["legal_points"] + sum(result["rejected"].values()) == result["size"]
     assert 0 < result["legal_kernels"] <= result["legal_points"]
 

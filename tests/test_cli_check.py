@@ -16,7 +16,7 @@ import pytest
 
 from kernel_space.arch import SM90A, SM100A, SM103A
 from kernel_space.build import build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
@@ -165,7 +165,7 @@ def test_trace_of_a_deadlock_shows_the_waits_that_never_ended(tmp_path: Path) ->
 
 
 def built_task(kind: str = CANDIDATE) -> Task:
-    legal = legalize(KernelConfig.parse(CONFIG), PROBLEM, SM100A)
+    legal = legalize(KernelConfigSm100a.parse(CONFIG), PROBLEM, SM100A)
     assert isinstance(legal, Legal)
     return Task(
         kind=kind,

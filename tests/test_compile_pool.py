@@ -20,7 +20,7 @@ import pytest
 
 from kernel_space.arch import SM100A
 from kernel_space.build import CompiledKernel, build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import ProblemClass
 from kernel_space.resources import disassemble
@@ -33,8 +33,8 @@ CLASS = ProblemClass(r=0)
 FINE, HANG, EXIT, SEGFAULT, PTXAS_ERROR, TRACE_ERROR, WRONG_ARGUMENTS = 1, 101, 102, 103, 104, 105, 106
 
 
-def config(value: int, code: int = FINE) -> KernelConfig:
-    return KernelConfig(
+def config(value: int, code: int = FINE) -> KernelConfigSm100a:
+    return KernelConfigSm100a(
         num_ab_stage=2,
         num_lora_stage=0,
         num_acc_stage=1,
@@ -77,7 +77,7 @@ def test_twenty_four_real_kernels_keep_their_own_code(tmp_path: Path) -> None:
     """Stage counts, schedules and raster of the SVDQuant GEMM, R = 64."""
     class_ = ProblemClass(r=64)
     configs = [
-        KernelConfig(
+        KernelConfigSm100a(
             num_ab_stage=ab,
             num_lora_stage=1,
             num_acc_stage=acc,

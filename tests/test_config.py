@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernel_space.config import KernelConfig, knob_names, parse_knob, print_knob
+from kernel_space.config import print_knob
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 
 DEFAULT_TEXT = (
@@ -37,47 +38,47 @@ FORMS: dict[str, list[tuple[str, Any]]] = {
 
 
 def test_the_default_prints_every_knob_in_order() -> None:
-    assert str(KernelConfig()) == DEFAULT_TEXT
-    assert KernelConfig.parse(DEFAULT_TEXT) == KernelConfig.parse("") == KernelConfig()
+    assert str(KernelConfigSm100a()) == DEFAULT_TEXT
+    assert KernelConfigSm100a.parse(DEFAULT_TEXT) == KernelConfigSm100a.parse("") == KernelConfigSm100a()
 
 
 def test_the_table_of_forms_covers_every_knob() -> None:
-    assert tuple(FORMS) == knob_names()
+    assert tuple(FORMS) == KernelConfigSm100a.knob_names()
 
 
 @pytest.mark.parametrize(
     "name, text, value", [(name, *form) for name, forms in FORMS.items() for form in forms]
 )
 def test_each_knob_prints_as_it_parses(name: str, text: str, value: Any) -> None:
-    assert parse_knob(name, text) == parse_knob(name, value) == value
+    assert KernelConfigSm100a.parse_knob(name, text) == KernelConfigSm100a.parse_knob(name, value) == value
     assert print_knob(value) == text
-    config = KernelConfig.parse(f"{name}={text}")
+    config = KernelConfigSm100a.parse(f"{name}={text}")
     assert getattr(config, name) == value
     assert config.fields()[name] == text
-    assert config == KernelConfig(**{name: value}) == KernelConfig().replace(**{name: value})
+    assert config == KernelConfigSm100a(**{name: value}) == KernelConfigSm100a().replace(**{name: value})
 
 
 def test_random_configs_survive_a_round_trip() -> None:
     rng = random.Random(0)
     for _ in range(200):
-        config = KernelConfig(**{name: rng.choice(forms)[1] for name, forms in FORMS.items()})
+        config = KernelConfigSm100a(**{name: rng.choice(forms)[1] for name, forms in FORMS.items()})
         items = str(config).split()
         rng.shuffle(items)  # the order of the words carries no meaning
-        assert KernelConfig.parse(" ".join(items)) == config
-        assert KernelConfig.from_fields(config.fields()) == config
-        assert KernelConfig.from_fields(dataclasses.asdict(config)) == config
+        assert KernelConfigSm100a.parse(" ".join(items)) == config
+        assert KernelConfigSm100a.from_fields(config.fields()) == config
+        assert KernelConfigSm100a.from_fields(dataclasses.asdict(config)) == config
 
 
 def test_a_list_from_yaml_or_json_is_a_pair() -> None:
-    assert parse_knob("mma_tiler_mn", [256, 128]) == (256, 128)
+    assert KernelConfigSm100a.parse_knob("mma_tiler_mn", [256, 128]) == (256, 128)
 
 
 @pytest.mark.parametrize(
     "config, cta_group, cta_tile, cluster_size",
     [
-        (KernelConfig(mma_tiler_mn=(256, 128), cluster_shape_mn=(4, 2)), 2, (128, 128, 256), 8),
+        (KernelConfigSm100a(mma_tiler_mn=(256, 128), cluster_shape_mn=(4, 2)), 2, (128, 128, 256), 8),
         (
-            KernelConfig(mma_tiler_mn=(128, 192), mma_tiler_k=128, cluster_shape_mn=(1, 1)),
+            KernelConfigSm100a(mma_tiler_mn=(128, 192), mma_tiler_k=128, cluster_shape_mn=(1, 1)),
             1,
             (128, 192, 128),
             1,
@@ -85,7 +86,7 @@ def test_a_list_from_yaml_or_json_is_a_pair() -> None:
     ],
 )
 def test_derived_shapes(
-    config: KernelConfig, cta_group: int, cta_tile: tuple[int, int, int], cluster_size: int
+    config: KernelConfigSm100a, cta_group: int, cta_tile: tuple[int, int, int], cluster_size: int
 ) -> None:
     assert (config.cta_group, config.cta_tile_mnk, config.cluster_size) == (cta_group, cta_tile, cluster_size)
 
@@ -99,7 +100,7 @@ def test_derived_shapes(
         ("num_ab_stage=", "a config is written knob=value knob=value ..., got 'num_ab_stage='"),
         ("mma_tiler_mn=256", "mma_tiler_mn must be MxN such as 256x128, got '256'"),
         ("mma_tiler_mn=256x128x64", "mma_tiler_mn must be MxN such as 256x128, got '256x128x64'"),
-        ("cluster_shape_mn=2x", "cluster_shape_mn must be MxN such as 256x128, got '2x'"),
+        ("cluster_shape_mn=2x", "cluster_shape_mn must be MxN such as 2x1, got '2x'"),
         ("swap_ab=1", "swap_ab must be true or false, got '1'"),
         ("use_pdl=True", "use_pdl must be true or false, got 'True'"),
         ("lora_schedule=head", "lora_schedule must be one of interleave, tail, got 'head'"),
@@ -115,7 +116,7 @@ def test_derived_shapes(
 )
 def test_each_input_error_is_one_line_with_the_value(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
-        KernelConfig.parse(text)
+        KernelConfigSm100a.parse(text)
     assert str(error.value).startswith(message)
     assert "\n" not in str(error.value)
 
@@ -124,10 +125,10 @@ def test_each_input_error_is_one_line_with_the_value(text: str, message: str) ->
 def test_digits_that_int_does_not_take_are_input_errors(text: str) -> None:
     """``"²".isdigit()`` is true."""
     with pytest.raises(InputError):
-        KernelConfig.parse(text)
+        KernelConfigSm100a.parse(text)
 
 
 def test_a_config_is_frozen_and_hashable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        KernelConfig().split_k = 2  # type: ignore[misc]
-    assert len({KernelConfig(), KernelConfig(), KernelConfig(split_k=2)}) == 2
+        KernelConfigSm100a().split_k = 2  # type: ignore[misc]
+    assert len({KernelConfigSm100a(), KernelConfigSm100a(), KernelConfigSm100a(split_k=2)}) == 2

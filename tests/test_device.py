@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kernel_space.arch import SM90A, SM100A, SM103A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
@@ -25,7 +25,7 @@ A100 = Card(index=0, name="NVIDIA A100", compute_capability=(8, 0), sm_count=108
 
 @pytest.fixture
 def legal() -> Legal:
-    found = legalize(KernelConfig(), PROBLEM, SM100A)
+    found = legalize(KernelConfigSm100a(), PROBLEM, SM100A)
     assert isinstance(found, Legal)
     return found
 

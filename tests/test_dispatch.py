@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kernel_space.arch import SM100A, SM103A, Arch
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection
@@ -24,7 +24,9 @@ from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row, make_row
 from tuner.outcome import Kind, Status, Trial
 
 CONFIG_A = str(
-    KernelConfig(num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2, mma_tiler_mn=(256, 128))
+    KernelConfigSm100a(
+        num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2, mma_tiler_mn=(256, 128)
+    )
 )
 CONFIG_B = CONFIG_A.replace("num_ab_stage=4", "num_ab_stage=5")
 MODELS = {Kind.MODELLED: "model-1", Kind.SIMULATED: "sim-1"}
@@ -283,10 +285,10 @@ def test_no_table(tmp_path: Path) -> None:
 
 # ---- lookup ---------------------------------------------------------------------------------------------------------
 
-DEFAULT = KernelConfig.parse(CONFIG_A).replace(mma_tiler_mn=(128, 64), cluster_shape_mn=(1, 1))
+DEFAULT = KernelConfigSm100a.parse(CONFIG_A).replace(mma_tiler_mn=(128, 64), cluster_shape_mn=(1, 1))
 
 
-def accept(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Legal | Rejection:
+def accept(config: KernelConfigSm100a, problem: GemmProblem, arch: Arch) -> Legal | Rejection:
     """Legality that needs no DSL; the budget is not looked at."""
     return Legal(config, None)  # type: ignore[arg-type]
 
@@ -316,7 +318,7 @@ def test_nearest_m(m: int, source: str) -> None:
     found = look(table, m)
     assert found.source == source
     assert found.row is not None and f"{found.row.key.m}" in (source.split()[-1], str(m))
-    assert found.config == KernelConfig.parse(CONFIG_A)
+    assert found.config == KernelConfigSm100a.parse(CONFIG_A)
     assert found.problem_class == GemmProblem(m=m, k=3840, n=3072, r=128).problem_class
     assert found.reason.startswith(source)
 
@@ -359,14 +361,14 @@ def test_illegal_default_is_a_bug_of_ours() -> None:
 def test_stale_row_is_found_named_and_checked_again() -> None:
     asked = []
 
-    def rules(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Legal | Rejection:
+    def rules(config: KernelConfigSm100a, problem: GemmProblem, arch: Arch) -> Legal | Rejection:
         asked.append(config)
         return accept(config, problem, arch)
 
     found = look(table_of(row(**STALE), current=CURRENT, rules=rules), 4352)
     assert found.source == "exact"
     assert "stale (kernel source src-0, now src-1)" in found.reason
-    assert asked == [KernelConfig.parse(CONFIG_A)]
+    assert asked == [KernelConfigSm100a.parse(CONFIG_A)]
     asked.clear()
     look(table_of(row(), current=CURRENT, rules=rules), 4352)
     look(table_of(row(), current=CURRENT, rules=rules), 4000)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from kernel_space.arch import SM100A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
@@ -108,11 +108,11 @@ def test_illegal_points_are_counted_and_never_compiled(tmp_path: Path) -> None:
     assert result.illegal and result.counts[Status.ILLEGAL] == len(result.illegal)
     assert sum(pool.submitted.values()) == 40 == len(result.trials)
     for trial in result.illegal:
-        assert not isinstance(legalize(KernelConfig.parse(trial.config), PROBLEM, SM100A), Legal)
+        assert not isinstance(legalize(KernelConfigSm100a.parse(trial.config), PROBLEM, SM100A), Legal)
 
 
 def test_nothing_compiles_if_nothing_can(tmp_path: Path) -> None:
-    def verdict(config: KernelConfig) -> Status:
+    def verdict(config: KernelConfigSm100a) -> Status:
         return Status.COMPILE_FAILED if config.use_pdl else Status.COMPILE_TIMEOUT
 
     result = run(tmp_path, space=small_space(**SPACE), pool=FakePool(verdict))

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernel_space.arch import SM100A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
 from tests.fakes import FakeDevice, compiled, fake_us
@@ -21,7 +21,7 @@ PROBLEM = GemmProblem.parse("17,3840,3072,64", lora_dtype="bf16", out_dtype="bf1
 
 @pytest.fixture(scope="module")
 def candidate() -> Candidate:
-    config = KernelConfig(mma_tiler_mn=(128, 64), cluster_shape_mn=(1, 1))
+    config = KernelConfigSm100a(mma_tiler_mn=(128, 64), cluster_shape_mn=(1, 1))
     legal = legalize(config, PROBLEM, SM100A)
     assert isinstance(legal, Legal)
     return Candidate(number=7, config=config, legal=legal, origin=Origin.NEIGHBOUR, seed=5, seconds=0.25)
@@ -42,7 +42,7 @@ def test_good_candidate_is_one_flat_record(candidate: Candidate) -> None:
         "sm_100a",
     )
     assert trial.gemm_problem == PROBLEM and trial.resolved_config == candidate.legal.config
-    assert KernelConfig.parse(trial.config) == candidate.config
+    assert KernelConfigSm100a.parse(trial.config) == candidate.config
     assert trial.kind is Kind.MODELLED and math.isclose(trial.us or 0, fake_us(candidate.resolved))
     assert (trial.legal_seconds, trial.compile_seconds) == (0.25, 0.75)
     assert trial.build["registers"] == 128

@@ -14,7 +14,7 @@ import pytest
 
 from kernel_space.arch import SM100A, SM103A, Arch
 from kernel_space.build import build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from kernel_space.validate import check_candidate
@@ -46,14 +46,14 @@ PARTS = 12  # the slow cover, cut so that one test stays within its time limit
 TRIES = 400
 
 
-def _legal(point: Point) -> tuple[GemmProblem, KernelConfig] | None:
+def _legal(point: Point) -> tuple[GemmProblem, KernelConfigSm100a] | None:
     knobs = {name: value for name, value in point.items() if name not in CLASS_KEYS}
     problem = GemmProblem(m=4352, k=15360, n=3072, **{name: point[name] for name in CLASS_KEYS})
-    verdict = legalize(KernelConfig(**knobs), problem, SM100A)
+    verdict = legalize(KernelConfigSm100a(**knobs), problem, SM100A)
     return (problem, verdict.config) if isinstance(verdict, Legal) else None
 
 
-def pairwise_cover() -> list[tuple[GemmProblem, KernelConfig]]:
+def pairwise_cover() -> list[tuple[GemmProblem, KernelConfigSm100a]]:
     """Legal points that together hold every pair of values that any legal point of ``TRIES`` tries holds."""
     draw = random.Random(5)
     missing = {
@@ -62,7 +62,7 @@ def pairwise_cover() -> list[tuple[GemmProblem, KernelConfig]]:
         for a in KNOBS[one]
         for b in KNOBS[other]
     }
-    cover: list[tuple[GemmProblem, KernelConfig]] = []
+    cover: list[tuple[GemmProblem, KernelConfigSm100a]] = []
     for wanted in sorted(missing, key=lambda pair: sorted(map(str, pair))):
         if wanted not in missing:
             continue
@@ -76,7 +76,7 @@ def pairwise_cover() -> list[tuple[GemmProblem, KernelConfig]]:
     return cover
 
 
-def _check(problem: GemmProblem, config: KernelConfig, arch: Arch = SM100A) -> None:
+def _check(problem: GemmProblem, config: KernelConfigSm100a, arch: Arch = SM100A) -> None:
     result = check_candidate(build(config, problem.problem_class, arch), config, problem)
     assert result.ok, f"{problem.problem_class} {config}\n{result.reason}\n{result}"
 
@@ -93,14 +93,14 @@ def _check(problem: GemmProblem, config: KernelConfig, arch: Arch = SM100A) -> N
 )
 def test_kernels_of_each_kind(text: str, shape: str) -> None:
     problem = GemmProblem.parse(shape)
-    verdict = legalize(KernelConfig.parse(text), problem, SM100A)
+    verdict = legalize(KernelConfigSm100a.parse(text), problem, SM100A)
     assert isinstance(verdict, Legal), verdict
     _check(problem, verdict.config)
 
 
 def test_sm_103a_runs_too() -> None:
     problem = GemmProblem.parse("4352,3840,3072,64", lora_dtype="bf16", out_dtype="bf16")
-    verdict = legalize(KernelConfig(), problem, SM103A)
+    verdict = legalize(KernelConfigSm100a(), problem, SM103A)
     assert isinstance(verdict, Legal)
     _check(problem, verdict.config, SM103A)
 

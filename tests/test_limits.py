@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kernel_space.config import KernelConfig, knob_names
 from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.config_sm100a import KernelConfigSm100a
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernel_space", "tuner")
@@ -211,7 +211,7 @@ def test_functions_are_short() -> None:
 
 @pytest.mark.parametrize(
     ("kernel", "config"),
-    [("svdquant_gemm_sm100a", KernelConfig), ("svdquant_gemm_sm90a", KernelConfigSm90a)],
+    [("svdquant_gemm_sm100a", KernelConfigSm100a), ("svdquant_gemm_sm90a", KernelConfigSm90a)],
 )
 def test_knobs_of_the_space_are_the_fields_of_the_config(kernel: str, config: type) -> None:
     knobs = yaml.safe_load((ROOT / "search_spaces" / f"{kernel}.yaml").read_text())["knobs"]
@@ -219,8 +219,8 @@ def test_knobs_of_the_space_are_the_fields_of_the_config(kernel: str, config: ty
 
 
 def test_every_knob_is_explained_where_it_is_defined() -> None:
-    for name in knob_names():
-        assert f"``{name}``" in (KernelConfig.__doc__ or ""), name
+    for name in KernelConfigSm100a.knob_names():
+        assert f"``{name}``" in (KernelConfigSm100a.__doc__ or ""), name
 
 
 def test_readme_names_what_exists() -> None:
@@ -228,7 +228,9 @@ def test_readme_names_what_exists() -> None:
     from tuner.cli import COMMANDS, parser_of
 
     text = (ROOT / "README.md").read_text()
-    assert not [name for name in (*knob_names(), *COMMANDS) if not re.search(rf"\b{name}\b", text)]
+    assert not [
+        name for name in (*KernelConfigSm100a.knob_names(), *COMMANDS) if not re.search(rf"\b{name}\b", text)
+    ]
     options = {option for name in COMMANDS for option in parser_of(name)._option_string_actions}
     mentioned = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text))
     assert mentioned <= options | {"--version", "--extra-index-url"}, mentioned - options

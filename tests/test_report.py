@@ -17,7 +17,7 @@ import pytest
 from kernel_space.arch import SM90A, SM100A
 from kernel_space.budget import Row as BudgetRow
 from kernel_space.budget import Table as BudgetTable
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tuner.outcome import Kind, Origin, Status, Trial
@@ -43,7 +43,7 @@ from tuner.space_count import Count
 from tuner.svg import Scale, escape, number
 
 PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)
-BASE = KernelConfig(num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2)
+BASE = KernelConfigSm100a(num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2)
 
 
 def trial(place: int, us: float | None, status: Status = Status.OK, **changes: Any) -> Trial:
@@ -68,7 +68,7 @@ def trial(place: int, us: float | None, status: Status = Status.OK, **changes: A
     return Trial(**{**fields, **changes})
 
 
-def stages(count: int) -> KernelConfig:
+def stages(count: int) -> KernelConfigSm100a:
     return BASE.replace(num_ab_stage=count)
 
 

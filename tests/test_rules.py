@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.arch import SM100A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize, rule_names
 
@@ -38,7 +38,7 @@ REJECTED = [
 def test_each_rule_names_itself_and_says_what_came(
     rule: str, config: str, shape: str, words: tuple[str, ...]
 ) -> None:
-    verdict = legalize(KernelConfig.parse(config), GemmProblem.parse(shape), SM100A)
+    verdict = legalize(KernelConfigSm100a.parse(config), GemmProblem.parse(shape), SM100A)
     assert isinstance(verdict, Rejection)
     assert verdict.rule == rule
     for word in words:
@@ -47,11 +47,11 @@ def test_each_rule_names_itself_and_says_what_came(
 
 def test_every_rule_but_the_unreachable_one_has_a_rejected_example() -> None:
     # TMEM: the largest legal tile takes 512 columns exactly, so no choice of today's knobs exceeds it.
-    assert {rule for rule, *_ in REJECTED} == set(rule_names()) - {"tmem_capacity"}
+    assert {rule for rule, *_ in REJECTED} == set(rule_names(SM100A)) - {"tmem_capacity"}
 
 
 def test_split_k_may_use_every_k_tile_but_no_more() -> None:
-    config = KernelConfig.parse("split_k=4")
+    config = KernelConfigSm100a.parse("split_k=4")
     assert isinstance(legalize(config, GemmProblem.parse("128,1024,3072,0"), SM100A), Legal)
     assert isinstance(legalize(config, GemmProblem.parse("128,768,3072,0"), SM100A), Rejection)
     assert isinstance(legalize(config, GemmProblem.parse("128,800,3072,0"), SM100A), Legal)  # ragged 4th tile
@@ -60,11 +60,11 @@ def test_split_k_may_use_every_k_tile_but_no_more() -> None:
 def test_two_spellings_of_one_kernel_are_one_config() -> None:
     no_lora = GemmProblem.parse("4352,3840,3072,0")
     spellings = ["", "lora_schedule=tail", "lora_buffer=ab_stage", "lora_tile_k=all num_lora_stage=3"]
-    verdicts = [legalize(KernelConfig.parse(text), no_lora, SM100A) for text in spellings]
+    verdicts = [legalize(KernelConfigSm100a.parse(text), no_lora, SM100A) for text in spellings]
     assert len({str(verdict.config) for verdict in verdicts if isinstance(verdict, Legal)}) == 1
     rank_64 = GemmProblem.parse("4352,3840,3072,64")
-    all_of_r = legalize(KernelConfig.parse("lora_tile_k=all"), rank_64, SM100A)
-    slices = legalize(KernelConfig.parse("lora_tile_k=64"), rank_64, SM100A)
+    all_of_r = legalize(KernelConfigSm100a.parse("lora_tile_k=all"), rank_64, SM100A)
+    slices = legalize(KernelConfigSm100a.parse("lora_tile_k=64"), rank_64, SM100A)
     assert isinstance(all_of_r, Legal) and isinstance(slices, Legal)
     assert all_of_r.config == slices.config
 
@@ -73,9 +73,9 @@ def test_two_spellings_of_one_kernel_are_one_config() -> None:
     "text", ["", "lora_buffer=ab_stage", "mma_tiler_mn=256x256", "swap_ab=true split_k=2"]
 )
 def test_a_resolved_config_resolves_to_itself(text: str) -> None:
-    first = legalize(KernelConfig.parse(text), PROBLEM, SM100A)
+    first = legalize(KernelConfigSm100a.parse(text), PROBLEM, SM100A)
     assert isinstance(first, Legal)
-    again = legalize(KernelConfig.parse(str(first.config)), PROBLEM, SM100A)
+    again = legalize(KernelConfigSm100a.parse(str(first.config)), PROBLEM, SM100A)
     assert isinstance(again, Legal)
     assert again.config == first.config
     assert "auto" not in str(first.config)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from kernel_space.arch import SM100A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
 from tests.fakes import KERNEL, fake_us, small_space
@@ -16,7 +16,7 @@ from tuner.search import WINDOW, Candidate, Search
 from tuner.space import SearchSpace
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
-NEIGHBOUR = KernelConfig(mma_tiler_mn=(256, 256), mma_tiler_k=128, use_pdl=True)
+NEIGHBOUR = KernelConfigSm100a(mma_tiler_mn=(256, 256), mma_tiler_k=128, use_pdl=True)
 # 2 tiles x 2 rasters x 4 swizzles x 3 subtiles x 4 distances x 2 = 384 spellings; 192 columns / 128 is illegal.
 MIDDLE = {
     "mma_tiler_mn": "128x128 128x192",
@@ -90,8 +90,8 @@ def test_no_kernel_twice_and_none_illegal() -> None:
 
 
 def test_default_first_then_neighbours_then_samples() -> None:
-    illegal = KernelConfig(mma_tiler_mn=(256, 128), cluster_shape_mn=(1, 1))
-    solved = legalize(KernelConfig(), PROBLEM, SM100A)
+    illegal = KernelConfigSm100a(mma_tiler_mn=(256, 128), cluster_shape_mn=(1, 1))
+    solved = legalize(KernelConfigSm100a(), PROBLEM, SM100A)
     assert isinstance(solved, Legal)  # the default's own resolved form: known before it is tried
     candidates = run(search(trials=6, first=[illegal, solved.config, NEIGHBOUR]))
     space = SearchSpace.load(KERNEL)
@@ -160,7 +160,7 @@ def test_trials_limit_a_small_space_when_they_are_given() -> None:
 
 
 def test_space_without_a_legal_point_gives_the_default_only() -> None:
-    def nothing(config: KernelConfig, *_: object) -> Legal | Rejection:
+    def nothing(config: KernelConfigSm100a, *_: object) -> Legal | Rejection:
         return Rejection("closed", "nothing is legal today")
 
     searched = search(small_space(**MIDDLE), rules=nothing)
@@ -168,7 +168,7 @@ def test_space_without_a_legal_point_gives_the_default_only() -> None:
     assert [rejection.rule for rejection in searched.rejected.values()] == ["closed"]
 
 
-def every_config(space: SearchSpace) -> list[KernelConfig]:
+def every_config(space: SearchSpace) -> list[KernelConfigSm100a]:
     configs = [{}]
     for name, knob in space.knobs.items():
         configs = [{**config, name: choice} for config in configs for choice in knob.choices]

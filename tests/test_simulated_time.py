@@ -10,7 +10,7 @@ import pytest
 
 from kernel_space.arch import SM100A, SM103A
 from kernel_space.build import CompiledKernel, build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal
@@ -28,7 +28,7 @@ SHAPE = "4352,3840,3072,128"
 WHOLE_R = "mma_tiler_mn=256x128 num_acc_stage=2 lora_tile_k=all num_lora_stage=2 num_c_stage=2"
 
 
-def compiled_case(text: str, shape: str = SHAPE) -> tuple[CompiledKernel, KernelConfig, GemmProblem]:
+def compiled_case(text: str, shape: str = SHAPE) -> tuple[CompiledKernel, KernelConfigSm100a, GemmProblem]:
     config, problem = resolved(text, shape)
     return build(config, problem.problem_class, SM100A), config, problem
 

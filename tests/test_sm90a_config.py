@@ -5,25 +5,24 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.arch import SM90A
-from kernel_space.budget_sm90a import budget_sm90a, solve_stages_sm90a
+from kernel_space.budget_sm90a import budget, solve_stages
 from kernel_space.capture import CaptureRuntime, Launch
-from kernel_space.config_sm90a import KernelConfigSm90a, knob_names_sm90a
+from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.dsl_compile import Artifacts, compile_function
 from kernel_space.dsl_env import import_dsl
 from kernel_space.errors import InputError
 from kernel_space.loading import load_bytes
 from kernel_space.problem import GemmProblem, ProblemClass
-from kernel_space.rules import Rejection
-from kernel_space.rules_sm90a import LegalSm90a, legalize_sm90a, rule_names_sm90a
+from kernel_space.rules import Legal, Rejection, legalize, rule_names
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 SMEM_LIMIT = 232448
 FIRST_ADDRESS, ADDRESS_STEP, SM_COUNT = 0x7F00_0000_0000, 1 << 32, 132
 
 
-def legal(text: str, problem: GemmProblem = PROBLEM) -> LegalSm90a:
-    verdict = legalize_sm90a(KernelConfigSm90a.parse(text), problem, SM90A)
-    assert isinstance(verdict, LegalSm90a), verdict
+def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
+    verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
+    assert isinstance(verdict, Legal), verdict
     return verdict
 
 
@@ -73,18 +72,18 @@ REJECTED = {
 
 @pytest.mark.parametrize("rule", REJECTED)
 def test_every_rule_rejects(rule: str) -> None:
-    verdict = legalize_sm90a(KernelConfigSm90a.parse(REJECTED[rule]), PROBLEM, SM90A)
+    verdict = legalize(KernelConfigSm90a.parse(REJECTED[rule]), PROBLEM, SM90A)
     assert isinstance(verdict, Rejection)
     assert verdict.rule == rule
     assert any(character.isdigit() for character in verdict.reason)
 
 
 def test_every_rule_is_tested() -> None:
-    assert set(rule_names_sm90a()) == set(REJECTED)
+    assert set(rule_names(SM90A)) == set(REJECTED)
 
 
 def test_more_splits_than_k_tiles_are_refused() -> None:
-    verdict = legalize_sm90a(KernelConfigSm90a.parse("split_k=3"), GemmProblem.parse("16,256,3072,0"), SM90A)
+    verdict = legalize(KernelConfigSm90a.parse("split_k=3"), GemmProblem.parse("16,256,3072,0"), SM90A)
     assert str(verdict) == "split_k: every split needs a k-tile: K=256 has 2 of 128, got 3"
 
 
@@ -118,10 +117,10 @@ def test_tiles_off_the_block_grid_load_every_block_they_touch() -> None:
 def test_solver_fills_the_limit(text: str) -> None:
     """One more slot of any ring left to the solver does not fit, or is more than it asks for."""
     problem_class = ProblemClass(r=128)
-    config = solve_stages_sm90a(KernelConfigSm90a.parse(text), problem_class, SM90A)
-    assert budget_sm90a(config, problem_class, SM90A).smem_bytes <= SMEM_LIMIT
+    config = solve_stages(KernelConfigSm90a.parse(text), problem_class, SM90A)
+    assert budget(config, problem_class, SM90A).smem_bytes <= SMEM_LIMIT
     more = config.replace(num_ab_stage=int(config.num_ab_stage) + 1)
-    assert config.num_ab_stage == 16 or budget_sm90a(more, problem_class, SM90A).smem_bytes > SMEM_LIMIT
+    assert config.num_ab_stage == 16 or budget(more, problem_class, SM90A).smem_bytes > SMEM_LIMIT
 
 
 def compile_and_capture(config: KernelConfigSm90a, problem: GemmProblem) -> tuple[Artifacts, Launch]:
@@ -162,5 +161,5 @@ def test_compiled_kernel_asks_for_what_the_budget_says(text: str, shape: str) ->
 
 
 def test_knobs_are_explained_where_they_are_defined() -> None:
-    for name in knob_names_sm90a():
+    for name in KernelConfigSm90a.knob_names():
         assert f"``{name}``" in (KernelConfigSm90a.__doc__ or ""), name

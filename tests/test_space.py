@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from kernel_space.arch import SM100A
-from kernel_space.config import KernelConfig, knob_names, parse_knob, print_knob
+from kernel_space.config import print_knob
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
-from kernel_space.rules import KNOB_RULES, Legal, Rejection, legalize
+from kernel_space.rules import Legal, Rejection, legalize
+from kernel_space.rules_sm100a import KNOB_RULES
 from tuner import space_count
 from tuner.cli_options import problems_of
 from tuner.space import SPACES, SearchSpace
@@ -39,9 +41,11 @@ def small(space: SearchSpace, **choices: str) -> SearchSpace:
 
 
 def test_choices_are_printed_forms_of_the_configs_own_fields(space: SearchSpace) -> None:
-    assert tuple(space.knobs) == knob_names()
+    assert tuple(space.knobs) == KernelConfigSm100a.knob_names()
     for name, knob in space.knobs.items():
-        assert [print_knob(parse_knob(name, text)) for text in knob.choices] == list(knob.choices)
+        assert [print_knob(KernelConfigSm100a.parse_knob(name, text)) for text in knob.choices] == list(
+            knob.choices
+        )
         assert len(knob.reason) > 40
 
 
@@ -62,7 +66,7 @@ def test_every_choice_is_legal_somewhere(space: SearchSpace) -> None:
     )
     for name, choice in ((name, choice) for name, knob in space.knobs.items() for choice in knob.choices):
         tries = (
-            KernelConfig.from_fields({**part.random_config(generator).fields(), name: choice})
+            KernelConfigSm100a.from_fields({**part.random_config(generator).fields(), name: choice})
             for _ in range(400)
         )
         assert any(isinstance(legalize(config, problem, SM100A), Legal) for config in tries), (name, choice)
@@ -117,7 +121,7 @@ def test_first_default_rule_that_holds_decides(
 
 def test_spell_turns_a_solved_stage_count_back_into_auto(space: SearchSpace) -> None:
     problem = GemmProblem.parse("4352,3840,3072,128")
-    legal = legalize(KernelConfig(), problem, SM100A)
+    legal = legalize(KernelConfigSm100a(), problem, SM100A)
     assert isinstance(legal, Legal) and legal.config.num_ab_stage == 5
     spelled = space.spell(legal.config, problem, SM100A)
     assert spelled is not None and spelled["num_ab_stage"] == "auto"
@@ -126,8 +130,8 @@ def test_spell_turns_a_solved_stage_count_back_into_auto(space: SearchSpace) -> 
 
 def test_spell_gives_up_on_what_is_no_choice(space: SearchSpace) -> None:
     problem = GemmProblem.parse("4352,3840,3072,128")
-    assert space.spell(KernelConfig(prefetch_dist=3), problem, SM100A) is None
-    assert space.spell(KernelConfig(num_ab_stage=2), problem, SM100A) is None  # auto would be 5
+    assert space.spell(KernelConfigSm100a(prefetch_dist=3), problem, SM100A) is None
+    assert space.spell(KernelConfigSm100a(num_ab_stage=2), problem, SM100A) is None  # auto would be 5
 
 
 # -- counting: brute force is the oracle --
@@ -181,7 +185,7 @@ def test_counts_of_the_whole_space_add_up(space: SearchSpace) -> None:
 def test_taking_a_few_points_does_not_walk_the_space(space: SearchSpace) -> None:
     asked = Counter()
 
-    def counting(config: KernelConfig, problem: GemmProblem, arch: Any) -> Legal | Rejection:
+    def counting(config: KernelConfigSm100a, problem: GemmProblem, arch: Any) -> Legal | Rejection:
         asked["calls"] += 1
         return legalize(config, problem, arch)
 
@@ -195,7 +199,7 @@ def test_taking_a_few_points_does_not_walk_the_space(space: SearchSpace) -> None
 # -- counting with rules worked out by hand --
 
 
-def by_hand(config: KernelConfig, *_: Any) -> Legal | Rejection:
+def by_hand(config: KernelConfigSm100a, *_: Any) -> Legal | Rejection:
     """Legal unless split_k > 2; afterwards swap_ab overwrites raster_order, and prefetch_dist of 4 does not fit."""
     if reason := HAND_RULES["split"](config, None):
         return Rejection("split", reason)
@@ -229,7 +233,7 @@ def test_count_by_hand() -> None:
 
 
 def test_rules_out_of_order_are_noticed() -> None:
-    def capacity_first(config: KernelConfig, *_: Any) -> Legal | Rejection:
+    def capacity_first(config: KernelConfigSm100a, *_: Any) -> Legal | Rejection:
         if config.prefetch_dist == 4:
             return Rejection("capacity", "too far")
         return by_hand(config)
@@ -247,7 +251,9 @@ def test_rule_that_legalize_forgets_is_noticed() -> None:
 def test_explore_runs_once_per_distinguishable_combination() -> None:
     leaves = list(
         space_count.explore(
-            lambda config: config.swap_ab and config.split_k, {"swap_ab": [False, True], "split_k": [1, 2]}
+            lambda config: config.swap_ab and config.split_k,
+            {"swap_ab": [False, True], "split_k": [1, 2]},
+            KernelConfigSm100a,
         )
     )
     assert [(leaf.values, leaf.result) for leaf in leaves] == [

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from kernel_space.arch import SM90A, SM103A
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tests.published import B200, Published, cutlass_rows, svdquant_rows
@@ -21,16 +21,16 @@ PRODUCTION = GemmProblem.parse("4352,3840,3072,128")
 STAGES = "num_ab_stage=4 num_lora_stage=2 num_acc_stage=2 num_c_stage=3"
 
 
-def config(text: str = "") -> KernelConfig:
+def config(text: str = "") -> KernelConfigSm100a:
     """A resolved config: the default with numbers for stage counts, changed by ``text``."""
-    return KernelConfig.from_fields({**KernelConfig.parse(STAGES).fields(), **_fields(text)})
+    return KernelConfigSm100a.from_fields({**KernelConfigSm100a.parse(STAGES).fields(), **_fields(text)})
 
 
 def _fields(text: str) -> dict[str, str]:
     return dict(item.split("=") for item in text.split())
 
 
-def sample_configs(count: int, r: int) -> list[KernelConfig]:
+def sample_configs(count: int, r: int) -> list[KernelConfigSm100a]:
     """Random knob values; stage counts need not fit, the model does not ask."""
     rng = random.Random(7)
     tiles = list(itertools.product((128, 256), (64, 128, 192, 256)))
@@ -38,7 +38,7 @@ def sample_configs(count: int, r: int) -> list[KernelConfig]:
     for _ in range(count):
         m, n = rng.choice(tiles)
         configs.append(
-            KernelConfig(
+            KernelConfigSm100a(
                 mma_tiler_mn=(m, n),
                 mma_tiler_k=rng.choice((128, 256)),
                 cluster_shape_mn=(rng.choice((1, 2)) * (m // 128), rng.choice((1, 2, 4))),

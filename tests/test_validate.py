@@ -12,13 +12,14 @@ import pytest
 import torch
 
 from kernel_space.arch import SM100A
-from kernel_space.budget import budget
+from kernel_space.budget_sm100a import budget
 from kernel_space.build import CompiledKernel, build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.operands import make_operands
 from kernel_space.problem import GemmProblem
 from kernel_space.readback import with_layouts
-from kernel_space.rules import EPI_TILES_N, MMA_TILERS_MN, Legal, legalize
+from kernel_space.rules import Legal, legalize
+from kernel_space.rules_sm100a import EPI_TILES_N, MMA_TILERS_MN
 from kernel_space.validate import (
     ALL,
     CheckResult,
@@ -37,14 +38,14 @@ PAIR = "mma_tiler_mn=256x64 cluster_shape_mn=2x1 num_ab_stage=3 epi_tile_n=32"
 SPLIT = f"{SMALL} split_k=2"
 
 
-def resolved(text: str, problem: GemmProblem = PROBLEM) -> KernelConfig:
-    legal = legalize(KernelConfig.parse(text), problem, SM100A)
+def resolved(text: str, problem: GemmProblem = PROBLEM) -> KernelConfigSm100a:
+    legal = legalize(KernelConfigSm100a.parse(text), problem, SM100A)
     assert isinstance(legal, Legal), legal
     return legal.config
 
 
 @functools.cache
-def built(text: str, problem: GemmProblem = PROBLEM) -> tuple[KernelConfig, CompiledKernel]:
+def built(text: str, problem: GemmProblem = PROBLEM) -> tuple[KernelConfigSm100a, CompiledKernel]:
     config = resolved(text, problem)
     return config, build(config, problem.problem_class, SM100A)
 
@@ -61,11 +62,11 @@ def mutated(text: str, pattern: str, replacement: str, count: int = 1) -> str:
     return ptx
 
 
-def random_configs(count: int, problem: GemmProblem) -> list[KernelConfig]:
+def random_configs(count: int, problem: GemmProblem) -> list[KernelConfigSm100a]:
     source, found = random.Random(5), []
     while len(found) < count:
         legal = legalize(
-            KernelConfig(
+            KernelConfigSm100a(
                 mma_tiler_mn=source.choice(sorted(MMA_TILERS_MN)),
                 mma_tiler_k=source.choice((128, 256)),
                 cluster_shape_mn=(source.choice((1, 2, 4)), source.choice((1, 2, 4))),
@@ -86,7 +87,7 @@ def random_configs(count: int, problem: GemmProblem) -> list[KernelConfig]:
 # -- the problem that exercises a candidate --
 
 
-def walked(config: KernelConfig, problem: GemmProblem, sms: int) -> list[list[tuple[int, int, int]]]:
+def walked(config: KernelConfigSm100a, problem: GemmProblem, sms: int) -> list[list[tuple[int, int, int]]]:
     """The kernel's persistent loop by brute force: per cluster, its (tile m, tile n, split), of the MMA."""
     rows, columns = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
     cta_m, cta_n = 128, config.mma_tiler_mn[1]

@@ -33,8 +33,8 @@ EVERY, LIST = "all", "list"
 def check_command(args: argparse.Namespace) -> int:
     if args.inject == LIST:
         return _list_mutations(args.json)
-    problems, config = problems_of(args), config_of(args)
-    device = _machine_device(args.device)
+    problems, device = problems_of(args), _machine_device(args.device)
+    config = config_of(args, device.arch)
     check_out(args.out)
     schedules = _schedules(args.schedule)
     if args.trace is not None:

@@ -22,8 +22,8 @@ TENSOR_PREFIX = "UTC"  # tcgen05 instructions
 
 
 def compile_command(args: argparse.Namespace) -> int:
-    problems, config = problems_of(args), config_of(args)
-    device = select_device(args.device)
+    problems, device = problems_of(args), select_device(args.device)
+    config = config_of(args, device.arch)
     check_out(args.out)
     legals = [(problem, legal_config(problem, config, device)) for problem in problems]
     built = [(problem, legal, _build(problem, legal, device)) for problem, legal in legals]

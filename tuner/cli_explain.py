@@ -17,8 +17,8 @@ from tuner.timing_model import ModelledTime, model_time
 
 
 def explain_command(args: argparse.Namespace) -> int:
-    problems, config = problems_of(args), config_of(args)
-    device = select_device(args.device)
+    problems, device = problems_of(args), select_device(args.device)
+    config = config_of(args, device.arch)
     check_out(args.out)
     explained = [(problem, *explain(problem, config, device)) for problem in problems]
     if args.json:

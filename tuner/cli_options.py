@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import HALF_DTYPES, GemmProblem
 
 DEFAULT_OUT = "results"
@@ -126,8 +128,9 @@ def problems_of(args: argparse.Namespace) -> list[GemmProblem]:
     return list(dict.fromkeys(problems))
 
 
-def config_of(args: argparse.Namespace) -> KernelConfig | None:
-    return None if args.config is None else KernelConfig.parse(args.config)
+def config_of(args: argparse.Namespace, arch: Arch) -> KernelConfig | None:
+    """The config of ``--config`` for the kernel of ``arch``, None without the option."""
+    return None if args.config is None else parse_config(arch, args.config)
 
 
 def check_out(path: Path) -> Path:

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner.cli import INTERRUPTED, CommandError
@@ -122,7 +121,7 @@ def _certainty(result: TuneResult, device: Device) -> float | None:
     winner, second = result.winner, result.runner_up
     if winner is None or second is None or winner.kind is not Kind.MODELLED:
         return None
-    fast, slow = (KernelConfig.parse(trial.resolved) for trial in (winner, second))
+    fast, slow = (trial.resolved_config for trial in (winner, second))
     return agreement(fast, slow, result.problem, device)
 
 

@@ -18,8 +18,9 @@ from kernel_space.arch import Arch
 from kernel_space.arch import arch as arch_record
 from kernel_space.config import AUTO, KernelConfig
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem, ProblemClass
-from kernel_space.rules import KNOB_RULES, Legal, Rejection, legalize
+from kernel_space.rules import Legal, Rejection, knob_rejection, legalize
 from tuner.dispatch_merge import Current, Decision, choose, stale_reason
 from tuner.dispatch_row import DispatchKey, Row
 from tuner.store import CorruptFile, read_json, update_json
@@ -167,7 +168,7 @@ class DispatchTable:
         source = "exact" if row.key.m == problem.m else f"nearest M {row.key.m}"
         stale = stale_reason(row, self._current)
         try:
-            config = KernelConfig.parse(row.config)
+            config = parse_config(self.arch, row.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if stale or AUTO in row.config:
@@ -175,7 +176,7 @@ class DispatchTable:
             if isinstance(legal, Rejection):
                 return f"{source}: {legal}"
             config = legal.config
-        elif rejection := knob_rejection(config, problem):
+        elif rejection := knob_rejection(config, problem, self.arch):
             return f"{source}: {rejection}"
         reason = f"{source} row, {row.kind} {row.time_us:.4g} us" + (f", stale ({stale})" if stale else "")
         return self._lookup(config, problem, source, row, reason)
@@ -253,14 +254,6 @@ def render_table(rows: Sequence[Row]) -> str:
     head = f'"schema": {SCHEMA}, "arch": {json.dumps(next(iter(arch_names), None))}'
     lines = ",\n".join(json.dumps(row.to_record(), allow_nan=False) for row in rows)
     return f'{{{head}, "rows": [\n{lines}\n]}}\n'
-
-
-def knob_rejection(config: KernelConfig, problem: GemmProblem) -> Rejection | None:
-    """The rule, other than the two capacities, that ``config`` breaks for ``problem``."""
-    for name, rule in KNOB_RULES.items():
-        if reason := rule(config, problem):
-            return Rejection(name, reason)
-    return None
 
 
 def _rows_of(document: Any | None, path: Path) -> list[Row]:

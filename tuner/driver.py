@@ -14,8 +14,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import results
@@ -253,14 +255,14 @@ def _first(
         return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
 
     key = f"neighbours at the start of seed {options.seed}"
-    return _configs(study.recall(key, neighbours, anew=not options.resume))
+    return _configs(study.recall(key, neighbours, anew=not options.resume), device.arch)
 
 
-def _configs(printed: Iterable[str]) -> Iterator[KernelConfig]:
+def _configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
     """Those that this version can read: an old row may name a knob that is gone."""
     for text in printed:
         with contextlib.suppress(InputError):
-            yield KernelConfig.parse(text)
+            yield parse_config(arch, text)
 
 
 @contextlib.contextmanager
@@ -275,7 +277,7 @@ def _pool(pool: Pool | None, options: TuneOptions) -> Iterator[Pool]:
 
 
 def _legal(trial: Trial, problem: GemmProblem, device: Device) -> Legal:
-    legal = legalize(KernelConfig.parse(trial.resolved), problem, device.arch)
+    legal = legalize(trial.resolved_config, problem, device.arch)
     if not isinstance(legal, Legal):
         raise AssertionError(f"the winner {trial.resolved} is not legal: {legal}")
     return legal

@@ -122,7 +122,7 @@ class Loop:
     def compiled(self, trial: Trial) -> CompiledKernel | None:
         """The kernel of ``trial``; from the build cache when an earlier run compiled it. None if that fails now."""
         if trial.resolved not in self._compiled:
-            config = KernelConfig.parse(trial.resolved)
+            config = trial.resolved_config
             future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
             if (result := future.result()).compiled is None:
                 return None
@@ -194,7 +194,7 @@ class Loop:
         self._replace(trial, checked)
 
     def _legal(self, trial: Trial) -> Legal:
-        legal = self._legalize(KernelConfig.parse(trial.resolved), self._problem, self._device.arch)
+        legal = self._legalize(trial.resolved_config, self._problem, self._device.arch)
         if not isinstance(legal, Legal):
             raise AssertionError(f"the journal holds {trial.resolved}, which is not legal: {legal}")
         return legal

@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-from kernel_space.config import ALL, KernelConfig
+from kernel_space.config import ALL
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from tuner.machine_constants import L2_OPERAND_BYTES, SM_GROUPS, TYPICAL_GROUP
 
@@ -89,7 +90,7 @@ class Drain:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Work:
-    config: KernelConfig
+    config: KernelConfigSm100a
     schedule: Schedule
     lora: Lora
     loop: Loop
@@ -97,7 +98,7 @@ class Work:
     drain: Drain
 
 
-def count_work(config: KernelConfig, problem: GemmProblem, sm_count: int) -> Work:
+def count_work(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) -> Work:
     """Everything the timeline needs, for a resolved config that is legal for the problem."""
     schedule = _schedule(config, problem, sm_count)
     lora = _lora(config, problem.r)
@@ -128,12 +129,12 @@ def _ceil_div(value: int, by: int) -> int:
     return -(-value // by)
 
 
-def _rows(config: KernelConfig, problem: GemmProblem) -> tuple[int, int]:
+def _rows(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[int, int]:
     """Rows of the MMA's operands A and B: under swap_ab A is wgt."""
     return (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
 
 
-def _schedule(config: KernelConfig, problem: GemmProblem, sm_count: int) -> Schedule:
+def _schedule(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) -> Schedule:
     rows_a, rows_b = _rows(config, problem)
     cluster_rows = config.mma_tiler_mn[0] * config.cluster_shape_mn[0] // config.cta_group
     cluster_columns = config.mma_tiler_mn[1] * config.cluster_shape_mn[1]
@@ -152,7 +153,7 @@ def _schedule(config: KernelConfig, problem: GemmProblem, sm_count: int) -> Sche
     )
 
 
-def _lora(config: KernelConfig, r: int) -> Lora:
+def _lora(config: KernelConfigSm100a, r: int) -> Lora:
     slice_k = r if config.lora_tile_k == ALL else int(config.lora_tile_k)
     slices = _ceil_div(r, slice_k) if r else 0
     own_ring = r and config.lora_buffer == "dedicated"
@@ -165,7 +166,7 @@ def _lora(config: KernelConfig, r: int) -> Lora:
     )
 
 
-def _loop(config: KernelConfig, problem: GemmProblem, lora: Lora) -> Loop:
+def _loop(config: KernelConfigSm100a, problem: GemmProblem, lora: Lora) -> Loop:
     k_tiles = _ceil_div(_ceil_div(problem.k, config.mma_tiler_k), config.split_k)
     steps = config.mma_tiler_k // MMA_K
     copies = steps * (1 + _ceil_div(config.mma_tiler_mn[1], SF_ATOM_ROWS))
@@ -193,7 +194,7 @@ def _stages_in_flight(num_ab_stage: int, k_tiles: int, lora: Lora) -> float:
     return min(num_ab_stage, max(1.0, segments * k_tiles / (lora.units + 1)))
 
 
-def _loads(config: KernelConfig, problem: GemmProblem, schedule: Schedule, loop: Loop) -> Loads:
+def _loads(config: KernelConfigSm100a, problem: GemmProblem, schedule: Schedule, loop: Loop) -> Loads:
     group, (cluster_m, cluster_n) = config.cta_group, config.cluster_shape_mn
     box_a, box_b = (extent // group for extent in config.mma_tiler_mn)
     # Rows past the end are zeros without traffic; scale-factor atoms always come whole.
@@ -220,7 +221,7 @@ def _loads(config: KernelConfig, problem: GemmProblem, schedule: Schedule, loop:
     )
 
 
-def _reuse(config: KernelConfig, problem: GemmProblem, schedule: Schedule) -> tuple[float, float]:
+def _reuse(config: KernelConfigSm100a, problem: GemmProblem, schedule: Schedule) -> tuple[float, float]:
     """(share of a wave's distinct operand bytes that no earlier wave touched, DRAM bytes of the launch)."""
     rows_a, rows_b = _rows(config, problem)
     row_bytes = problem.k / 2 + problem.k / 16 + problem.r * HALF_BYTES
@@ -235,7 +236,7 @@ def _reuse(config: KernelConfig, problem: GemmProblem, schedule: Schedule) -> tu
     return cold, read + written + problem.n * AFFINE_BYTES
 
 
-def _wave_extent(config: KernelConfig, schedule: Schedule) -> tuple[float, float]:
+def _wave_extent(config: KernelConfigSm100a, schedule: Schedule) -> tuple[float, float]:
     """Cluster tiles along M and N that one wave touches, under the raster and its bands."""
     tiles = max(1.0, min(schedule.clusters, schedule.places) / config.split_k)
     along_m = config.raster_order == "m"
@@ -251,7 +252,7 @@ def _wave_extent(config: KernelConfig, schedule: Schedule) -> tuple[float, float
     return extent if along_m else (extent[1], extent[0])
 
 
-def _drain(config: KernelConfig, schedule: Schedule) -> Drain:
+def _drain(config: KernelConfigSm100a, schedule: Schedule) -> Drain:
     tile_m, tile_n = config.mma_tiler_mn
     elements = tile_m // config.cta_group * tile_n * schedule.used_a * schedule.used_b
     overlap = 0

@@ -65,7 +65,7 @@ def _neighbours(
     for knob, choices in space.knobs.items():
         for choice in choices.choices:
             legal = legalize(
-                KernelConfig.from_fields({**config.fields(), knob: choice}), problem, device.arch
+                type(config).from_fields({**config.fields(), knob: choice}), problem, device.arch
             )
             if isinstance(legal, Legal) and str(legal.config) not in seen:
                 seen.add(str(legal.config))

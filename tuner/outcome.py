@@ -7,8 +7,10 @@ import enum
 import math
 from typing import Any, Self
 
+from kernel_space.arch import arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 
 
@@ -135,7 +137,7 @@ class Trial:
 
     @property
     def resolved_config(self) -> KernelConfig:
-        return KernelConfig.parse(self.resolved)
+        return parse_config(arch(self.arch), self.resolved)
 
     @property
     def timing(self) -> Timing | None:

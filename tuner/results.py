@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_space.build_key import kernel_source_hash, toolchain
-from kernel_space.config import KernelConfig
+from kernel_space.kernel_spec import rules_modules
 from kernel_space.problem import OP, GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner.device import Device
@@ -55,7 +55,8 @@ def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
 def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: Device) -> Count:
     """``space.count``, from the journal when neither the rules nor the choices have changed since."""
     choices = {name: knob.choices for name, knob in space.knobs.items()}
-    about = f"{kernel_source_hash('kernel_space.rules')} {json.dumps(choices)}"
+    rules = [kernel_source_hash(module) for module in rules_modules(device.arch.kernel)]
+    about = f"{rules} {json.dumps(choices)}"
     key = f"points of the space {hashlib.sha256(about.encode()).hexdigest()[:16]}"
     return Count(**study.recall(key, lambda: dataclasses.asdict(space.count(problem, device.arch))))
 
@@ -123,7 +124,7 @@ def write_sweep(
     order = ranked(trials)
     budget = None
     if order:
-        legal = legalize(KernelConfig.parse(order[0].resolved), problem, device.arch)
+        legal = legalize(order[0].resolved_config, problem, device.arch)
         budget = legal.budget if isinstance(legal, Legal) else None
     sweep = Sweep(
         problem=problem,

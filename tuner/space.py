@@ -12,20 +12,17 @@ from typing import Any, Self
 
 import yaml
 
-from kernel_space import rules
 from kernel_space.arch import Arch
-from kernel_space.config import AUTO, KernelConfig, knob_names, parse_knob, print_knob
+from kernel_space.config import AUTO, KernelConfig, print_knob
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal
+from kernel_space.rules import Legal, legalize
 from tuner import space_count
 from tuner.space_count import Count, Legalize
 
 SPACES = Path(__file__).resolve().parent.parent / "search_spaces"
-# svdquant_gemm_sm90a has a YAML too, but a config class, rules and budget of its own.
-DRIVEN_KERNELS = frozenset({"svdquant_gemm_sm100a"})
 CONDITIONS = tuple(f"{size}_{bound}" for size in "mnkr" for bound in ("at_least", "at_most"))
-_STAGES = tuple(name for name in knob_names() if name.startswith("num_"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,19 +69,27 @@ class SearchSpace:
         except yaml.YAMLError as error:
             raise InputError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
         try:
-            knobs = {name: _knob(name, entry) for name, entry in document["knobs"].items()}
-            defaults = tuple(_default_rule(entry) for entry in document["default"])
             kernel = document["kernel"]
+            config_class = kernel_spec(kernel).config_class
+            knobs = {name: _knob(name, entry, config_class) for name, entry in document["knobs"].items()}
+            defaults = tuple(_default_rule(entry, config_class) for entry in document["default"])
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path.name} must hold kernel, knobs and default: {error!r}") from None
         except InputError as error:
             raise InputError(f"{path.name}: {error}") from None
-        if tuple(knobs) != knob_names():
-            different = sorted(set(knobs) ^ set(knob_names())) or "their order"
-            raise InputError(f"{path.name}: knobs must be the fields of KernelConfig, differs in {different}")
+        names = config_class.knob_names()
+        if tuple(knobs) != names:
+            different = sorted(set(knobs) ^ set(names)) or "their order"
+            raise InputError(
+                f"{path.name}: knobs must be the fields of {config_class.__name__}, differs in {different}"
+            )
         if not defaults or defaults[-1].when:
             raise InputError(f"{path.name}: the last default rule must hold for every problem")
         return cls(kernel=kernel, knobs=knobs, defaults=defaults)
+
+    @property
+    def config_class(self) -> type[KernelConfig]:
+        return kernel_spec(self.kernel).config_class
 
     @property
     def raw_size(self) -> int:
@@ -95,7 +100,8 @@ class SearchSpace:
     def values(self) -> dict[str, list[Any]]:
         """Knob -> choices as values of the config's fields."""
         return {
-            name: [parse_knob(name, choice) for choice in knob.choices] for name, knob in self.knobs.items()
+            name: [self.config_class.parse_knob(name, choice) for choice in knob.choices]
+            for name, knob in self.knobs.items()
         }
 
     def restrict(self, choices: Mapping[str, tuple[str, ...]]) -> Self:
@@ -112,14 +118,14 @@ class SearchSpace:
 
     def config(self, params: Mapping[str, str]) -> KernelConfig:
         """Knob -> printed choice, as a sampler proposes it."""
-        return KernelConfig.from_fields(dict(params))
+        return self.config_class.from_fields(dict(params))
 
     def random_config(self, generator: random.Random) -> KernelConfig:
         """A point drawn evenly from all, legal or not."""
         return self.config({name: generator.choice(knob.choices) for name, knob in self.knobs.items()})
 
     def spell(
-        self, config: KernelConfig, problem: GemmProblem, arch: Arch, legalize: Legalize = rules.legalize
+        self, config: KernelConfig, problem: GemmProblem, arch: Arch, legalize: Legalize = legalize
     ) -> dict[str, str] | None:
         """``config`` as choices of this space, None if it is no point of it.
 
@@ -129,7 +135,7 @@ class SearchSpace:
         outside = [name for name, text in fields.items() if text not in self.knobs[name].choices]
         if not outside:
             return fields
-        if not all(name in _STAGES and AUTO in self.knobs[name].choices for name in outside):
+        if not all(AUTO in self.knobs[name].choices for name in outside):
             return None
         spelled = config.replace(**dict.fromkeys(outside, AUTO))
         before, after = (legalize(one, problem, arch) for one in (config, spelled))
@@ -137,35 +143,33 @@ class SearchSpace:
         return spelled.fields() if same else None
 
     def legal_points(
-        self, problem: GemmProblem, arch: Arch, legalize: Legalize = rules.legalize
+        self, problem: GemmProblem, arch: Arch, legalize: Legalize = legalize
     ) -> Iterator[Legal]:
         """Every distinct legal kernel once, in a fixed order; taking a few does not cost the rest."""
         return space_count.legal_points(self.values, problem, arch, legalize)
 
-    def legal_up_to(
-        self, limit: int, problem: GemmProblem, arch: Arch, legalize: Legalize = rules.legalize
-    ) -> int:
+    def legal_up_to(self, limit: int, problem: GemmProblem, arch: Arch, legalize: Legalize = legalize) -> int:
         """The number of distinct legal kernels, or ``limit`` if there are at least as many."""
         return sum(1 for _ in itertools.islice(self.legal_points(problem, arch, legalize), limit))
 
     def count(self, problem: GemmProblem, arch: Arch) -> Count:
         """Exact numbers of legal and, by rule, illegal points; seconds for the whole space."""
-        return space_count.count(self.values, problem, arch, rules.legalize, rules.KNOB_RULES)
+        return space_count.count(self.values, problem, arch, legalize, kernel_spec(self.kernel).knob_rules)
 
 
 def has_space(kernel: str) -> bool:
-    """Whether a search can drive ``kernel``: it has a YAML, and its config is the ``KernelConfig`` known here."""
-    return kernel in DRIVEN_KERNELS and _path(kernel).is_file()
+    """Whether a search can drive ``kernel``: it has a YAML."""
+    return _path(kernel).is_file()
 
 
 def _path(kernel: str) -> Path:
     return SPACES / f"{kernel}.yaml"
 
 
-def _knob(name: str, entry: Mapping[str, Any]) -> Knob:
-    if name not in knob_names():
-        raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(knob_names())}")
-    choices = tuple(print_knob(parse_knob(name, choice)) for choice in entry["choices"])
+def _knob(name: str, entry: Mapping[str, Any], config_class: type[KernelConfig]) -> Knob:
+    if name not in config_class.knob_names():
+        raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(config_class.knob_names())}")
+    choices = tuple(print_knob(config_class.parse_knob(name, choice)) for choice in entry["choices"])
     if not choices or len(set(choices)) < len(choices):
         raise InputError(f"{name} needs choices, each once, got {' '.join(choices) or 'none'}")
     if not str(entry["reason"]).strip():
@@ -173,14 +177,14 @@ def _knob(name: str, entry: Mapping[str, Any]) -> Knob:
     return Knob(choices=choices, reason=" ".join(entry["reason"].split()))
 
 
-def _default_rule(entry: Mapping[str, Any]) -> DefaultRule:
+def _default_rule(entry: Mapping[str, Any], config_class: type[KernelConfig]) -> DefaultRule:
     when = dict(entry.get("when") or {})
     for condition, bound in when.items():
         if condition not in CONDITIONS or not isinstance(bound, int):
             raise InputError(
                 f"a default rule is bounded by {' '.join(CONDITIONS)} and a whole number, got {condition}: {bound}"
             )
-    return DefaultRule(when, KernelConfig.parse(entry["config"]), " ".join(entry["reason"].split()))
+    return DefaultRule(when, config_class.parse(entry["config"]), " ".join(entry["reason"].split()))
 
 
 def _holds(condition: str, bound: int, problem: GemmProblem) -> bool:

@@ -13,20 +13,22 @@ from the rules, not assumed:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 from kernel_space.arch import Arch
-from kernel_space.config import KernelConfig, knob_names
+from kernel_space.config import KernelConfig
+from kernel_space.kernel_spec import Rule, kernel_spec
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection
 
 Choices = Mapping[str, Sequence[Any]]  # knob -> values
 Legalize = Callable[[KernelConfig, GemmProblem, Arch], Legal | Rejection]
-KnobRules = Mapping[str, Callable[[KernelConfig, GemmProblem], str | None]]
+KnobRules = Mapping[str, Rule]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,25 +61,28 @@ class _Run:
         return value
 
 
-class _Watched(KernelConfig):
-    """A config whose knobs have no value before they are read. ``replaced`` holds those given by ``replace``."""
+@functools.cache
+def _watched_class(config_class: type[KernelConfig]) -> type[KernelConfig]:
+    """A config class whose knobs have no value before they are read."""
 
-    run: _Run
-    replaced: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, run: _Run, replaced: Mapping[str, Any]) -> Self:
-        self = object.__new__(cls)
-        self.__dict__.update(run=run, replaced=replaced)
-        return self
-
-    def replace(self, **changes: Any) -> Self:
+    def replace(self: Any, **changes: Any) -> Any:
         self.run.writes.update(changes)
-        return self.of(self.run, {**self.replaced, **changes})
+        return _watched(config_class, self.run, {**self.replaced, **changes})
+
+    members = {name: _revealing(name) for name in config_class.knob_names()}
+    return type(f"Watched{config_class.__name__}", (config_class,), {**members, "replace": replace})
+
+
+def _watched(config_class: type[KernelConfig], run: _Run, replaced: Mapping[str, Any]) -> KernelConfig:
+    """A config that reads from ``run``. ``replaced`` holds the knobs that ``replace`` has given a value."""
+    watched = _watched_class(config_class)
+    self = object.__new__(watched)
+    self.__dict__.update(run=run, replaced=replaced)
+    return self
 
 
 def _revealing(name: str) -> property:
-    def read(self: _Watched) -> Any:
+    def read(self: Any) -> Any:
         run = self.run
         run.reads.append(name)
         if name in self.replaced:
@@ -87,10 +92,6 @@ def _revealing(name: str) -> property:
         return run.first_read(name)
 
     return property(read)
-
-
-for _name in knob_names():
-    setattr(_Watched, _name, _revealing(_name))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,24 +104,27 @@ class Leaf:
     writes: set[str]
 
 
-def explore(function: Callable[[KernelConfig], Any], choices: Choices) -> Iterator[Leaf]:
+def explore(
+    function: Callable[[KernelConfig], Any], choices: Choices, config_class: type[KernelConfig]
+) -> Iterator[Leaf]:
     """Run ``function`` once for every combination of values that it can tell apart, in the order of ``choices``."""
     pending: list[dict[str, Any]] = [{}]
     while pending:
         run = _Run(pending.pop(), choices, pending)
-        result = function(_Watched.of(run, {}))
+        result = function(_watched(config_class, run, {}))
         yield Leaf(run.values, result, run.reads, run.writes)
 
 
 def legal_points(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize) -> Iterator[Legal]:
     """Every distinct legal kernel once, in the order of ``choices``; takes the first ones without the rest."""
     seen: set[str] = set()
-    for leaf in explore(lambda config: legalize(config, problem, arch), choices):
+    config_class = kernel_spec(arch.kernel).config_class
+    for leaf in explore(lambda config: legalize(config, problem, arch), choices, config_class):
         if isinstance(leaf.result, Rejection):
             continue
         free = [name for name in choices if name not in leaf.values]
         for values in itertools.product(*(choices[name] for name in free)):
-            config = KernelConfig(**leaf.values, **dict(zip(free, values, strict=True)))
+            config = config_class(**leaf.values, **dict(zip(free, values, strict=True)))
             legal = legalize(config, problem, arch)
             if isinstance(legal, Legal) and str(legal.config) not in seen:
                 seen.add(str(legal.config))
@@ -131,8 +135,9 @@ def count(
     choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, knob_rules: KnobRules
 ) -> Count:
     """Exact numbers of legal and rejected points. ``legalize`` must ask all ``knob_rules`` first, in order."""
+    config_class = kernel_spec(arch.kernel).config_class
     verdicts = {
-        name: list(explore(lambda config, rule=rule: rule(config, problem), choices))
+        name: list(explore(lambda config, rule=rule: rule(config, problem), choices, config_class))
         for name, rule in knob_rules.items()
     }
     classes = {knob: _rule_classes(knob, values, verdicts) for knob, values in choices.items()}
@@ -174,7 +179,8 @@ class _Grid:
 def _count(grid: _Grid, problem: GemmProblem, arch: Arch, legalize: Legalize, knob_rules: KnobRules) -> Count:
     rejected: Counter[str] = Counter()
     spelled, resolved = 0, []
-    for leaf in explore(lambda config: legalize(config, problem, arch), grid.values):
+    config_class = kernel_spec(arch.kernel).config_class
+    for leaf in explore(lambda config: legalize(config, problem, arch), grid.values, config_class):
         points = grid.points(leaf.values)
         if isinstance(leaf.result, Rejection):
             rejected[leaf.result.rule] += points
@@ -183,15 +189,17 @@ def _count(grid: _Grid, problem: GemmProblem, arch: Arch, legalize: Legalize, kn
         else:
             spelled += points
             resolved.append({**leaf.values, **leaf.result.config.replaced})
-        _check_grid(grid, leaf, problem, knob_rules)
+        _check_grid(grid, leaf, config_class, problem, knob_rules)
     raw = math.prod(grid.totals.values())
     return Count(raw=raw, spelled=spelled, legal=_distinct(grid, resolved), rejected=dict(rejected))
 
 
-def _check_grid(grid: _Grid, leaf: Leaf, problem: GemmProblem, knob_rules: KnobRules) -> None:
+def _check_grid(
+    grid: _Grid, leaf: Leaf, config_class: type[KernelConfig], problem: GemmProblem, knob_rules: KnobRules
+) -> None:
     """Raise ``_TooCoarse`` if anything after the knob rules looked at a knob whose choices are merged."""
     run = _Run(dict(leaf.values), grid.values, [])
-    config = _Watched.of(run, {})
+    config = _watched(config_class, run, {})
     if any(rule(config, problem) for rule in knob_rules.values()):
         raise AssertionError("legalize must reject what a knob rule rejects")
     asked = len(run.reads)

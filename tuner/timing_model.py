@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kernel_space.arch import Arch
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from tuner import machine_constants, model_work
 from tuner.machine_constants import MMA_CYCLES, MMA_LATENCY, constants_of
@@ -80,7 +80,7 @@ class Constants:
     partial_rate: float
 
 
-def model_time(config: KernelConfig, problem: GemmProblem, device: Machine) -> ModelledTime:
+def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Machine) -> ModelledTime:
     """Time of one launch. ``config`` is resolved (no ``auto``) and legal for ``problem``.
 
     Raises ``InputError`` for an arch without constants.
@@ -100,13 +100,17 @@ def model_time(config: KernelConfig, problem: GemmProblem, device: Machine) -> M
     )
 
 
-def model_us(config: KernelConfig, problem: GemmProblem, device: Machine, corner: str = NOMINAL) -> float:
+def model_us(
+    config: KernelConfigSm100a, problem: GemmProblem, device: Machine, corner: str = NOMINAL
+) -> float:
     """Only the time, under one set of constants: what a ranking of many configs needs."""
     work = count_work(config, problem, device.sm_count)
     return sum(_timeline(work, _constants(device.arch, corner))[0].values())
 
 
-def agreement(faster: KernelConfig, slower: KernelConfig, problem: GemmProblem, device: Machine) -> float:
+def agreement(
+    faster: KernelConfigSm100a, slower: KernelConfigSm100a, problem: GemmProblem, device: Machine
+) -> float:
     """Share of the constant sets (nominal and corners) under which ``faster`` is faster than ``slower``."""
     sets = (NOMINAL, *CORNERS)
     wins = sum(model_us(faster, problem, device, s) < model_us(slower, problem, device, s) for s in sets)

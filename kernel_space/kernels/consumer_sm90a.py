@@ -7,6 +7,7 @@ import cutlass.pipeline as pipeline
 from cutlass import Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import cpasync, warpgroup
 
+from kernel_space.kernels.allocations import ACC_DTYPE
 from kernel_space.kernels.dequant_sm90a import (
     DEQUANT_SHIFT,
     finish_pair,
@@ -17,7 +18,6 @@ from kernel_space.kernels.dequant_sm90a import (
     unpack_half,
 )
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
-from kernel_space.kernels.layouts_sm100a import ACC_DTYPE
 from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
 from kernel_space.kernels.tile_walk import TileWalk
 from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN

@@ -9,7 +9,8 @@ import cutlass.utils.blackwell_helpers as sm100_utils
 from cutlass import Boolean, Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
-from kernel_space.kernels.layouts_sm100a import ACC_DTYPE, Layouts
+from kernel_space.kernels.allocations import ACC_DTYPE
+from kernel_space.kernels.layouts_sm100a import Layouts
 from kernel_space.kernels.tile_walk import TileWalk
 from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN
 

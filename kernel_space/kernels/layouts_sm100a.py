@@ -4,7 +4,6 @@ Both sides build a ``Layouts`` from the same config and class, so a budget canno
 one needs an MLIR context (inside ``@cute.jit``/``@cute.kernel``, or a context of the caller's own).
 """
 
-import dataclasses
 from typing import Any
 
 import cutlass
@@ -15,43 +14,23 @@ from cutlass import cute
 from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
 from cutlass.tensor_utils import LayoutEnum
 
-from kernel_space.config import ALL, KernelConfig
+from kernel_space.config import ALL
+from kernel_space.config_sm100a import KernelConfigSm100a
+from kernel_space.kernels.allocations import ACC_DTYPE, HALF_DTYPES, MBARRIER_BYTES, Allocation, smem_rows
 from kernel_space.problem import ProblemClass
 
 AB_DTYPE = cutlass.Float4E2M1FN
 SF_DTYPE = cutlass.Float8E4M3FN
-ACC_DTYPE = cutlass.Float32
 SF_VEC_SIZE = 16
-HALF_DTYPES = {"fp16": cutlass.Float16, "bf16": cutlass.BFloat16}
 LORA_MMA_K = 16  # K of one kind::f16 instruction
 SWIZZLE_ALIGN = 1024  # a 128-byte swizzle pattern repeats every 1024 bytes
 SF_ALIGN = 128  # TMA writes to 128-byte aligned shared memory
 SF_ATOM_MN = 128  # rows of one scale-factor atom
 VECTOR_ALIGN = 16
-MBARRIER_BYTES = 8
 WORD_BYTES = 4
 
 
-@dataclasses.dataclass(frozen=True)
-class Allocation:
-    """One named region of shared memory: a ``layout`` of ``dtype`` elements, aligned to ``align`` bytes.
-
-    ``ring`` says which stage count the region grows with: ``ab``, ``lora``, ``acc``, ``c``, or ``one`` for none.
-    """
-
-    name: str
-    dtype: Any
-    layout: Any
-    ring: str
-    align: int
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all slots, read back from the layout."""
-        return cute.size_in_bytes(self.dtype, self.layout)
-
-
-def lora_slice_k(config: KernelConfig, r: int) -> int:
+def lora_slice_k(config: KernelConfigSm100a, r: int) -> int:
     """Columns of R in one LoRA slice."""
     return r if config.lora_tile_k == ALL else int(config.lora_tile_k)
 
@@ -59,7 +38,7 @@ def lora_slice_k(config: KernelConfig, r: int) -> int:
 class Layouts:
     """Tiled MMAs and staged SMEM/TMEM layouts of a resolved config."""
 
-    def __init__(self, config: KernelConfig, problem_class: ProblemClass):
+    def __init__(self, config: KernelConfigSm100a, problem_class: ProblemClass):
         self.config = config
         self.r = problem_class.r
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
@@ -208,6 +187,16 @@ class Layouts:
         if self.config.split_k > 1:
             regions.append(Allocation("split-K flag", cutlass.Int32, cute.make_layout(1), "one", WORD_BYTES))
         return regions
+
+    def footprint(self) -> dict[str, Any]:
+        """Fields of ``FootprintSm100a`` when every stage count is 1."""
+        return {
+            "smem": smem_rows(self.allocations()),
+            "acc_cols": int(self.acc_cols_each),
+            "sfa_cols": int(self.sfa_cols),
+            "sfb_cols": int(self.sfb_cols),
+            "num_epi_subtiles": int(self.num_epi_subtiles),
+        }
 
     @property
     def has_lora_ring(self) -> bool:

@@ -13,7 +13,7 @@ from cutlass import cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
-from kernel_space.kernels.layouts_sm100a import ACC_DTYPE, HALF_DTYPES, MBARRIER_BYTES, Allocation
+from kernel_space.kernels.allocations import ACC_DTYPE, HALF_DTYPES, MBARRIER_BYTES, Allocation, smem_rows
 from kernel_space.problem import ProblemClass
 
 DQ_DTYPE = cutlass.Float16
@@ -177,6 +177,10 @@ class LayoutsSm90a:
         if self.config.split_k > 1:
             regions.append(Allocation("split-K flag", cutlass.Int32, cute.make_layout(1), "one", 4))
         return regions
+
+    def footprint(self) -> dict[str, Any]:
+        """Fields of ``budget.Footprint`` when every stage count is 1."""
+        return {"smem": smem_rows(self.allocations())}
 
     def barriers(self) -> list[tuple[str, int, str]]:
         """mbarrier arrays (name, count, ring); a full and an empty barrier per ring slot."""

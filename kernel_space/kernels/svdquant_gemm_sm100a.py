@@ -45,7 +45,8 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from kernel_space.arch import Arch
 from kernel_space.arguments import Argument
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
+from kernel_space.kernels.allocations import ACC_DTYPE, HALF_DTYPES
 from kernel_space.kernels.epilogue_sm100a import (
     EPILOGUE_THREADS,
     EPILOGUE_WARPS,
@@ -55,8 +56,6 @@ from kernel_space.kernels.epilogue_sm100a import (
 )
 from kernel_space.kernels.layouts_sm100a import (
     AB_DTYPE,
-    ACC_DTYPE,
-    HALF_DTYPES,
     SF_DTYPE,
     SF_VEC_SIZE,
     Layouts,
@@ -72,7 +71,7 @@ TMEM_POINTER_BARRIER = 2
 class SvdquantGemmSm100a(EpilogueSm100a):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
-    def __init__(self, config: KernelConfig, problem_class: ProblemClass):
+    def __init__(self, config: KernelConfigSm100a, problem_class: ProblemClass):
         self.config = config
         self.problem_class = problem_class
         self.cta_group_size = config.cta_group
@@ -663,7 +662,7 @@ ARGUMENTS = (
 
 
 def host_function(
-    config: KernelConfig, problem_class: ProblemClass, arch: Arch
+    config: KernelConfigSm100a, problem_class: ProblemClass, arch: Arch
 ) -> tuple[Any, tuple[Any, ...]]:
     """The function to compile and arguments that give it the types of a call, in the order of ``ARGUMENTS``.
 

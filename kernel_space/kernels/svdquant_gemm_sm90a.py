@@ -49,6 +49,7 @@ from cutlass.cute.nvgpu import cpasync
 from kernel_space.arch import Arch
 from kernel_space.arguments import Argument
 from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.kernels.allocations import HALF_DTYPES
 from kernel_space.kernels.consumer_sm90a import ConsumerSm90a
 from kernel_space.kernels.layouts_sm90a import (
     SF_BLOCK_K,
@@ -57,7 +58,6 @@ from kernel_space.kernels.layouts_sm90a import (
     WARPS_PER_GROUP,
     LayoutsSm90a,
 )
-from kernel_space.kernels.layouts_sm100a import HALF_DTYPES
 from kernel_space.kernels.producer_sm90a import ProducerSm90a
 from kernel_space.problem import ProblemClass
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from kernel_space.arch import arch
-from kernel_space.budget import budget
-from kernel_space.config import KernelConfig
+from kernel_space.budget_sm100a import budget
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import ProblemClass
 
 
@@ -28,12 +28,12 @@ class SharedRegion:
 class MutationContext:
     """What a mutation knows of the kernel besides its PTX: the resolved config and the regions of shared memory."""
 
-    config: KernelConfig
+    config: KernelConfigSm100a
     regions: tuple[SharedRegion, ...]
 
     @classmethod
     def of(
-        cls, config: KernelConfig, problem_class: ProblemClass, arch_name: str = "sm_100a"
+        cls, config: KernelConfigSm100a, problem_class: ProblemClass, arch_name: str = "sm_100a"
     ) -> MutationContext:
         """Of a resolved config: its budget lists the regions in the order of their addresses, without gaps."""
         regions, offset = [], 0

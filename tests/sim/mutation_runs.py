@@ -8,7 +8,7 @@ import re
 
 from kernel_space.arch import SM100A
 from kernel_space.build import CompiledKernel, build
-from kernel_space.config import KernelConfig
+from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.sim.mutations import CASES, Mutation, MutationContext
 from kernel_space.validate import check_candidate
@@ -19,7 +19,7 @@ from tests.compiled_cases import resolved
 class CaseKernel:
     compiled: CompiledKernel
     ptx: str
-    config: KernelConfig
+    config: KernelConfigSm100a
     problem: GemmProblem
     context: MutationContext
 
