@@ -15,9 +15,9 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection
+from tuner.candidate import Candidate
 from tuner.device import NOT_VALIDATED, ChecksWinner, Device
 from tuner.outcome import Origin, Outcome, Status, Trial
-from tuner.search import Candidate
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel

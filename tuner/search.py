@@ -20,6 +20,7 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
+from tuner.candidate import Candidate
 from tuner.outcome import Origin
 from tuner.space import SearchSpace
 from tuner.space_count import Legalize
@@ -31,23 +32,6 @@ EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
 WINDOW = 16
 FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
 RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A legal point nobody asked before in this search. ``number`` counts from 0; ``seconds``: finding it took."""
-
-    number: int
-    config: KernelConfig  # as asked
-    legal: Legal
-    origin: Origin
-    seed: int = 0
-    seconds: float = 0.0
-
-    @property
-    def resolved(self) -> str:
-        """The key of journal, cache and table."""
-        return str(self.legal.config)
 
 
 @dataclasses.dataclass(kw_only=True)
