@@ -17,7 +17,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from kernel_space.sim.timed.program import timed_program
 from tuner.clock_sets import admissible_sets
-from tuner.device import ModelledDevice
+from tuner.simulated_device import Chip
 from tuner.simulated_time import simulate
 
 SHAPES = (
@@ -32,7 +32,7 @@ REPEATS = 3
 
 
 def main() -> None:
-    device = ModelledDevice.of_class("b200")
+    device = Chip(name="b200", arch=SM100A, sm_count=148)
     print(f"{admissible_sets().count} sets of constants; CPU time of one core, measured on this machine")
     firsts, seconds = [], []
     for shape in SHAPES:

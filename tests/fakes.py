@@ -69,7 +69,7 @@ class FakeDevice:
     name: str = "b200"
     arch: Arch = SM100A
     sm_count: int = 148
-    kind: Kind = Kind.MODELLED
+    kind: Kind = Kind.SIMULATED
     judge: str = "fake"
     eager_validation: bool = False
     note: str = ""

@@ -14,6 +14,7 @@ import pytest
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from tuner.cli import COMMANDS
+from tuner.rank_stability import NEAR
 from tuner.report import read_trials
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -299,14 +300,14 @@ def test_tune_end_to_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)["results"][0]
     winner = result["winner"]
-    assert winner["kind"] == "modelled"
+    assert winner["kind"] == "simulated"
     assert "trials" in done.stderr
     assert result["trials"]["new"] == 4
     trials = read_trials(Path(result["report"]["parquet"]))
-    assert min(trial.us for trial in trials if trial.us) == winner["us"]
+    assert winner["us"] <= min(trial.us for trial in trials if trial.us) * (1 + NEAR)
     assert result["default"]["margin"] >= 0
     html = Path(result["report"]["html"])
-    assert "modelled" in html.read_text()
+    assert "simulated" in html.read_text()
     assert html.stat().st_size < 500_000
 
     found = lookup(Path(out), SHAPE)

@@ -14,13 +14,12 @@ from typing import Any
 
 import pytest
 
-from kernel_space.arch import SM90A, SM100A, SM103A
+from kernel_space.arch import SM100A
 from kernel_space.build import build
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
-from tuner import device as device_module
 from tuner import machine_check
 from tuner.check_worker import CheckDied, CheckPool
 from tuner.cli import main
@@ -28,7 +27,7 @@ from tuner.device import select_device
 from tuner.dispatch import DispatchTable
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.loop import LEADERS
-from tuner.machine_check import CANDIDATE, CHECKED, FULL, CheckedDevice, MachineChecker, Task
+from tuner.machine_check import CANDIDATE, CHECKED, FULL, MachineChecker, Task
 from tuner.outcome import Kind, Outcome, Status
 from tuner.progress import Progress
 
@@ -206,9 +205,7 @@ def test_damaged_verdict_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     task = built_task()
     task.path.write_text('{"status": "ok"')
     checker = MachineChecker(1)
-    monkeypatch.setattr(
-        checker._pool, "submit", lambda task: _answered({"status": "race", "text": "made up"})
-    )
+    monkeypatch.setattr(checker.pool, "submit", lambda task: _answered({"status": "race", "text": "made up"}))
     assert checker.outcome(task) == Outcome(status=Status.RACE, reason="made up")
     assert json.loads(task.path.read_text())["status"] == "race"
     task.path.unlink()
@@ -239,7 +236,7 @@ def test_dead_worker_fails_the_candidate_but_is_not_kept(monkeypatch: pytest.Mon
     task = built_task()
     task.path.unlink(missing_ok=True)
     checker = MachineChecker(1)
-    checker._pool = CheckPool(1, f"{__name__}:dies_always")
+    checker.pool = CheckPool(1, f"{__name__}:dies_always")
     outcome = checker.outcome(task)
     assert outcome.status is Status.FAILED and "died" in outcome.reason and not task.path.exists()
 
@@ -310,7 +307,7 @@ def test_winner_that_fails_in_full_makes_room(tmp_path: Path) -> None:
     assert result.winner is not None and result.winner.resolved == order[2]
     assert result.counts == {Status.OK: 10, Status.WRONG_RESULT: 1, Status.DEADLOCK: 1}
     row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
-    assert row is not None and row.config == order[2] and row.kind is Kind.MODELLED
+    assert row is not None and row.config == order[2] and row.kind is Kind.SIMULATED
 
 
 def test_resumed_tune_asks_for_no_candidate_again(tmp_path: Path) -> None:
@@ -320,14 +317,14 @@ def test_resumed_tune_asks_for_no_candidate_again(tmp_path: Path) -> None:
     assert not again.validated and not again.ahead and second.winner == first.winner
 
 
-def test_row_and_report_say_what_was_checked_and_that_times_are_modelled(tmp_path: Path) -> None:
+def test_row_and_report_say_what_was_checked_and_what_the_times_are(tmp_path: Path) -> None:
     result = tuned(tmp_path, WinnerDevice())
     row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
     assert row is not None
     assert row.evidence["checked"] == f"{CHECKED}: small problem; then full problem {PROBLEM} once"
     markdown = result.report.markdown.read_text()
-    assert f"numerical check: {row.evidence['checked']}; its time is modelled" in markdown
-    assert "its time is modelled" in result.report.html.read_text()
+    assert f"numerical check: {row.evidence['checked']}; its time is simulated" in markdown
+    assert "its time is simulated" in result.report.html.read_text()
 
 
 def test_tune_that_ends_before_its_checks_says_so(tmp_path: Path) -> None:
@@ -355,19 +352,6 @@ def test_row_of_a_config_found_wrong_does_not_stay(tmp_path: Path) -> None:
 
 
 # -- devices --
-
-
-def test_blackwell_devices_check_and_still_model_their_times() -> None:
-    for name, arch in (("b200", SM100A), ("b300", SM103A)):
-        device = select_device(name, probe=list)
-        assert isinstance(device, CheckedDevice) and device.arch == arch and device.kind is Kind.MODELLED
-        assert " check " in device.judge and not device.eager_validation
-
-
-def test_other_kernels_are_not_run_in_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "has_space", lambda kernel: True)
-    device = select_device("h200", probe=list)
-    assert device.arch == SM90A and not isinstance(device, CheckedDevice)
 
 
 def test_misuse_and_live_lock_have_a_status() -> None:

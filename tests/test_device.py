@@ -1,8 +1,6 @@
-"""Devices: which one is chosen for what is plugged in, and what the modelled ones say."""
+"""Devices: which one is chosen for what is plugged in."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 
@@ -13,8 +11,8 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice
 from tuner import device as device_module
-from tuner.device import Card, ModelledDevice, probe_cuda, register, select_device
-from tuner.outcome import Kind, Outcome, Status
+from tuner.device import AbsentDevice, Card, probe_cuda, register, select_device
+from tuner.outcome import Kind, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 B200 = Card(index=0, name="NVIDIA B200", compute_capability=(10, 0), sm_count=148)
@@ -37,9 +35,9 @@ def no_cards() -> list[Card]:
 # -- choosing --
 
 
-def test_auto_without_a_card_is_the_modelled_b200() -> None:
+def test_auto_without_a_card_is_the_simulated_b200() -> None:
     device = select_device("auto", probe=no_cards)
-    assert (device.name, device.arch, device.sm_count, device.kind) == ("b200", SM100A, 148, Kind.MODELLED)
+    assert (device.name, device.arch, device.sm_count, device.kind) == ("b200", SM100A, 148, Kind.SIMULATED)
     assert device.note == ""
 
 
@@ -55,12 +53,12 @@ def test_hopper_is_picked_once_it_has_a_kernel(monkeypatch: pytest.MonkeyPatch) 
     assert (device.name, device.arch) == ("h200", SM90A)
 
 
-def test_card_without_a_measuring_device_is_modelled_and_says_so() -> None:
+def test_card_without_a_measuring_device_is_simulated_and_says_so() -> None:
     for name in ("auto", "cuda:0"):
         device = select_device(name, probe=lambda: [B200])
-        assert device.kind is Kind.MODELLED
+        assert device.kind is Kind.SIMULATED
         assert device.note.startswith("cuda:0 (NVIDIA B200, compute capability 10.0, 148 SMs) is a b200, but")
-        assert device.note.endswith("times are modelled") and "\n" not in device.note
+        assert device.note.endswith("times are simulated") and "\n" not in device.note
 
 
 def test_registered_device_measures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +66,7 @@ def test_registered_device_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     register("b300", lambda device_class, card: FakeDevice(name=device_class.name, sm_count=card.sm_count))
     chosen = select_device("cuda:1", probe=lambda: [B200, B300])
     assert isinstance(chosen, FakeDevice) and (chosen.name, chosen.sm_count) == ("b300", 152)
-    assert select_device("b300", probe=lambda: [B300]).kind is Kind.MODELLED, "a class asks for the model"
+    assert select_device("b300", probe=lambda: [B300]).kind is Kind.SIMULATED, "a class asks for the machine"
     assert isinstance(select_device("auto", probe=lambda: [B300, B200]), FakeDevice)
 
 
@@ -82,7 +80,7 @@ def test_auto_passes_over_cards_without_a_kernel() -> None:
 @pytest.mark.parametrize(
     ("name", "cards", "message"),
     [
-        ("cuda:0", [], "cuda:0 is not there (visible cards: none); use --device b200 for modelled times"),
+        ("cuda:0", [], "cuda:0 is not there (visible cards: none); use --device b200 for simulated times"),
         ("cuda:2", [B200, B300], "cuda:2 is not there (visible cards: cuda:0 (NVIDIA B200, compute"),
         (
             "cuda:0",
@@ -110,31 +108,15 @@ def test_probe_agrees_with_torch() -> None:
     assert len(cards) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
-# -- the modelled device --
+# -- a class without card and simulator --
 
 
-def test_modelled_time_is_labelled_and_its_terms_add_up(legal: Legal) -> None:
-    outcome = ModelledDevice.of_class("b200").time(None, legal, PROBLEM)
-    assert outcome.ok and outcome.timing is not None and outcome.timing.kind is Kind.MODELLED
-    numbers = [value for value in outcome.timing.evidence.values() if isinstance(value, float)]
-    assert math.isclose(sum(numbers), outcome.timing.us, rel_tol=1e-9)
-    assert isinstance(outcome.timing.evidence["bound"], str)
-    # 2MNK / (148 SMs x 32768 FLOP/clk) at 1.965 GHz is 10.8 us: no kernel can be faster.
-    assert outcome.timing.low_us > 10.8
-
-
-def test_modelled_device_without_a_validator_says_it_did_not_check(legal: Legal) -> None:
-    outcome = ModelledDevice.of_class("b200").validate(None, legal, PROBLEM)
-    assert outcome.ok and outcome.reason.startswith("not validated: ")
-
-
-def test_validator_has_the_word(legal: Legal) -> None:
-    asked = []
-
-    def validator(compiled: object, legal: Legal, problem: GemmProblem) -> Outcome:
-        asked.append((compiled, legal, problem))
-        return Outcome(status=Status.DEADLOCK, reason="warp 4 waits for ab_full[0]")
-
-    device = ModelledDevice(name="b200", arch=SM100A, sm_count=148, validator=validator)
-    assert device.validate("kernel", legal, PROBLEM).status is Status.DEADLOCK
-    assert asked == [("kernel", legal, PROBLEM)] and not device.eager_validation
+def test_class_without_card_and_simulator_times_nothing(
+    legal: Legal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "has_space", lambda kernel: True)
+    device = select_device("h200", probe=no_cards)
+    assert isinstance(device, AbsentDevice) and device.arch == SM90A
+    outcome = device.time(None, legal, PROBLEM)
+    assert outcome.status is Status.UNSUPPORTED and outcome.timing is None and "cuda:N" in outcome.reason
+    assert device.validate(None, legal, PROBLEM).reason.startswith("not validated: ")

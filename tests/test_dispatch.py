@@ -489,7 +489,7 @@ def test_make_row() -> None:
     assert Row.from_record(made.to_record()) == made
 
 
-def test_a_formula_has_no_noise_but_what_it_states() -> None:
+def test_what_is_computed_has_no_noise_but_what_it_states() -> None:
     def noise(kind: Kind, **evidence: float) -> float | None:
         return make_row(
             trial(3, 20.0, CONFIG_A, kind=kind, evidence=evidence), model="", protocol=""
@@ -497,7 +497,7 @@ def test_a_formula_has_no_noise_but_what_it_states() -> None:
 
     assert noise(Kind.MODELLED) == 0.0
     assert noise(Kind.MODELLED, noise_us=0.5) == 0.5
-    assert noise(Kind.SIMULATED) is None
+    assert noise(Kind.SIMULATED) == 0.0
     assert noise(Kind.MEASURED) is None
 
 

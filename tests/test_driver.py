@@ -24,7 +24,6 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
 from tuner import results
-from tuner.device import ModelledDevice
 from tuner.dispatch import DispatchTable
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.loop import LEADERS
@@ -95,7 +94,7 @@ def test_tune_finds_the_best_and_writes_it_down(tmp_path: Path) -> None:
     assert result.counts == {Status.OK: 48} and result.space is not None and result.space.legal == 48
     assert max(pool.submitted.values()) == 1, "compiled once each"
     row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
-    assert row is not None and row.config == best and row.kind is Kind.MODELLED
+    assert row is not None and row.config == best and row.kind is Kind.SIMULATED
     assert row.runner_up is not None and row.runner_up.config == result.runner_up.resolved
     assert row.object is not None and row.object.sha256 == row.cubin_sha256
     assert {trial.resolved for trial in read_trials(result.report.parquet)} == set(kernels)
@@ -136,13 +135,6 @@ def test_neighbours_winner_is_tried_right_after_the_default(tmp_path: Path) -> N
     origins = [trial.origin for trial in other.trials]
     assert origins == [Origin.DEFAULT, Origin.NEIGHBOUR, *[Origin.SAMPLED] * 3]
     assert first.winner is not None and other.trials[1].resolved == first.winner.resolved
-
-
-def test_modelled_device_end_to_end(tmp_path: Path) -> None:
-    result = run(tmp_path, device=ModelledDevice.of_class("b200"), space=small_space(**SPACE))
-    assert result.winner is not None and result.winner.kind is Kind.MODELLED
-    assert result.winner.validation.startswith("not validated")
-    assert result.default is not None and (result.winner.us or 0) <= (result.default.us or 0)
 
 
 # -- the same trials --

@@ -43,7 +43,7 @@ def test_good_candidate_is_one_flat_record(candidate: Candidate) -> None:
     )
     assert trial.gemm_problem == PROBLEM and trial.resolved_config == candidate.legal.config
     assert KernelConfigSm100a.parse(trial.config) == candidate.config
-    assert trial.kind is Kind.MODELLED and math.isclose(trial.us or 0, fake_us(candidate.resolved))
+    assert trial.kind is Kind.SIMULATED and math.isclose(trial.us or 0, fake_us(candidate.resolved))
     assert (trial.legal_seconds, trial.compile_seconds) == (0.25, 0.75)
     assert trial.build["registers"] == 128
     assert trial.build["smem_bytes"] == candidate.legal.budget.smem.total

@@ -24,8 +24,15 @@ class CheckDied(Exception):
     """The process ended or hung during a check: no verdict, one line."""
 
 
+class CheckHung(CheckDied):
+    """It did not answer within its limit."""
+
+
 class CheckPool:
-    """At most ``jobs`` processes, started when there is work. They end with this process, or when it is closed."""
+    """At most ``jobs`` processes, started when there is work. They end with this process, or when it is closed.
+
+    A task may state its own ``limit_s`` in seconds.
+    """
 
     def __init__(self, jobs: int, function: str) -> None:
         """``function``: ``module:name`` of what the workers call with each task."""
@@ -80,15 +87,16 @@ class _Worker:
         end.close()
 
     def ask(self, task: Any) -> Any:
+        limit_s = getattr(task, "limit_s", LIMIT_S)
         try:
             self._pipe.send(task)
-            if not self._pipe.poll(LIMIT_S):
-                raise CheckDied(f"the check did not end within {LIMIT_S:g} s")
+            if not self._pipe.poll(limit_s):
+                raise CheckHung(f"the machine did not end within {limit_s:g} s")
             kind, answer = self._pipe.recv()
         except (EOFError, OSError):
             raise CheckDied(f"the process that ran the check died ({self._death()})") from None
         if kind == "bug":
-            raise RuntimeError(f"a check failed:\n{answer}")
+            raise RuntimeError(f"a task of the machine failed:\n{answer}")
         return answer
 
     def end(self) -> None:

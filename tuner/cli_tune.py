@@ -18,10 +18,10 @@ from tuner.device import Device, select_device
 from tuner.dispatch import FILE_NAME
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
-from tuner.outcome import Kind, Trial
+from tuner.outcome import Trial
 from tuner.progress import Progress
+from tuner.rank_stability import faster_in
 from tuner.report_data import differences
-from tuner.timing_model import CORNERS, agreement
 
 
 def tune_command(args: argparse.Namespace) -> int:
@@ -73,7 +73,7 @@ def _record(result: TuneResult, device: Device) -> dict[str, Any]:
         "winner": winner and _trial_record(winner),
         "runner_up": result.runner_up and winner and _beaten_record(result.runner_up, winner),
         "default": result.default and winner and _beaten_record(result.default, winner),
-        "order_certainty": _certainty(result, device),
+        "order_certainty": _certainty(result),
         "budget": legal and text.budget_record(legal.budget),
         "trials": {
             "planned": result.planned,
@@ -116,13 +116,10 @@ def _table(result: TuneResult) -> Path:
     return result.report.html.parent.parent / FILE_NAME
 
 
-def _certainty(result: TuneResult, device: Device) -> float | None:
-    """Share of the model's constant sets under which the winner beats the runner-up; None unless modelled."""
+def _certainty(result: TuneResult) -> float | None:
+    """Share of the simulator's constants under which the winner beats the runner-up; None unless simulated."""
     winner, second = result.winner, result.runner_up
-    if winner is None or second is None or winner.kind is not Kind.MODELLED:
-        return None
-    fast, slow = (trial.resolved_config for trial in (winner, second))
-    return agreement(fast, slow, result.problem, device)
+    return None if winner is None or second is None else faster_in(winner, second)
 
 
 def _print(result: TuneResult, device: Device) -> None:
@@ -140,7 +137,7 @@ def _print_winner(result: TuneResult, winner: Trial, device: Device) -> None:
     if winner.validation:
         pairs.append(("checked", winner.validation))
     if result.runner_up is not None:
-        pairs.append(("runner-up", _compare(result.runner_up, winner) + _order(_certainty(result, device))))
+        pairs.append(("runner-up", _compare(result.runner_up, winner) + _order(_certainty(result))))
     if result.default is not None:
         pairs.append(("default", _compare(result.default, winner)))
     text.print_block(pairs)
@@ -159,10 +156,7 @@ def _compare(trial: Trial, winner: Trial) -> str:
 
 
 def _order(certainty: float | None) -> str:
-    if certainty is None:
-        return ""
-    sets = len(CORNERS) + 1
-    return f" (slower under {round(certainty * sets)} of {sets} sets of constants)"
+    return "" if certainty is None else f" (slower in {certainty:.0%} of the admissible constants)"
 
 
 def _where(result: TuneResult) -> list[tuple[str, object]]:

@@ -1,7 +1,7 @@
-"""Who judges candidates: the Device protocol, the modelled devices, and the choice between them.
+"""Who judges candidates: the Device protocol, and the choice between what simulates a device and what measures on it.
 
 A device class (``b200``) is a kind of GPU and the folder below ``results/``. Devices that measure register
-themselves for their class with ``register``; until one does, a class is judged by the timing model, and says so.
+themselves for their class with ``register``; without a card a class is judged by the PTX machine, and says so.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import ctypes
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kernel_space.arch import SM90A, SM100A, SM103A, Arch
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
-from tuner.outcome import Kind, Outcome, Status, Timing
+from tuner.outcome import Kind, Outcome, Status
 from tuner.space import has_space
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ NOT_VALIDATED = "not validated: nothing here executes the kernel"
 class Device(Protocol):
     """What the stages validate and time ask.
 
-    ``judge`` names what its verdicts depend on besides the kernel: the hash of the model, or driver and clocks;
+    ``judge`` names what its verdicts depend on besides the kernel: the hash of the simulator, or driver and clocks;
     trials of another judge never answer for this one. ``eager_validation``: check each candidate before it is
     timed (cheap on hardware); otherwise only those whose time could win. ``note`` is one line for the user, or empty.
     """
@@ -52,6 +52,15 @@ class Device(Protocol):
 
 
 @runtime_checkable
+class TimesAhead(Protocol):
+    """A device on which several candidates can be timed at once."""
+
+    def time_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
+        """Begin what ``time`` will be asked; returns at once. Any thread may call it."""
+        ...
+
+
+@runtime_checkable
 class ChecksAhead(Protocol):
     """A device on which several candidates can be checked at once."""
 
@@ -67,9 +76,6 @@ class ChecksWinner(Protocol):
     def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
         """OK with what was checked as its reason, or why not."""
         ...
-
-
-Validator = Callable[["CompiledKernel", "Legal", GemmProblem], Outcome]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,49 +101,28 @@ DEFAULT_CLASS = "b200"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelledDevice:
-    """A device class whose times come from ``tuner/timing_model.py``; it never sees the hardware.
+class AbsentDevice:
+    """A device class without a card whose kernel has no simulator: candidates compile, and nothing times them.
 
-    ``validator`` executes candidates by other means and says whether their numbers are right;
-    ``machine_check.CheckedDevice`` does so in the sm_100a machine.
+    ``kind``: what its table holds, which only a card can add to.
     """
 
     name: str
     arch: Arch
     sm_count: int
-    validator: Validator | None = None
     note: str = ""
-    kind: Kind = dataclasses.field(default=Kind.MODELLED, init=False)
+    kind: Kind = dataclasses.field(default=Kind.MEASURED, init=False)
+    judge: str = dataclasses.field(default="no card", init=False)
     eager_validation: bool = dataclasses.field(default=False, init=False)
 
-    @classmethod
-    def of_class(cls, name: str, *, sm_count: int | None = None, note: str = "") -> Self:
-        device_class = _device_class(name)
-        return cls(name=name, arch=device_class.arch, sm_count=sm_count or device_class.sm_count, note=note)
-
-    @property
-    def judge(self) -> str:
-        from tuner.timing_model import model_hash
-
-        return model_hash()
-
     def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        if self.validator is None:
-            return Outcome(status=Status.OK, reason=NOT_VALIDATED)
-        return self.validator(compiled, legal, problem)
+        return Outcome(status=Status.OK, reason=NOT_VALIDATED)
 
     def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        from tuner.timing_model import model_time
-
-        modelled = model_time(legal.config, problem, self)
-        timing = Timing(
-            kind=Kind.MODELLED,
-            us=modelled.us,
-            low_us=modelled.low_us,
-            high_us=modelled.high_us,
-            evidence={**modelled.terms, "bound": modelled.bound},
+        return Outcome(
+            status=Status.UNSUPPORTED,
+            reason=f"{self.arch.kernel} has no simulator; it is timed on a card, cuda:N",
         )
-        return Outcome(status=Status.OK, timing=timing)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,16 +174,16 @@ def probe_cuda() -> list[Card]:
 
 
 def select_device(name: str = AUTO, *, probe: Probe = probe_cuda) -> Device:
-    """``auto``, a class (``b200``: modelled, whatever is plugged in) or a card (``cuda:0``).
+    """``auto``, a class (``b200``: simulated, whatever is plugged in) or a card (``cuda:0``).
 
-    ``auto`` takes the first visible card whose compute capability has a kernel, else the modelled b200.
+    ``auto`` takes the first visible card whose compute capability has a kernel, else the simulated b200.
     Raises ``InputError`` for an unknown name, a card that is not there, and a card without a kernel.
     """
     if name == AUTO:
         return _automatic(probe())
     if match := re.fullmatch(r"cuda:([0-9]+)", name):
         return _device_of(_card(int(match[1]), probe()))
-    return _modelled(name)
+    return _without_card(name)
 
 
 def _automatic(cards: list[Card]) -> Device:
@@ -206,8 +191,8 @@ def _automatic(cards: list[Card]) -> Device:
         device_class = _class_of(card)
         if device_class in _with_kernel():
             return _device_of(card)
-    note = f"no kernel here runs on {', '.join(map(str, cards))}: {DEFAULT_CLASS}, modelled" if cards else ""
-    return _modelled(DEFAULT_CLASS, note=note)
+    note = f"no kernel here runs on {', '.join(map(str, cards))}: {DEFAULT_CLASS}, simulated" if cards else ""
+    return _without_card(DEFAULT_CLASS, note=note)
 
 
 def _card(index: int, cards: list[Card]) -> Card:
@@ -216,7 +201,7 @@ def _card(index: int, cards: list[Card]) -> Card:
             return card
     visible = ", ".join(str(card) for card in cards) or "none"
     raise InputError(
-        f"cuda:{index} is not there (visible cards: {visible}); use --device {DEFAULT_CLASS} for modelled times"
+        f"cuda:{index} is not there (visible cards: {visible}); use --device {DEFAULT_CLASS} for simulated times"
     )
 
 
@@ -229,17 +214,23 @@ def _device_of(card: Card) -> Device:
         raise InputError(f"a card needs compute capability {known}, got {card}; use --device {DEFAULT_CLASS}")
     if factory := _measuring.get(device_class.name):
         return factory(device_class, card)
-    note = f"{card} is a {device_class.name}, but nothing here measures on one yet: times are modelled"
-    return _modelled(device_class.name, sm_count=card.sm_count, note=note)
+    times = "times are simulated" if has_simulator(device_class.arch) else "there are no times"
+    note = f"{card} is a {device_class.name}, but nothing here measures on one yet: {times}"
+    return _without_card(device_class.name, sm_count=card.sm_count, note=note)
 
 
-def _modelled(name: str, *, sm_count: int | None = None, note: str = "") -> ModelledDevice:
-    """Modelled times; where the sm_100a machine can run the kernels, with checked numbers."""
-    if _device_class(name).arch.kernel != SM100A.kernel:
-        return ModelledDevice.of_class(name, sm_count=sm_count, note=note)
-    from tuner.machine_check import CheckedDevice
+def has_simulator(arch: Arch) -> bool:
+    """Can the PTX machine run and clock the kernels of ``arch``?"""
+    return arch.kernel == SM100A.kernel
 
-    return CheckedDevice.of_class(name, sm_count=sm_count, note=note)
+
+def _without_card(name: str, *, sm_count: int | None = None, note: str = "") -> Device:
+    known = device_class_of(name)
+    if has_simulator(known.arch):
+        from tuner.simulated_device import SimulatedDevice
+
+        return SimulatedDevice.of_class(name, sm_count=sm_count, note=note)
+    return AbsentDevice(name=name, arch=known.arch, sm_count=sm_count or known.sm_count, note=note)
 
 
 def _class_of(card: Card) -> DeviceClass | None:
@@ -253,7 +244,8 @@ def _with_kernel() -> list[DeviceClass]:
     return [one for one in DEVICE_CLASSES.values() if has_space(one.arch.kernel)]
 
 
-def _device_class(name: str) -> DeviceClass:
+def device_class_of(name: str) -> DeviceClass:
+    """Raises ``InputError`` for a name that is no class with a kernel."""
     if DEVICE_CLASSES.get(name) not in _with_kernel():
         known = ", ".join(one.name for one in _with_kernel())
         raise InputError(f"--device must be auto, {known} or cuda:N, got {name!r}")

@@ -10,6 +10,9 @@ from typing import Any, NamedTuple, Self
 from kernel_space.errors import InputError
 from kernel_space.problem import OP, GemmProblem
 from tuner.outcome import Kind, Trial
+from tuner.rank_stability import SETS_US, faster_in
+
+_NOT_IN_ROW = frozenset({"noise_us", SETS_US})  # has a field of its own; long, and in the journal
 
 
 class DispatchKey(NamedTuple):
@@ -69,11 +72,15 @@ class ObjectRef:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunnerUp:
-    """The next best candidate of the same tune; ``margin`` is its time over the winner's, less one."""
+    """The next best candidate of the same tune; ``margin`` is its time over the winner's, less one.
+
+    ``slower_in``: share of the simulator's admissible constants under which it is the slower one, if it was simulated.
+    """
 
     config: str
     time_us: float
     margin: float
+    slower_in: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -168,7 +175,7 @@ def make_row(
 ) -> Row:
     """The row of a tune's winner; its build record and evidence hold the rest.
 
-    ``noise_us`` is what the evidence states. A modelled time has none unless stated: the formula gives the same number
+    ``noise_us`` is what the evidence states. A simulated or modelled time has none unless stated: it comes out the same
     every time, and what may be wrong with it is wrong for its rivals too, so the interval must not keep a config in
     the table that the same model calls slower. ``model``: hash of the model or simulator that timed it, empty if
     measured. ``protocol``: how it was timed, in words. ``versions``: torch, driver and the like, as far as known.
@@ -177,8 +184,8 @@ def make_row(
     timing = trial.timing
     if timing is None:
         raise ValueError(f"trial {trial.number} has no time, so it cannot be a row")
-    evidence = {name: _short(value) for name, value in timing.evidence.items() if name != "noise_us"}
-    noise_us = timing.evidence.get("noise_us", 0.0 if timing.kind is Kind.MODELLED else None)
+    evidence = {name: _short(value) for name, value in timing.evidence.items() if name not in _NOT_IN_ROW}
+    noise_us = timing.evidence.get("noise_us", None if timing.kind is Kind.MEASURED else 0.0)
     return Row(
         key=DispatchKey.of(trial.gemm_problem, trial.arch),
         config=trial.resolved,
@@ -202,8 +209,12 @@ def make_row(
 def _runner_up(winner: Trial, second: Trial) -> RunnerUp:
     if winner.us is None or second.us is None:
         raise ValueError(f"trial {second.number} has no time, so it cannot be a runner-up")
+    share = faster_in(winner, second)
     return RunnerUp(
-        config=second.resolved, time_us=_short(second.us), margin=round(second.us / winner.us - 1, 4)
+        config=second.resolved,
+        time_us=_short(second.us),
+        margin=round(second.us / winner.us - 1, 4),
+        slower_in=None if share is None else round(share, 4),
     )
 
 

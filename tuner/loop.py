@@ -11,10 +11,11 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal
-from tuner.device import ChecksAhead, ChecksWinner, Device
+from tuner.device import ChecksAhead, ChecksWinner, Device, TimesAhead
 from tuner.evaluate import evaluate, is_checked, validate, validate_full
 from tuner.outcome import REFUTED, TRANSIENT, Status, Trial
 from tuner.progress import Progress, State
+from tuner.rank_stability import ranked
 from tuner.search import Candidate, Search
 from tuner.space_count import Legalize
 from tuner.study import Study
@@ -109,9 +110,8 @@ class Loop:
         return {trial.resolved for trial in self._study.trials.values() if trial.status in REFUTED}
 
     def leaders(self) -> list[Trial]:
-        """The fastest trials against which nothing speaks, best first; of equal times the earlier number."""
-        good = [trial for trial in self._study.trials.values() if trial.ok]
-        return sorted(good, key=lambda trial: (trial.us, trial.number))[:LEADERS]
+        """The best trials against which nothing speaks, in the order of ``rank_stability``."""
+        return ranked(self._study.trials.values())[:LEADERS]
 
     def cancel(self) -> None:
         """Give up what is still being compiled."""
@@ -157,6 +157,19 @@ class Loop:
                 config = candidate.legal.config
                 future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
                 self._in_flight[future] = candidate
+                self._time_ahead(future, candidate)
+
+    def _time_ahead(self, future: concurrent.futures.Future[CompileResult], candidate: Candidate) -> None:
+        """Have a device that can do so begin with the time as soon as the kernel is there."""
+        device = self._device
+        if not isinstance(device, TimesAhead):
+            return
+
+        def begin(done: concurrent.futures.Future[CompileResult]) -> None:
+            if not done.cancelled() and done.exception() is None and done.result().compiled is not None:
+                device.time_ahead(done.result().compiled, candidate.legal, self._problem)
+
+        future.add_done_callback(begin)
 
     def _collect(self) -> None:
         finished, _ = concurrent.futures.wait(

@@ -1,7 +1,7 @@
 """Check candidates in the sm_100a machine: worker processes, and verdicts kept beside the kernel they are about.
 
-``CheckedDevice`` is a modelled device that validates. Its times stay modelled; what the machine says is whether the
-kernel is right: on a small problem under every schedule with race checking, and for a winner once on the full one.
+The machine says whether a kernel is right: on a small problem under every schedule with race checking, and for a winner
+once on the full one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_space.problem import GemmProblem
 from tuner.check_worker import CheckDied, CheckPool
-from tuner.device import ModelledDevice
 from tuner.outcome import Outcome, Status
 from tuner.store import atomic_write
 
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from kernel_space.build import CompiledKernel
-    from kernel_space.config import KernelConfig
-    from kernel_space.rules import Legal
+    from kernel_space.config_sm100a import KernelConfigSm100a
 
 CHECKED = "checked in the sm_100a machine"
 CANDIDATE, FULL = "candidate", "full"
@@ -39,7 +37,7 @@ class Task:
 
     kind: str
     compiled: CompiledKernel
-    config: KernelConfig
+    config: KernelConfigSm100a
     problem: GemmProblem
 
     @property
@@ -60,23 +58,27 @@ class Task:
             return (self.problem, FULL_LIMIT_S, SEED)
         return (*exercise(self.config, self.problem), *ALL, SEED)
 
+    def run(self) -> dict[str, Any]:
+        """The verdict as JSON holds it; takes seconds."""
+        from kernel_space.validate import check_candidate, check_full
 
-def run_task(task: Task) -> dict[str, Any]:
-    """The verdict as JSON holds it; takes seconds, and is what a worker does."""
-    from kernel_space.validate import check_candidate, check_full
+        check = check_full if self.kind == FULL else check_candidate
+        result = check(self.compiled, self.config, self.problem, seed=SEED)
+        return {
+            "kind": self.kind,
+            "cubin_sha256": self.compiled.cubin_sha256,
+            "config": str(self.config),
+            "status": str(STATUS.get(result.status) or Status[result.status]),
+            "text": describe(result, self) if result.ok else f"{result.status}: {result.reason}",
+            "instructions": result.instructions,
+            "seconds": round(result.seconds, 3),
+            "findings": result.findings,
+        }
 
-    check = check_full if task.kind == FULL else check_candidate
-    result = check(task.compiled, task.config, task.problem, seed=SEED)
-    return {
-        "kind": task.kind,
-        "cubin_sha256": task.compiled.cubin_sha256,
-        "config": str(task.config),
-        "status": str(STATUS.get(result.status) or Status[result.status]),
-        "text": describe(result, task) if result.ok else f"{result.status}: {result.reason}",
-        "instructions": result.instructions,
-        "seconds": round(result.seconds, 3),
-        "findings": result.findings,
-    }
+
+def run_task(task: Any) -> Any:
+    """What a worker does: a check, or whatever else is to be kept out of the tuner's process."""
+    return task.run()
 
 
 def describe(result: Any, task: Task) -> str:
@@ -95,17 +97,17 @@ def describe(result: Any, task: Task) -> str:
 class MachineChecker:
     """Answers from the verdicts on disk, else runs the check in one of at most ``jobs`` processes.
 
-    A process that dies or hangs is a ``FAILED`` outcome, which is not kept on disk.
+    A process that dies or hangs is a ``FAILED`` outcome, which is not kept on disk. ``pool`` also takes other tasks.
     """
 
     def __init__(self, jobs: int | None = None) -> None:
-        self._pool = CheckPool(jobs or os.cpu_count() or 1, f"{__name__}:run_task")
+        self.pool = CheckPool(jobs or os.cpu_count() or 1, f"{__name__}:run_task")
         self._running: dict[Path, Future[dict[str, Any]]] = {}
 
     def start(self, task: Task) -> None:
         """Begin the check if nobody has."""
         if task.path not in self._running and _read(task.path) is None:
-            self._running[task.path] = self._pool.submit(task)
+            self._running[task.path] = self.pool.submit(task)
 
     def outcome(self, task: Task) -> Outcome:
         """OK with what was checked as its reason, or why not."""
@@ -130,29 +132,3 @@ def _read(path: Path) -> dict[str, Any] | None:
         return record if isinstance(record["text"], str) else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckedDevice(ModelledDevice):
-    """Modelled times, checked numbers."""
-
-    checker: MachineChecker = dataclasses.field(default_factory=MachineChecker, compare=False, repr=False)
-
-    @property
-    def judge(self) -> str:
-        from kernel_space.validate import check_version
-
-        return f"{super().judge} check {check_version()}"
-
-    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        return self.checker.outcome(_task(CANDIDATE, compiled, legal, problem))
-
-    def validate_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
-        self.checker.start(_task(CANDIDATE, compiled, legal, problem))
-
-    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        return self.checker.outcome(_task(FULL, compiled, legal, problem))
-
-
-def _task(kind: str, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Task:
-    return Task(kind=kind, compiled=compiled, config=legal.config, problem=problem)

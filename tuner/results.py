@@ -15,11 +15,13 @@ from kernel_space.build_key import kernel_source_hash, toolchain
 from kernel_space.kernel_spec import rules_modules
 from kernel_space.problem import OP, GemmProblem
 from kernel_space.rules import Legal, legalize
-from tuner.device import Device
+from tuner.device import Device, has_simulator
 from tuner.dispatch_merge import Current
 from tuner.dispatch_row import ObjectRef, Row, make_row
 from tuner.outcome import Kind, Status, Trial
+from tuner.rank_stability import ranked
 from tuner.report import ReportFiles, Sweep, report_folder, write_report
+from tuner.simulated_device import simulated_judge
 from tuner.space import SearchSpace
 from tuner.space_count import Count
 from tuner.study import Identity, Study
@@ -64,18 +66,13 @@ def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: 
 def current(device: Device) -> Current:
     """Today's provenance: rows made under another one are stale."""
     models = {Kind.MODELLED: model_hash()}
-    if device.kind is Kind.SIMULATED:
-        models[Kind.SIMULATED] = device.judge
+    if has_simulator(device.arch):
+        models[Kind.SIMULATED] = device.judge if device.kind is Kind.SIMULATED else simulated_judge()
     return Current(
         kernel_source=kernel_source_hash(device.arch.kernel),
         dsl_version=toolchain().dsl_version,
         models=models,
     )
-
-
-def ranked(trials: Iterable[Trial]) -> list[Trial]:
-    """Trials against which nothing speaks, fastest first; of equal times the earlier candidate."""
-    return sorted((trial for trial in trials if trial.ok), key=lambda trial: (trial.us or 0.0, trial.number))
 
 
 def status_counts(trials: Iterable[Trial]) -> dict[Status, int]:

@@ -7,27 +7,24 @@ sets under which it holds; docs/timing.md says what was compared with published 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_space import sim
 from kernel_space.capture import Launch, capture
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.sim.timed.clock import Times
 from kernel_space.sim.timed.estimate import TimedRun, simulate_launch
-from tuner import clock_constants, clock_sets, machine_constants
 from tuner.clock_sets import ConstantSets, admissible_sets
 from tuner.model_work import cluster_places, count_work
 from tuner.outcome import Kind, Timing
+from tuner.rank_stability import JUDGE, SETS_US, pack_times
+from tuner.simulation_hash import simulation_hash
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
-    from kernel_space.config import KernelConfig
+    from kernel_space.config_sm100a import KernelConfigSm100a
     from kernel_space.rules import Legal
     from tuner.timing_model import Machine
 
@@ -90,7 +87,7 @@ class SimulatedTime:
 
 def simulate(
     compiled: CompiledKernel,
-    config: KernelConfig,
+    config: KernelConfigSm100a,
     problem: GemmProblem,
     device: Machine,
     *,
@@ -114,7 +111,7 @@ def simulate(
     return time_of(run, chosen, use_pdl=config.use_pdl)
 
 
-def _arrivals(config: KernelConfig, problem: GemmProblem, sm_count: int) -> tuple[int, ...]:
+def _arrivals(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) -> tuple[int, ...]:
     """What the split counter returns for the pieces of cluster 0, in turn.
 
     One piece in ``split_k`` is the last of its tile to arrive; the cluster's last piece is one of them, for that is
@@ -140,14 +137,22 @@ def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> Simu
 def simulate_time(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Machine) -> Timing:
     """``simulate`` as the time of a trial: the nominal set's time with the interval of the admissible sets."""
     time = simulate(compiled, legal.config, problem, device)
-    evidence = {**{name: round(us, 4) for name, us in time.terms.items()}, "bound": time.bound, "l2": "cold"}
     return Timing(
-        kind=Kind.SIMULATED,
-        us=time.us,
-        low_us=time.low_us,
-        high_us=time.high_us,
-        evidence={**evidence, "constant_sets": len(time.sets_us), "judge": simulation_hash()},
+        kind=Kind.SIMULATED, us=time.us, low_us=time.low_us, high_us=time.high_us, evidence=evidence_of(time)
     )
+
+
+def evidence_of(time: SimulatedTime) -> dict[str, float | str]:
+    """Microseconds by cause, which are the only numbers in it and add up to the time; the rest are words."""
+    terms: dict[str, float | str] = {name: round(us, 4) for name, us in time.terms.items()}
+    return {
+        **terms,
+        "bound": time.bound,
+        "l2": "cold",
+        "constants": f"{len(time.sets_us)} admissible sets",
+        SETS_US: pack_times(time.sets_us.tolist()),
+        JUDGE: simulation_hash(),
+    }
 
 
 def agreement(faster: SimulatedTime, slower: SimulatedTime) -> float:
@@ -177,19 +182,6 @@ def map_names(launch: Launch, compiled: CompiledKernel) -> dict[int, str]:
         argument = compiled.arguments[(tensor.address - FIRST_ADDRESS) // ADDRESS_STEP]
         names[index] = OPERANDS[argument.name]
     return names
-
-
-@functools.cache
-def simulation_hash() -> str:
-    """Changes with anything that simulated times depend on besides the kernel."""
-    digest = hashlib.sha256()
-    package = Path(sim.__file__ or "").parent
-    parts = [*sorted(package.glob("*.py")), *sorted((package / "timed").glob("*.py"))]
-    for module in (clock_constants, clock_sets, machine_constants):
-        parts.append(Path(module.__file__))
-    for path in (*parts, clock_sets.STORED, Path(__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
 
 
 __all__ = ["SimulatedTime", "agreement", "simulate", "simulate_time", "simulation_hash"]

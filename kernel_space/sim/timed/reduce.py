@@ -22,6 +22,7 @@ ZERO = Imm(0)
 NOWHERE = Mem(ZERO)
 _SYNC = frozenset({"mbarrier", "bar", "barrier", "nanosleep"})
 _TENSOR_EVENTS = frozenset({"alloc", "cp", "mma", "commit"})
+_TENSOR_COSTS = frozenset({"dealloc", "relinquish_alloc_permit", "fence", "wait"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +61,10 @@ def _tensor_event(instr: Instr) -> Instr | None:
         data = instr.operands[0 if name == "ld" else -1]
         columns = len(data.items) if isinstance(data, Vec) else 1
         return dataclasses.replace(instr, opcode="timed.tmem", operands=(Imm(columns),))
-    if name not in _TENSOR_EVENTS:
+    if name.split("::")[0] in _TENSOR_COSTS:
         return None
+    if name not in _TENSOR_EVENTS:
+        raise Unsupported("the clock does not know this operation", line=instr.line, opcode=instr.opcode)
     operands = instr.operands
     if name == "alloc":
         return dataclasses.replace(instr, operands=(NOWHERE, Imm(0)))

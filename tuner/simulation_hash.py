@@ -1,0 +1,46 @@
+"""What a simulated time depends on besides the kernel, as one hash; imports nothing that is slow to import."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+from typing import Final
+
+_ROOT: Final = Path(__file__).resolve().parents[1]
+_MODULES: Final = (
+    "kernel_space/arch.py", "kernel_space/capture.py", "kernel_space/loading.py", "kernel_space/tensor_map.py",
+    "tuner/clock_constants.py", "tuner/clock_sets.py", "tuner/machine_constants.py", "tuner/model_work.py",
+    "tuner/simulated_time.py",
+)  # fmt: skip
+SETS_FILE: Final = _ROOT / "tuner" / "clock_sets.json"
+
+
+def machine_files() -> list[Path]:
+    """Sources of the clocked machine: what turns constants and PTX into cycles and microseconds."""
+    package = _ROOT / "kernel_space" / "sim"
+    machine = [path for path in package.glob("*.py") if not path.name.startswith("mutat")]
+    return [
+        *sorted(machine),
+        *sorted((package / "timed").glob("*.py")),
+        *(_ROOT / name for name in _MODULES),
+    ]
+
+
+@functools.cache
+def machine_hash() -> str:
+    """Changes with the source of anything that computes a simulated time, whether or not the time changes."""
+    return _hash(machine_files())
+
+
+@functools.cache
+def simulation_hash() -> str:
+    """Changes with anything that simulated times depend on besides the kernel: sources and sets of constants."""
+    return _hash([*machine_files(), SETS_FILE])
+
+
+def _hash(paths: list[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
