@@ -28,7 +28,11 @@ _MODULE_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class HostCallError(RuntimeError):
-    """The host code of an object returned an error code of the CUDA runtime."""
+    """The host code of an object returned ``code``, an error of the CUDA runtime."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class LoadedObject:
@@ -79,6 +83,11 @@ class LoadedObject:
         self._entry(ctypes.addressof(vector), len(vector))
         self._check("the host function", code)
 
+    @property
+    def entry_address(self) -> int:
+        """Address of the host function in memory, callable until ``close``: for callers that pass its vector themselves."""
+        return ctypes.cast(self._entry, ctypes.c_void_p).value or 0
+
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()
@@ -113,7 +122,8 @@ class LoadedObject:
     def _check(self, what: str, code: ctypes.c_int32) -> None:
         self._runtime.check()
         if code.value:
-            raise HostCallError(f"{what} of object {self.prefix} returned CUDA error {code.value}")
+            message = f"{what} of object {self.prefix} returned CUDA error {code.value}"
+            raise HostCallError(message, code.value)
 
 
 def load(

@@ -52,20 +52,20 @@ class CudaRuntime:
     """The installed CUDA runtime and driver: a loaded object launches on a real device.
 
     ``open_library`` is called with a library name or path and raises ``OSError`` when it cannot be loaded.
-    Raises ``CudaUnavailableError`` naming what was tried.
+    ``library`` and ``driver`` are what ``ctypes`` opened. Raises ``CudaUnavailableError`` naming what was tried.
     """
 
     def __init__(
         self, device_ids: tuple[int, ...] = (0,), *, open_library: Callable[[str], Any] = ctypes.CDLL
     ) -> None:
         self.device_ids = device_ids
-        self._runtime = _open_first("CUDA runtime", list(_runtime_candidates()), open_library)
-        self._driver = _open_first("CUDA driver", list(_DRIVER_LIBRARIES), open_library)
+        self.library = _open_first("CUDA runtime", list(_runtime_candidates()), open_library)
+        self.driver = _open_first("CUDA driver", list(_DRIVER_LIBRARIES), open_library)
 
     def addresses(self) -> dict[str, int]:
         return {
-            **_addresses(self._runtime, CUDA_RUNTIME_SYMBOLS),
-            **_addresses(self._driver, CUDA_DRIVER_SYMBOLS),
+            **_addresses(self.library, CUDA_RUNTIME_SYMBOLS),
+            **_addresses(self.driver, CUDA_DRIVER_SYMBOLS),
         }
 
     def check(self) -> None:

@@ -28,11 +28,12 @@ class Status(enum.StrEnum):
     ILLEGAL_ACCESS = "illegal_access"
     UNSUPPORTED = "unsupported"  # the device cannot judge it
     TIMED_OUT = "timed_out"  # validation or timing took too long
+    WORKER_LOST = "worker_lost"  # somebody else killed the process that ran it
     FAILED = "failed"
 
 
 # What a busy or interrupted machine can cause: worth another try when the study is resumed.
-TRANSIENT = frozenset({Status.COMPILE_TIMEOUT, Status.COMPILE_CRASHED, Status.TIMED_OUT})
+TRANSIENT = frozenset({Status.COMPILE_TIMEOUT, Status.COMPILE_CRASHED, Status.TIMED_OUT, Status.WORKER_LOST})
 
 # What speaks against a kernel for good.
 REFUTED = frozenset({Status.WRONG_RESULT, Status.DEADLOCK, Status.RACE, Status.ILLEGAL_ACCESS})

@@ -74,6 +74,16 @@ class Telemetry:
             reasons=reason_names(reasons),
         )
 
+    def policy(self) -> str:
+        """What bounds the clocks, in words; it is left as it is found. Times under another policy are other times."""
+        if self.missing:
+            return "unknown"
+        milliwatts = self._number("nvmlDeviceGetPowerManagementLimit")
+        highest = self._number("nvmlDeviceGetMaxClockInfo", _CLOCK_SM)
+        application = self._number("nvmlDeviceGetApplicationsClock", _CLOCK_SM)
+        power = "unknown" if milliwatts is None else f"{milliwatts / 1000:g} W"
+        return f"power limit {power}, SM clock up to {highest} MHz, application clock {application} MHz"
+
     @contextlib.contextmanager
     def watching(self, *, period_s: float = PERIOD_S) -> Iterator[Watch]:
         """Reads again and again in a thread of its own until the block ends; at least once before it begins."""

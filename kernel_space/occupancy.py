@@ -1,0 +1,43 @@
+"""How many clusters of a compiled kernel a card holds at once, asked of the driver with the kernel's own launch.
+
+Clusters of more than one CTA must fit into one GPC, and GPCs differ in their number of SMs, so the answer can be less
+than SMs / cluster size. A persistent grid of more clusters than fit runs its last ones after all others.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from kernel_space.runtime_symbols import CudaRuntime
+
+_LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+_LAUNCH_SYMBOL = "_cudaLaunchKernelEx"
+
+
+class OccupancyRuntime(CudaRuntime):
+    """A CUDA runtime in which a launch only asks: an object loaded with it sets ``clusters`` when it is called.
+
+    ``clusters`` is 0 before the first call and for a kernel that does not fit at all. Raises as ``CudaRuntime``.
+    """
+
+    def __init__(self, device_ids: tuple[int, ...] = (0,), **options: Any) -> None:
+        super().__init__(device_ids, **options)
+        self.clusters = 0
+        self._callback = _LAUNCH(self._ask)
+
+    def addresses(self) -> dict[str, int]:
+        ours = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
+        return {**super().addresses(), _LAUNCH_SYMBOL: ours}
+
+    def _ask(self, config: int, kernel: int, arguments: int) -> int:
+        """In place of ``cudaLaunchKernelExC``.
+
+        ``cudaKernel_t`` is the driver's ``CUkernel``, which its occupancy calls take as a function, and the two launch
+        configurations have one layout: the runtime's 64-bit shared memory size is the driver's 32 bits and padding.
+        """
+        count = ctypes.c_int()
+        ask = self.driver.cuOccupancyMaxActiveClusters
+        code = ask(ctypes.byref(count), ctypes.c_void_p(kernel), ctypes.c_void_p(config))
+        self.clusters = count.value
+        return int(code)

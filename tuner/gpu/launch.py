@@ -1,0 +1,142 @@
+"""A loaded candidate with what it is launched on: ``Launcher(i)`` enqueues one launch with operand set ``i``."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernel_space.arguments import pack
+from kernel_space.errors import InputError
+from kernel_space.loading import LoadedObject, load_bytes
+from kernel_space.occupancy import OccupancyRuntime
+from kernel_space.operands import ARGUMENT_ORDER, Operands, make_operands
+from kernel_space.problem import GemmProblem
+from kernel_space.runtime_symbols import Runtime
+from tuner.gpu.bench import sets_needed
+from tuner.gpu.candidate import Case, Loadable
+
+DISTINCT_SETS = (
+    8  # with data of their own; further ones are copies at other addresses, which is what a cache sees
+)
+
+
+def load_candidate(candidate: Loadable, runtime: Runtime) -> LoadedObject:
+    """Raises ``InputError`` for an object that cannot be read, is not what was compiled, or is no such object."""
+    return load_bytes(object_bytes(candidate), candidate.prefix, runtime, arguments=candidate.arguments)
+
+
+def object_bytes(candidate: Loadable) -> bytes:
+    """Raises ``InputError`` when the file cannot be read or has another SHA-256 than was recorded for it."""
+    path = Path(candidate.object_path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"the object {path} cannot be read: {error.strerror}") from None
+    found = hashlib.sha256(data).hexdigest()
+    if found != candidate.object_sha256:
+        raise InputError(
+            f"the object {path} is damaged: its SHA-256 is {found[:12]}..., {candidate.object_sha256[:12]}... was built"
+        )
+    return data
+
+
+def max_active_clusters(candidate: Loadable, problem: GemmProblem, device: int, sm_count: int) -> int:
+    """Clusters of the persistent grid: what the config means to have, and no more than the card holds."""
+    meant = sm_count * candidate.ctas_per_sm // candidate.cluster_size
+    if candidate.cluster_size == 1:
+        return max(1, meant)
+    runtime = OccupancyRuntime((device,))
+    with load_candidate(candidate, runtime) as loaded:
+        # Nothing runs, but the host code encodes TMA descriptors: addresses must be aligned and not 0.
+        addresses = dict.fromkeys((*ARGUMENT_ORDER, "workspace"), 1 << 30)
+        bind(loaded, problem, [addresses], max(1, meant), stream=lambda: 0)(0)
+    if runtime.clusters == 0:
+        raise InputError(f"no cluster of {candidate.cluster_size} CTAs of this kernel fits the card")
+    return min(max(1, meant), runtime.clusters)
+
+
+def bind(
+    loaded: LoadedObject,
+    problem: GemmProblem,
+    sets: Sequence[Mapping[str, int]],
+    clusters: int,
+    *,
+    stream: Callable[[], int],
+) -> Callable[[int], None]:
+    """``launch(i)``: one launch with the addresses ``sets[i]`` (by the names of pointer arguments) on ``stream()``.
+
+    Everything but the stream is packed beforehand, so that a launch costs a few microseconds. Raises ``InputError``
+    for an object whose arguments are not those of the operator.
+    """
+    numbers = {"m": problem.m, "n": problem.n, "k": problem.k, "max_active_clusters": clusters, "stream": 0}
+    arguments = loaded.arguments or ()
+    unknown = [item.name for item in arguments if item.name not in numbers and item.name not in sets[0]]
+    if unknown or "stream" not in [item.name for item in arguments]:
+        names = ", ".join(item.name for item in arguments)
+        raise InputError(f"object {loaded.prefix} does not take the operator's arguments: ({names})")
+    packed: list[list[Any]] = []
+    for addresses in sets:
+        values = {**addresses, **numbers}
+        packed.append([pack(item, values[item.name]) for item in arguments])
+    place = [item.name for item in arguments].index("stream")
+    pointers = [[ctypes.addressof(value) for value in values] for values in packed]
+
+    def launch(index: int) -> None:
+        packed[index][place].value = stream()
+        loaded.call_pointers(pointers[index])
+
+    return launch
+
+
+def current_stream() -> int:
+    return torch.cuda.current_stream().cuda_stream
+
+
+class OperandSets:
+    """Operands of ``problem`` on ``device``: as many sets as ``bench.sets_needed`` says for ``l2_bytes`` of cache.
+
+    ``count`` sets of ``set_bytes`` each; ``addresses[i]`` by argument name. Raises ``torch.OutOfMemoryError``.
+    """
+
+    def __init__(self, problem: GemmProblem, device: torch.device | str, l2_bytes: int, *, seed: int) -> None:
+        self.problem = problem
+        first = make_operands(problem, seed, device=device)
+        self.set_bytes = sum(tensor.nbytes for tensor in first.tensors().values())
+        self.count = sets_needed(self.set_bytes, l2_bytes)
+        self._tensors = [first.tensors()]
+        for number in range(1, self.count):
+            if number < DISTINCT_SETS:
+                made: Operands = make_operands(problem, seed + number, device=device)
+                self._tensors.append(made.tensors())
+            else:
+                like = self._tensors[number % DISTINCT_SETS]
+                self._tensors.append({name: tensor.clone() for name, tensor in like.items()})
+        self.addresses = [
+            {name: tensor.data_ptr() if tensor.numel() else 0 for name, tensor in tensors.items()}
+            for tensors in self._tensors
+        ]
+
+
+class Launcher:
+    """``launcher(i)`` for timing: operand sets that rotate, and a workspace of its own."""
+
+    def __init__(
+        self, loaded: LoadedObject, candidate: Loadable, case: Case, operands: OperandSets, clusters: int
+    ) -> None:
+        self._loaded = loaded
+        device = torch.device("cuda", torch.cuda.current_device())
+        # Zeroed once; every launch leaves the counters zero. Partial sums are written before they are read.
+        self._workspace = torch.zeros(case.workspace_bytes, dtype=torch.uint8, device=device)
+        workspace = self._workspace.data_ptr() if case.workspace_bytes else 0
+        sets = [{**addresses, "workspace": workspace} for addresses in operands.addresses]
+        self.candidate = candidate
+        self.sets = operands.count
+        self._launch = bind(loaded, case.problem, sets, clusters, stream=current_stream)
+
+    def __call__(self, index: int) -> None:
+        self._launch(index)
