@@ -12,6 +12,7 @@ from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice
 from tuner import device as device_module
 from tuner.device import AbsentDevice, Card, probe_cuda, register, select_device
+from tuner.gpu.device import CudaDevice
 from tuner.outcome import Kind, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
@@ -53,12 +54,13 @@ def test_hopper_is_picked_once_it_has_a_kernel(monkeypatch: pytest.MonkeyPatch) 
     assert (device.name, device.arch) == ("h200", SM90A)
 
 
-def test_card_without_a_measuring_device_is_simulated_and_says_so() -> None:
+def test_a_card_is_judged_by_itself_and_nothing_is_started_until_it_is_asked() -> None:
     for name in ("auto", "cuda:0"):
         device = select_device(name, probe=lambda: [B200])
-        assert device.kind is Kind.SIMULATED
-        assert device.note.startswith("cuda:0 (NVIDIA B200, compute capability 10.0, 148 SMs) is a b200, but")
-        assert device.note.endswith("times are simulated") and "\n" not in device.note
+        assert isinstance(device, CudaDevice)
+        assert (device.kind, device.eager_validation, device.worker.started) == (Kind.MEASURED, True, 0)
+        assert device.note.startswith("cuda:0 (NVIDIA B200, compute capability 10.0, 148 SMs)")
+    assert select_device("b200", probe=lambda: [B200]).kind is Kind.SIMULATED, "a class asks for the machine"
 
 
 def test_registered_device_measures(monkeypatch: pytest.MonkeyPatch) -> None:

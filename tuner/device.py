@@ -1,7 +1,8 @@
 """Who judges candidates: the Device protocol, and the choice between what simulates a device and what measures on it.
 
-A device class (``b200``) is a kind of GPU and the folder below ``results/``. Devices that measure register
-themselves for their class with ``register``; without a card a class is judged by the PTX machine, and says so.
+A device class (``b200``) is a kind of GPU and the folder below ``results/``. A card of a class is judged by itself
+(``gpu/device.py``, unless something else is registered for the class with ``register``); without one a class is judged
+by the PTX machine, and says so.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from kernel_space.arch import SM90A, SM100A, SM103A, Arch
@@ -21,6 +22,8 @@ from tuner.space import has_space
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
     from kernel_space.rules import Legal
+    from tuner.gpu.bench import FinalsOptions
+    from tuner.gpu.samples import Samples
 
 AUTO = "auto"
 NOT_VALIDATED = "not validated: nothing here executes the kernel"
@@ -57,6 +60,17 @@ class TimesAhead(Protocol):
 
     def time_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
         """Begin what ``time`` will be asked; returns at once. Any thread may call it."""
+        ...
+
+
+@runtime_checkable
+class RanksLeaders(Protocol):
+    """A device on which candidates can be timed against one another: ``gpu.finals`` decides between them."""
+
+    def interleave(
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> list[Samples] | Outcome:
+        """Samples of ``gpu.bench.interleave``, one per contender in their order; or what went wrong with one."""
         ...
 
 
@@ -127,12 +141,13 @@ class AbsentDevice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Card:
-    """A GPU that the machine shows. ``index`` counts as in ``cuda:<index>``."""
+    """A GPU that the machine shows. ``index`` counts as in ``cuda:<index>``; ``uuid`` is the driver's name for it."""
 
     index: int
     name: str
     compute_capability: tuple[int, int]
     sm_count: int
+    uuid: str = ""
 
     def __str__(self) -> str:
         major, minor = self.compute_capability
@@ -145,7 +160,7 @@ _measuring: dict[str, Factory] = {}
 
 
 def register(class_name: str, factory: Factory) -> None:
-    """``factory`` makes the device that measures on a visible card of this class."""
+    """``factory`` makes the device for a visible card of this class, in place of ``CudaDevice``."""
     _measuring[DEVICE_CLASSES[class_name].name] = factory
 
 
@@ -168,6 +183,7 @@ def probe_cuda() -> list[Card]:
                 name=properties.name,
                 compute_capability=(properties.major, properties.minor),
                 sm_count=properties.multi_processor_count,
+                uuid=str(properties.uuid),
             )
         )
     return cards
@@ -214,9 +230,9 @@ def _device_of(card: Card) -> Device:
         raise InputError(f"a card needs compute capability {known}, got {card}; use --device {DEFAULT_CLASS}")
     if factory := _measuring.get(device_class.name):
         return factory(device_class, card)
-    times = "times are simulated" if has_simulator(device_class.arch) else "there are no times"
-    note = f"{card} is a {device_class.name}, but nothing here measures on one yet: {times}"
-    return _without_card(device_class.name, sm_count=card.sm_count, note=note)
+    from tuner.gpu.device import CudaDevice
+
+    return CudaDevice.of_card(device_class, card)
 
 
 def has_simulator(arch: Arch) -> bool:
@@ -224,13 +240,13 @@ def has_simulator(arch: Arch) -> bool:
     return arch.kernel == SM100A.kernel
 
 
-def _without_card(name: str, *, sm_count: int | None = None, note: str = "") -> Device:
+def _without_card(name: str, *, note: str = "") -> Device:
     known = device_class_of(name)
     if has_simulator(known.arch):
         from tuner.simulated_device import SimulatedDevice
 
-        return SimulatedDevice.of_class(name, sm_count=sm_count, note=note)
-    return AbsentDevice(name=name, arch=known.arch, sm_count=sm_count or known.sm_count, note=note)
+        return SimulatedDevice.of_class(name, note=note)
+    return AbsentDevice(name=name, arch=known.arch, sm_count=known.sm_count, note=note)
 
 
 def _class_of(card: Card) -> DeviceClass | None:

@@ -20,6 +20,7 @@ from tuner.gpu.arena import GUARD_BYTES, Arena, Damage
 from tuner.gpu.candidate import Case
 from tuner.outcome import Status
 
+CHECK_VERSION = "check version 1"  # raise it when a candidate that passed might not any more
 OUTPUT, WORKSPACE = "y", "workspace"
 INPUTS = tuple(name for name in ARGUMENT_ORDER if name != OUTPUT)
 # 0xFF: NaN in fp16, bf16, fp32 and E4M3. 0x3C: 1.06 in fp16, 0.0115 in bf16 and fp32, 1.5 in E4M3.
