@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import json
 import multiprocessing
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from kernel_space.errors import InputError
+from tuner import attempt as attempt_module
 from tuner.outcome import Kind, Origin, Status, Timing, Trial
 from tuner.store import StoreError
 from tuner.study import Identity, Study
@@ -236,3 +239,73 @@ def test_folder_below_a_file_is_one_clear_line(tmp_path: Path) -> None:
 def test_illegal_points_are_no_evaluations(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="legal candidates only"):
         Study(tmp_path, IDENTITY).append(trial(0, resolved="", status=Status.ILLEGAL))
+
+
+# -- attempts --
+
+RESOLVED = trial(0).resolved
+
+
+def die_at_work(folder: Path) -> None:
+    with Study(folder, IDENTITY).attempt(RESOLVED):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_at_work(folder: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(target=die_at_work, args=(folder,))
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+
+
+def test_two_tuners_that_ended_on_one_candidate_blame_it(tmp_path: Path) -> None:
+    killed_at_work(tmp_path)
+    assert Study(tmp_path, IDENTITY).blame(RESOLVED) == "", "one may have been killed for reasons of its own"
+    killed_at_work(tmp_path)
+    study = Study(tmp_path, IDENTITY)
+    assert study.blame(RESOLVED) == "2 tuners ended while this candidate ran on the card"
+    assert study.blame(trial(1).resolved) == ""
+    study.append(trial(0, status=Status.FAILED))
+    assert study.blame(RESOLVED) == "" and Study(tmp_path, IDENTITY).blame(RESOLVED) == ""
+
+
+def test_a_machine_that_went_down_blames_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    killed_at_work(tmp_path)
+    monkeypatch.setattr(attempt_module, "_boot_id", lambda: "another boot")
+    assert Study(tmp_path, IDENTITY).blame(RESOLVED).startswith("the machine went down while this candidate")
+
+
+def test_a_tuner_at_work_is_no_suspect(tmp_path: Path) -> None:
+    other = Study(tmp_path, IDENTITY)
+    with contextlib.ExitStack() as at_work:
+        for _ in range(3):
+            at_work.enter_context(other.attempt(RESOLVED))
+        assert Study(tmp_path, IDENTITY).blame(RESOLVED) == ""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_orderly_end_is_no_attempt(tmp_path: Path, error: type[BaseException]) -> None:
+    killed_at_work(tmp_path)
+    with pytest.raises(error), Study(tmp_path, IDENTITY).attempt(RESOLVED):
+        raise error
+    killed = Study(tmp_path, IDENTITY)
+    assert killed.blame(RESOLVED) == ""
+    assert [len(attempts) for attempts in killed._attempts.values()] == [1]
+
+
+def test_nothing_runs_unannounced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk stops the tune before the candidate, not after it; what was there stays whole."""
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(1))
+    before = study.path.read_bytes()
+
+    def full(fd: int, data: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    ran = False
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        with pytest.raises(StoreError, match="No space left"), study.attempt(RESOLVED):
+            ran = True
+    assert not ran and study.path.read_bytes() == before
+    assert list(Study(tmp_path, IDENTITY).trials) == [trial(1).resolved]

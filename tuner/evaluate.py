@@ -95,6 +95,21 @@ def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProbl
     )
 
 
+def blamed_trial(candidate: Candidate, reason: str, problem: GemmProblem, device: Device) -> Trial:
+    """The record of a candidate that is not run again, for ``reason``."""
+    return dataclasses.replace(
+        blank_trial(problem, device.name, device.arch, candidate.config),
+        number=candidate.number,
+        resolved=candidate.resolved,
+        origin=candidate.origin,
+        seed=candidate.seed,
+        status=Status.FAILED,
+        reason=reason,
+        legal_seconds=candidate.seconds,
+        finished=utc_now(),
+    )
+
+
 def blank_trial(problem: GemmProblem, device_name: str, arch: Arch, config: KernelConfig) -> Trial:
     return Trial(
         number=-1,

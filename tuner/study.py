@@ -3,7 +3,8 @@
 The first line says what the file is about. Lines are appended and synced under a lock that dies with its
 owner, so a killed tuner loses at most what it had not finished; a last line that a kill or a full disk tore is cut
 off at the last newline by whoever comes next. Nothing is ever rewritten: a later line about the same
-candidate supplements the earlier one. Several tuners may append to one journal and see each other's trials.
+candidate supplements the earlier one. Several tuners may append to one journal and see each other's trials. What may
+take the tuner down with it is announced first (``attempt``), so that a later tuner knows the culprit.
 
 A journal belongs to one version of the kernel source, the DSL and the device's judgement. When one of them
 changes, another file is started and the old one stays.
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.errors import InputError
+from tuner.attempt import Attempt, blame
 from tuner.outcome import Trial
 from tuner.store import StoreError, locked, make_folder
 
@@ -70,6 +72,7 @@ class Study:
         self.path = make_folder(folder / identity.device) / identity.file_name
         self.trials: dict[str, Trial] = {}
         self.notes: dict[str, Any] = {}
+        self._attempts: dict[str, list[Attempt]] = {}  # without a verdict yet
         self._read_bytes = 0
         with self._caught_up():
             pass
@@ -87,7 +90,33 @@ class Study:
             raise ValueError("a journal holds legal candidates only")
         with self._caught_up() as fd:
             self._write(fd, trial.to_record())
-        self.trials[trial.resolved] = trial
+        self._take_trial(trial)
+
+    @contextlib.contextmanager
+    def attempt(self, resolved: str) -> Iterator[None]:
+        """Announce that the candidate runs now; its trial ends the announcement, and so does an exception.
+
+        Raises ``StoreError`` before anything runs when the announcement cannot be written.
+        """
+        here = Attempt.here()
+        with self._caught_up() as fd:
+            self._write(fd, {"attempt": resolved, "by": here.record()})
+        self._attempts.setdefault(resolved, []).append(here)
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(StoreError):  # the exception is the one to tell
+                self._give_up(resolved, here)
+            raise
+
+    def blame(self, resolved: str) -> str:
+        """Why the candidate must not run again, from attempts that ended with their process; empty if it may."""
+        return blame(self._attempts.get(resolved, []))
+
+    def _give_up(self, resolved: str, attempt: Attempt) -> None:
+        self._forget(resolved, attempt)
+        with self._caught_up() as fd:
+            self._write(fd, {"given_up": resolved, "by": attempt.record()})
 
     def recall(self, key: str, make: Callable[[], Any], *, anew: bool = False) -> Any:
         """The JSON value noted under ``key``; the first time, or ``anew``, it is what ``make`` returns."""
@@ -140,13 +169,25 @@ class Study:
                 self._check_header(record)
             elif "note" in record:
                 self.notes[record["note"]] = record["value"]
+            elif "attempt" in record:
+                self._attempts.setdefault(record["attempt"], []).append(Attempt(**record["by"]))
+            elif "given_up" in record:
+                self._forget(record["given_up"], Attempt(**record["by"]))
             else:
-                trial = Trial.from_record(record)
-                self.trials[trial.resolved] = trial
+                self._take_trial(Trial.from_record(record))
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{self.path} is damaged at byte {self._read_bytes} ({error}); move the file away to start anew"
             ) from None
+
+    def _take_trial(self, trial: Trial) -> None:
+        self.trials[trial.resolved] = trial
+        self._attempts.pop(trial.resolved, None)
+
+    def _forget(self, resolved: str, attempt: Attempt) -> None:
+        """It may be gone: another tuner's verdict ends all attempts."""
+        with contextlib.suppress(ValueError):
+            self._attempts.get(resolved, []).remove(attempt)
 
     def _check_header(self, record: Any) -> None:
         if record != self.identity.header():
