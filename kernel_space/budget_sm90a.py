@@ -13,6 +13,7 @@ from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
+SIZED_BY = ("tile_mnk", "consumer_warpgroups", "register_operand")  # knobs that the size of a slot depends on
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
 MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
@@ -47,13 +48,8 @@ def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
 def footprint(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts, raster and scheduling knobs do not enter it."""
     one_slot = KernelConfigSm90a(
-        tile_mnk=config.tile_mnk,
-        consumer_warpgroups=config.consumer_warpgroups,
-        num_ab_stage=1,
-        num_dq_stage=1,
-        num_lora_stage=1,
-        num_c_stage=1,
-        register_operand=config.register_operand,
+        **{name: getattr(config, name) for name in SIZED_BY},
+        **{f"num_{ring}_stage": 1 for ring in RINGS},
         split_k=2 if config.split_k > 1 else 1,
     )
     return _read_footprint(one_slot, problem_class, arch.name)

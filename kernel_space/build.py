@@ -32,6 +32,7 @@ from kernel_space.resources import Resources, largest, read_resources, sass_coun
 
 __all__ = ["CompileError", "CompiledKernel", "build", "cached_build", "default_cache_dir"]
 
+SERIALIZED = "wgmma.mma_async instructions are serialized"
 PTX, CUBIN, OBJECT, HEADER = "kernel.ptx", "kernel.cubin", "kernel.o", "kernel.h"
 
 
@@ -162,12 +163,24 @@ def _compile(
     with compile_errors():
         function, arguments = module.host_function(config, problem_class, arch)
     _, artifacts = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix)
+    refuse_serialized(artifacts)
     if artifacts.header is None:
         raise AssertionError(f"kernel {arch.kernel} takes arguments that its C header cannot describe")
     declared = arguments_from_header(artifacts.header)
     if declared != module.ARGUMENTS:
         raise AssertionError(f"{arch.kernel}.ARGUMENTS differ from the exported header: {declared}")
     return artifacts, declared
+
+
+def refuse_serialized(artifacts: Artifacts) -> None:
+    """Raise ``CompileError`` if ptxas made every ``wgmma`` wait for the one before (C7510, C7512, C7513 and others).
+
+    The results would be right, so nothing else tells; it costs 15 to 20 % (H200, docs/kernel_sm90a.md).
+    """
+    for note in artifacts.ptxas_notes:
+        if SERIALIZED in note:
+            code, _, reason = note.partition(" ")
+            raise CompileError(f"ptxas serializes wgmma ({code}): {reason.partition(SERIALIZED)[2].strip()}")
 
 
 def _check_variant(expected: Toolchain) -> None:

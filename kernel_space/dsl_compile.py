@@ -22,6 +22,11 @@ from kernel_space.errors import InputError
 from kernel_space.loading import LoadedObject, load_bytes
 from kernel_space.runtime_symbols import Runtime
 
+# The log names serialized wgmma, which only Hopper has. There the cubin is the same with and without; on sm_100a asking
+# for the log changes it.
+KEEP_PTXAS_LOG = ("sm_90a",)
+REMARKS = "remarks.yaml"
+
 
 class CompileError(Exception):
     """The DSL or ptxas refused a kernel; the message is one line."""
@@ -29,13 +34,18 @@ class CompileError(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Artifacts:
-    """What one compilation leaves. ``object_code`` contains ``cubin``; ``header`` is the C header or None."""
+    """What one compilation leaves. ``object_code`` contains ``cubin``; ``header`` is the C header or None.
+
+    ``ptxas_notes``: the numbered messages of ptxas, such as ``C7512 Potential Performance Loss: ...``; only for
+    architectures of ``KEEP_PTXAS_LOG``.
+    """
 
     ptx: str
     cubin: bytes
     object_code: bytes
     header: str | None
     prefix: str
+    ptxas_notes: tuple[str, ...] = ()
 
 
 def compile_function(
@@ -57,15 +67,21 @@ def compile_function(
     # that share a directory read back each other's PTX and cubin.
     with tempfile.TemporaryDirectory(prefix="compile-") as dump:
         flags = f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {dump} {_host_target()} {options}"
+        if arch in KEEP_PTXAS_LOG:
+            flags += f" remarks{{ptx}} --remark-output {dump}/{REMARKS}"
         with compile_errors():
             compiled = cute.compile(function, *arguments, options=flags, **keywords)
             object_code, header = _export(compiled, Path(dump), prefix)
         ptx, cubin = compiled.__ptx__, compiled.__cubin__
+        notes = _ptxas_notes(Path(dump) / REMARKS) if arch in KEEP_PTXAS_LOG else ()
     if not ptx or not cubin:
         raise CompileError("the function launches no kernel: the compiler left no PTX and cubin")
     if cubin not in object_code:
         raise AssertionError(f"the object of {prefix} does not contain the cubin the compiler dumped for it")
-    return compiled, Artifacts(ptx=ptx, cubin=cubin, object_code=object_code, header=header, prefix=prefix)
+    artifacts = Artifacts(
+        ptx=ptx, cubin=cubin, object_code=object_code, header=header, prefix=prefix, ptxas_notes=notes
+    )
+    return compiled, artifacts
 
 
 @contextlib.contextmanager
@@ -85,6 +101,17 @@ def _export(compiled: Any, directory: Path, prefix: str) -> tuple[bytes, str | N
     return (directory / "export.o").read_bytes(), (directory / "export.h").read_text()
 
 
+def _ptxas_notes(remarks: Path) -> tuple[str, ...]:
+    """From the log of ptxas, which the DSL leaves as one remark of a YAML file; each once, in order.
+
+    Raises ``AssertionError`` when there is no log: a compiler that keeps silent must not pass for one without complaints.
+    """
+    text = remarks.read_text() if remarks.is_file() else ""
+    if "ptxas output" not in text:
+        raise AssertionError("the compiler left no log of ptxas")
+    return tuple(dict.fromkeys(f"{code} {what}" for code, what in _PTXAS_NOTE.findall(text)))
+
+
 def _host_target() -> str:
     """The oldest CPU of this machine's kind: by default the DSL uses every instruction of the CPU it runs on
     (AVX and more), and an object compiled on one machine would not run on another.
@@ -94,6 +121,7 @@ def _host_target() -> str:
     return f"--host-target 'llvm -mtriple={machine}-unknown-linux-gnu{cpu}'"
 
 
+_PTXAS_NOTE = re.compile(r"\((C\d{4})\) (.+?)(?: (?:in|for) (?:the )?function\b.*)?$", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _PTXAS_POSITION = re.compile(r"^ptxas application ptx input, (line \d+); error\s*: ")
 

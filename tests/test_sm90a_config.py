@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kernel_space.arch import SM90A
 from kernel_space.budget_sm90a import budget, solve_stages
+from kernel_space.build import CompileError, build
 from kernel_space.capture import CaptureRuntime, Launch
 from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.dsl_compile import Artifacts, compile_function
+from kernel_space.dsl_compile import Artifacts, _ptxas_notes, compile_function
 from kernel_space.dsl_env import import_dsl
 from kernel_space.errors import InputError
 from kernel_space.loading import load_bytes
@@ -163,3 +166,32 @@ def test_compiled_kernel_asks_for_what_the_budget_says(text: str, shape: str) ->
 def test_knobs_are_explained_where_they_are_defined() -> None:
     for name in KernelConfigSm90a.knob_names():
         assert f"``{name}``" in (KernelConfigSm90a.__doc__ or ""), name
+
+
+SERIALIZED = "tile_mnk=128x32x128 num_dequant_warpgroups=2 wgmma_k=32 ctas_per_sm=2"
+
+
+def test_serialized_wgmma_is_a_compile_error(tmp_path: Path) -> None:
+    """Two CTAs of five warpgroups leave 48 registers a thread, too few for wgmma in flight."""
+    with pytest.raises(
+        CompileError, match=r"^ptxas serializes wgmma \(C7512\): due to insufficient register resources$"
+    ):
+        build(legal(SERIALIZED).config, PROBLEM.problem_class, SM90A, cache_dir=tmp_path)
+
+
+def test_log_of_ptxas_must_be_there(tmp_path: Path) -> None:
+    log = tmp_path / "remarks.yaml"
+    log.write_text(
+        "  - Remark:      'ptxas output: ptxas info    : (C7519) warpgroup.arrive is injected in around line 9 by "
+        "compiler to allow use of registers in GMMA in function ''kernel_0''\n"
+        "ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+        "non wgmma instructions defining accumulator registers in the function ''kernel_0''\n'\n"
+    )
+    assert _ptxas_notes(log) == (
+        "C7519 warpgroup.arrive is injected in around line 9 by compiler to allow use of registers in GMMA",
+        "C7510 Potential Performance Loss: wgmma.mma_async instructions are serialized due to "
+        "non wgmma instructions defining accumulator registers",
+    )
+    log.write_text("")
+    with pytest.raises(AssertionError, match="no log of ptxas"):
+        _ptxas_notes(log)

@@ -56,8 +56,8 @@ class LayoutsSm90a:
         self.num_dequant_warps = WARPS_PER_GROUP * config.num_dequant_warpgroups
         self.lora_k = lora_slice_k(self.r)
         # ptxas (13.0) serializes the wgmma of the main loop beside a LoRA loop of a single turn (warning C7512; 15 %
-        # at R = 32), so slices are narrow enough for two where R allows.
-        self.num_lora_slices = -(-self.r // self.lora_k)
+        # at R = 32), so slices are narrow enough for two; the second of R = 16 lies beyond R, where TMA loads zeros.
+        self.num_lora_slices = max(2, -(-self.r // self.lora_k)) if self.r else 0
         # Rows of the column operand beyond a multiple of the dequantizing threads are shared out by words.
         loose = self.columns % GROUP_ROWS if self.columns > GROUP_ROWS else 0
         self.loose_rows = loose if config.num_dequant_warpgroups == 1 and loose <= MAX_LOOSE_ROWS else 0
