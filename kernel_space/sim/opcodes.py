@@ -103,6 +103,7 @@ def _load() -> None:
         opcodes_float,
         opcodes_integer,
         opcodes_memory,
+        opcodes_mma,
         opcodes_move,
         opcodes_st_async,
         opcodes_sync,
