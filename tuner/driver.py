@@ -21,15 +21,15 @@ from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import results
+from tuner.candidate import Asks
 from tuner.device import Device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
 from tuner.evaluate import illegal_trial
 from tuner.loop import Loop, OutOfTime, Pool
-from tuner.outcome import Status, Trial
+from tuner.outcome import Kind, Status, Trial
 from tuner.progress import Progress
 from tuner.report import ReportFiles
-from tuner.search import Search
 from tuner.space import SearchSpace
 from tuner.space_count import Count
 from tuner.store import make_folder
@@ -107,12 +107,14 @@ def tune(
     *,
     pool: Pool | None = None,
     space: SearchSpace | None = None,
+    search: Asks | None = None,
     progress: Progress | None = None,
 ) -> TuneResult:
     """Find the best config for ``problem`` on ``device``.
 
     ``pool`` compiles (and stays open; without one, workers live as long as this call), ``space`` takes the place of the
-    kernel's. Raises ``InputError`` for what the user can mend and ``StoreError`` when the disk refuses.
+    kernel's, ``search`` that of the search through it. Raises ``InputError`` for what the user can mend and
+    ``StoreError`` when the disk refuses.
     """
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
@@ -121,14 +123,7 @@ def tune(
     make_folder(options.out / device.name)
     _mend_table(options.out, device, progress)
     study = results.open_study(options.out, problem, device)
-    search = Search(
-        space,
-        problem,
-        device.arch,
-        seed=options.seed,
-        trials=options.trials,
-        first=_first(study, options, problem, device),
-    )
+    search = search or _search(space, study, options, problem, device)
     with _pool(pool, options) as compile_pool:
         loop = Loop(
             problem=problem,
@@ -141,6 +136,7 @@ def tune(
             progress=progress,
             resume=options.resume,
             deadline=None if options.timeout_s is None else start + options.timeout_s,
+            default=_default_config(space, problem, device),
         )
         stopped = _run(loop)
         progress.finish(loop.state)
@@ -169,7 +165,7 @@ class _Finished(NamedTuple):
     device: Device
     options: TuneOptions
     space: SearchSpace
-    search: Search
+    search: Asks
     study: Study
     loop: Loop
     order: list[Trial]
@@ -211,18 +207,39 @@ def _result(finished: _Finished) -> TuneResult:
 
 
 def _run(loop: Loop) -> str:
-    """Why the search ended before its time, or nothing."""
+    """Why the search ended before its time, or nothing. A final is held also then: only it tells who is the winner."""
+    stopped = ""
     try:
-        loop.search()
-        loop.validate_leaders()
-        loop.validate_winner()
+        try:
+            loop.search()
+            loop.validate_leaders()
+        except OutOfTime:
+            stopped = TIMED_OUT
+        loop.rank_leaders()
+        if not stopped:
+            loop.validate_winner()
     except OutOfTime:
         return TIMED_OUT
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
         loop.cancel()
-    return ""
+    return stopped
+
+
+def _search(
+    space: SearchSpace, study: Study, options: TuneOptions, problem: GemmProblem, device: Device
+) -> Asks:
+    from tuner.search import Search  # Optuna: a machine that only measures has none
+
+    return Search(
+        space,
+        problem,
+        device.arch,
+        seed=options.seed,
+        trials=options.trials,
+        first=_first(study, options, problem, device),
+    )
 
 
 def _mend_table(out: Path, device: Device, progress: Progress) -> None:
@@ -286,8 +303,14 @@ def _legal(trial: Trial, problem: GemmProblem, device: Device) -> Legal:
 def _default_trial(
     space: SearchSpace, problem: GemmProblem, device: Device, trials: dict[str, Trial]
 ) -> Trial | None:
+    resolved = _default_config(space, problem, device)
+    return None if resolved is None else trials.get(resolved)
+
+
+def _default_config(space: SearchSpace, problem: GemmProblem, device: Device) -> str | None:
+    """The default rule's config, resolved and printed."""
     legal = legalize(space.default(problem), problem, device.arch)
-    return trials.get(str(legal.config)) if isinstance(legal, Legal) else None
+    return str(legal.config) if isinstance(legal, Legal) else None
 
 
 def _facts(finished: _Finished) -> dict[str, str]:
@@ -296,6 +319,10 @@ def _facts(finished: _Finished) -> dict[str, str]:
         "search": f"seed {options.seed}, {len(loop.fresh)} new and {len(loop.known)} known trials",
         "duration": f"{finished.seconds:.1f} s with {options.jobs} compile workers",
     }
+    if loop.final is not None and loop.final.verdict is not None:
+        facts["final"] = f"{len(loop.final.trials)} contenders; winner: {loop.final.verdict.why}"
+    if finished.device.kind is Kind.MEASURED:
+        facts["card"] = str(loop.usage)
     if finished.stopped:
         facts["stopped by"] = finished.stopped
     if decision is not None:

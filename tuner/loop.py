@@ -1,28 +1,33 @@
-"""The stream of candidates: asked, compiled by the pool, judged, journalled, told; then the leaders validated."""
+"""The stream of candidates: asked, compiled by the pool, judged, journalled, told; then the leaders validated and, on a
+card, timed against one another."""
 
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal
-from tuner.device import ChecksAhead, ChecksWinner, Device, TimesAhead
-from tuner.evaluate import evaluate, is_checked, validate, validate_full
+from tuner.candidate import Asks, Candidate
+from tuner.device import ChecksAhead, ChecksWinner, Device, RanksLeaders, TimesAhead
+from tuner.evaluate import blamed_trial, evaluate, is_checked, utc_now, validate, validate_full
+from tuner.final_order import contenders_of, latest_final, searched_us
 from tuner.outcome import REFUTED, TRANSIENT, Status, Trial
 from tuner.progress import Progress, State
 from tuner.rank_stability import ranked
-from tuner.search import Candidate, Search
 from tuner.space_count import Legalize
 from tuner.study import Study
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
     from tuner.compile_pool import CompileResult
+    from tuner.gpu.finals import Contender, FinalResult
 
 LEADERS = 10  # validated where that is dear: the winner and those that could take its place
 IN_FLIGHT_PER_JOB = 2  # one compiles, one waits: workers are never idle, and little is lost at the end
@@ -37,6 +42,34 @@ class Pool(Protocol):
     ) -> concurrent.futures.Future[CompileResult]: ...
 
 
+@dataclasses.dataclass(kw_only=True)
+class Usage:
+    """Seconds of the wall clock in which the device worked, and in which it waited for a compiler."""
+
+    busy_s: float = 0.0
+    idle_s: float = 0.0
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.busy_s += time.monotonic() - start
+
+    @contextlib.contextmanager
+    def idle(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.idle_s += time.monotonic() - start
+
+    def __str__(self) -> str:
+        share = self.idle_s / ((self.busy_s + self.idle_s) or 1.0)
+        return f"{self.busy_s:.1f} s at work, {self.idle_s:.1f} s waiting for compilations ({share:.1%})"
+
+
 class OutOfTime(Exception):
     """The deadline has passed."""
 
@@ -45,7 +78,8 @@ class Loop:
     """Evaluates what ``search`` asks, with ``pool`` compiling and ``device`` judging, into ``study``.
 
     ``resume``: trials of the journal answer for their candidates; without it everything is evaluated anew.
-    ``deadline`` is a time of ``time.monotonic()``, None for none.
+    ``deadline`` is a time of ``time.monotonic()``, None for none. ``default``: the default rule's resolved config,
+    which is in every final.
     """
 
     def __init__(
@@ -53,7 +87,7 @@ class Loop:
         *,
         problem: GemmProblem,
         device: Device,
-        search: Search,
+        search: Asks,
         study: Study,
         pool: Pool,
         jobs: int,
@@ -61,15 +95,19 @@ class Loop:
         progress: Progress,
         resume: bool = True,
         deadline: float | None = None,
+        default: str | None = None,
     ) -> None:
         self._problem, self._device, self._search, self._study = problem, device, search, study
         self._pool, self._jobs, self._legalize, self._progress = pool, jobs, legalize, progress
-        self._deadline = deadline
+        self._deadline, self._default = deadline, default
+        self._resume = resume
         self._answers = dict(study.trials) if resume else {}
         self._in_flight: dict[concurrent.futures.Future[CompileResult], Candidate] = {}
         self._compiled: dict[str, CompiledKernel] = {}
         self.fresh: dict[str, Trial] = {}  # evaluated by this run
         self.known: dict[str, Trial] = {}  # answered by the journal
+        self.final: FinalResult | None = None  # of this run
+        self.usage = Usage()
 
     def search(self) -> None:
         """Run until the search is done. Raises ``OutOfTime`` and ``KeyboardInterrupt``; the journal is whole then."""
@@ -90,6 +128,29 @@ class Loop:
                 self._validate_ahead(trial)
             asked.add(unchecked[0].resolved)
             self._validate(unchecked[0])
+
+    def rank_leaders(self) -> None:
+        """Have a device that can do so time the leaders against one another, unless the latest final did just that."""
+        if not isinstance(self._device, RanksLeaders):
+            return
+        from tuner.gpu.finals import FinalError, choose_contenders, run_final
+
+        trials = self._study.trials.values()
+        chosen = choose_contenders(ranked(trials), self._default)
+        if {trial.resolved for trial in chosen} <= contenders_of(trials, latest_final(trials)):
+            return
+        contenders = [one for trial in chosen if (one := self._contender(trial)) is not None]
+        name = f"{utc_now()} {self._problem}"
+        try:
+            with self.usage.busy():
+                self.final = run_final(
+                    self._device, contenders, self._problem, name, seed=len(self._study.trials)
+                )
+        except FinalError as error:
+            self._progress.say(f"{error}; the order is that of the search")
+            return
+        for trial in (*self.final.trials, *self.final.failed):
+            self._keep(trial)
 
     def validate_winner(self) -> None:
         """Have a device that can do so run the real problem on the winner, and on the next if that fails."""
@@ -152,7 +213,9 @@ class Loop:
             known = self._answers.get(candidate.resolved)
             if known is not None and known.status not in TRANSIENT:
                 self.known[known.resolved] = known
-                self._search.tell(candidate.number, known.us)
+                self._search.tell(candidate.number, searched_us(known))
+            elif self._resume and (reason := self._study.blame(candidate.resolved)):
+                self._take(candidate, blamed_trial(candidate, reason, self._problem, self._device))
             else:
                 config = candidate.legal.config
                 future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
@@ -172,18 +235,33 @@ class Loop:
         future.add_done_callback(begin)
 
     def _collect(self) -> None:
-        finished, _ = concurrent.futures.wait(
-            self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
-        )
-        for future in sorted(finished, key=lambda future: self._in_flight[future].number):
-            result = future.result()
-            candidate = self._in_flight.pop(future)
+        """Judge the first candidate that is compiled. One at a time: workers get the next to compile meanwhile."""
+        with self.usage.idle():
+            finished, _ = concurrent.futures.wait(
+                self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
+            )
+        if not finished:
+            return
+        future = min(finished, key=lambda future: self._in_flight[future].number)
+        result = future.result()
+        candidate = self._in_flight.pop(future)
+        with self.usage.busy(), self._announced(candidate):
             trial = evaluate(candidate, result, self._problem, self._device)
-            self._study.append(trial)
-            if result.compiled is not None:
-                self._compiled[trial.resolved] = result.compiled
-            self.fresh[trial.resolved] = trial
-            self._search.tell(candidate.number, trial.us)
+        if result.compiled is not None:
+            self._compiled[trial.resolved] = result.compiled
+        self._take(candidate, trial)
+
+    def _take(self, candidate: Candidate, trial: Trial) -> None:
+        """Write the trial down, then let the search go on from it."""
+        self._study.append(trial)
+        self.fresh[trial.resolved] = trial
+        self._search.tell(candidate.number, trial.us)
+
+    def _announced(self, candidate: Candidate) -> contextlib.AbstractContextManager[None]:
+        """A candidate that runs on a card is written down first: it may take this process or the machine with it."""
+        if self._device.eager_validation:
+            return self._study.attempt(candidate.resolved)
+        return contextlib.nullcontext()
 
     def _patience(self) -> float:
         if self._deadline is None:
@@ -212,12 +290,30 @@ class Loop:
             raise AssertionError(f"the journal holds {trial.resolved}, which is not legal: {legal}")
         return legal
 
+    def _contender(self, trial: Trial) -> Contender | None:
+        """What a final needs of ``trial``; None when it cannot be rebuilt."""
+        from tuner.gpu.finals import Contender
+
+        if (compiled := self.compiled(trial)) is None:
+            self._keep(_not_rebuilt(trial))
+            return None
+        return Contender(
+            trial=trial,
+            compiled=compiled,
+            legal=self._legal(trial),
+            default=trial.resolved == self._default,
+        )
+
     def _replace(self, trial: Trial, checked: Trial) -> None:
         if (checked.status, checked.validation) != (trial.status, trial.validation):
-            self._study.append(checked)
-            for group in (self.fresh, self.known):
-                if trial.resolved in group:
-                    group[trial.resolved] = checked
+            self._keep(checked)
+
+    def _keep(self, trial: Trial) -> None:
+        """The journal's latest word on a candidate that was evaluated before."""
+        self._study.append(trial)
+        for group in (self.fresh, self.known):
+            if trial.resolved in group:
+                group[trial.resolved] = trial
 
 
 def _not_rebuilt(trial: Trial) -> Trial:

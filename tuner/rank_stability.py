@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tuner.final_order import finalists_first
 from tuner.outcome import Kind, Origin, Trial
 
 SETS_US: Final = "sets_us"
@@ -46,9 +47,12 @@ def faster_in(faster: Trial, slower: Trial) -> float | None:
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
     """Usable trials, best first: by time; among simulated ones within ``NEAR`` of the fastest the one that beats it
-    and each other in most sets comes first. Of equals, the default, then the earlier candidate."""
-    order = sorted(
-        (trial for trial in trials if trial.ok), key=lambda trial: (trial.us or 0.0, _seniority(trial))
+    and each other in most sets comes first; measured ones that met in a final as that decided. Of equals, the default,
+    then the earlier candidate."""
+    order = finalists_first(
+        sorted(
+            (trial for trial in trials if trial.ok), key=lambda trial: (trial.us or 0.0, _seniority(trial))
+        )
     )
     near = [trial for trial in order[:MOST] if _is_near(trial, order[0])]
     if len(near) < 2:

@@ -1,0 +1,181 @@
+"""A tune on a device that measures: the final decides, also after a timeout; resumed, it is not held again."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal
+from tests.fakes import FakeDevice, FakePool, fake_us, small_space
+from tests.test_driver import PROBLEM, SPACE, run
+from tuner.candidate import Candidate
+from tuner.dispatch import DispatchTable
+from tuner.gpu.bench import FinalsOptions
+from tuner.gpu.samples import Samples, State
+from tuner.loop import Usage
+from tuner.outcome import Kind, Outcome, Status, Timing
+
+
+@dataclasses.dataclass(kw_only=True)
+class MeasuringDevice(FakeDevice):
+    """Cheap timings are wrong by up to 8 %, so that the cheap winner is seldom the true one; finals by 0.1 %."""
+
+    name: str = "h200"
+    kind: Kind = Kind.MEASURED
+    eager_validation: bool = True
+    finals: list[list[str]] = dataclasses.field(default_factory=list)
+    broken: str = ""
+    visit: int = 0
+
+    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+        self.timed.append(str(legal.config))
+        us = fake_us(str(legal.config)) * (1 + 0.08 * random.Random("a" + str(legal.config)).random())
+        return Outcome(
+            status=Status.OK,
+            timing=Timing(kind=self.kind, us=us, low_us=us, high_us=us, evidence={"samples": 7}),
+        )
+
+    def interleave(
+        self, contenders: Sequence[tuple[Any, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> list[Samples] | Outcome:
+        names = [str(legal.config) for _, legal in contenders]
+        self.finals.append(names)
+        if self.broken in names:
+            return Outcome(status=Status.DEADLOCK, reason="does not end")
+        return [self._samples(name, options) for name in names]
+
+    def _samples(self, name: str, options: FinalsOptions) -> Samples:
+        noise = random.Random(f"{name} {options.seed} {self.visit}")
+        us = tuple(fake_us(name) * (1 + noise.gauss(0, 0.001)) for _ in range(options.rounds))
+        return Samples(
+            protocol="p",
+            us=us,
+            states=(State(sm_mhz=1700),) * len(us),
+            launches=10,
+            sets=5,
+            warm_up_ms=1.0,
+            settled=None,
+            gpu_ms=2.0,
+        )
+
+
+def kernels() -> list[str]:
+    from kernel_space.arch import SM100A
+
+    return sorted(
+        (str(legal.config) for legal in small_space(**SPACE).legal_points(PROBLEM, SM100A)), key=fake_us
+    )
+
+
+def test_the_final_finds_what_cheap_timings_missed(tmp_path: Path) -> None:
+    device = MeasuringDevice()
+    result = run(tmp_path, device=device, space=small_space(**SPACE))
+    best = kernels()[0]
+    cheap = min(result.trials, key=lambda trial: trial.evidence.get("quick_us", trial.us))
+    assert cheap.resolved != best, "else this test shows nothing"
+    assert result.winner is not None and result.winner.resolved == best
+    assert result.winner.evidence["quick_us"] > result.winner.us
+    assert result.default is not None and all(result.default.resolved in names for names in device.finals)
+    row = DispatchTable.load(tmp_path / "h200").lookup(PROBLEM).row
+    assert row is not None and row.config == best and row.kind is Kind.MEASURED
+    assert row.evidence["versus"] == "runner-up" and row.evidence["p_value"] < 0.05
+    assert row.evidence["sm_mhz"] == 1700 and row.evidence["timing_protocol"] == "p"
+    assert row.runner_up is not None and row.runner_up.config == result.runner_up.resolved
+
+
+def test_a_resumed_tune_holds_no_second_final(tmp_path: Path) -> None:
+    first = run(tmp_path, device=MeasuringDevice(), space=small_space(**SPACE))
+    device = MeasuringDevice()
+    second = run(tmp_path, device=device, space=small_space(**SPACE))
+    assert device.finals == [] == device.timed
+    assert second.winner == first.winner and second.runner_up == first.runner_up
+
+
+def test_new_trials_bring_a_new_final(tmp_path: Path) -> None:
+    run(tmp_path, device=MeasuringDevice(), trials=20)
+    device = MeasuringDevice()
+    result = run(tmp_path, device=device, trials=40)
+    assert device.finals and result.known == 20, (
+        "the search took the same course although times were replaced"
+    )
+    assert result.winner is not None and result.winner.us == min(
+        trial.us for trial in result.trials if trial.evidence.get("final") == result.winner.evidence["final"]
+    )
+
+
+def test_two_tunes_agree(tmp_path: Path) -> None:
+    results = [
+        run(tmp_path / str(visit), device=MeasuringDevice(visit=visit), space=small_space(**SPACE))
+        for visit in (1, 2)
+    ]
+    one, two = (result.winner for result in results)
+    assert one is not None and two is not None
+    assert one.resolved == two.resolved or abs(one.us / two.us - 1) < 0.02
+
+
+def test_a_leader_that_hangs_in_the_final_is_out(tmp_path: Path) -> None:
+    best, second = kernels()[:2]
+    device = MeasuringDevice(broken=best)
+    result = run(tmp_path, device=device, space=small_space(**SPACE))
+    assert result.winner is not None and result.winner.resolved == second
+    hung = next(trial for trial in result.trials if trial.resolved == best)
+    assert hung.status is Status.DEADLOCK and "does not end" in hung.reason
+    row = DispatchTable.load(tmp_path / "h200").lookup(PROBLEM).row
+    assert row is not None and row.config == second
+
+
+class Slow(MeasuringDevice):
+    def time(self, *args: Any) -> Outcome:
+        time.sleep(0.05)
+        return super().time(*args)
+
+
+def test_a_tune_that_runs_out_of_time_still_holds_its_final(tmp_path: Path) -> None:
+    device = Slow()
+    result = run(tmp_path, device=device, space=small_space(**SPACE), timeout_s=0.6)
+    assert result.stopped == "timeout" and 0 < result.fresh < 48
+    assert device.finals and result.winner is not None and "final" in result.winner.evidence
+
+
+class Given:
+    """A list instead of a search."""
+
+    rejected: dict[Any, Any] = {}
+
+    def __init__(self, candidates: list[Candidate]) -> None:
+        self.waiting, self.planned, self.told = list(candidates), len(candidates), []
+
+    def ask(self) -> Candidate | None:
+        return self.waiting.pop(0) if self.waiting else None
+
+    def tell(self, number: int, us: float | None) -> None:
+        self.told.append(number)
+
+
+def test_candidates_may_be_given(tmp_path: Path) -> None:
+    from tests.test_driver import tune
+    from tuner.driver import TuneOptions
+    from tuner.offline_search import choose_candidates
+
+    device, space = MeasuringDevice(), small_space(**SPACE)
+    given = Given(choose_candidates(space, PROBLEM, device.arch, trials=9))
+    options = TuneOptions(out=tmp_path, jobs=2, count_space=False)
+    result = tune(PROBLEM, device, options, pool=FakePool(), space=space, search=given)
+    assert result.fresh == result.planned == 9 and sorted(given.told) == list(range(9))
+    assert result.default is not None and result.winner is not None
+
+
+def test_usage_counts_work_and_waiting() -> None:
+    usage = Usage()
+    with usage.idle():
+        time.sleep(0.02)
+    with usage.busy():
+        time.sleep(0.06)
+    assert 0.02 <= usage.idle_s < 0.05 and 0.06 <= usage.busy_s < 0.1
+    assert str(Usage(busy_s=9.0, idle_s=1.0)) == "9.0 s at work, 1.0 s waiting for compilations (10.0%)"
+    assert str(Usage()) == "0.0 s at work, 0.0 s waiting for compilations (0.0%)"
