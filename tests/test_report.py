@@ -38,7 +38,8 @@ from tuner.report_data import (
 )
 from tuner.report_html import render_html
 from tuner.report_markdown import render_markdown
-from tuner.report_roofline import dram_bytes, fill_bytes, points, roofs
+from tuner.report_roofline import dram_bytes, fill_bytes, group_of, points, roofs
+from tuner.report_style import STYLE
 from tuner.space_count import Count
 from tuner.svg import Scale, escape, number
 
@@ -222,15 +223,36 @@ def test_bytes_by_hand() -> None:
 def test_points_and_roofs_by_hand() -> None:
     [point] = points(PROBLEM, [SIX[2]])
     assert point.intensity == pytest.approx(106_099_113_984 / (408 * 384 * 2416))
-    dram, fill, tensor = roofs(GemmProblem(m=4352, k=3840, n=3072, r=0), SM100A, 148)
+    assert point.group == "pair"
+    dram, fill, l2, tensor = roofs(GemmProblem(m=4352, k=3840, n=3072, r=0), SM100A, 148)
     assert (dram.tera, dram.per_byte) == (7.2, True)
     assert fill.tera == pytest.approx(80 * 148 * 1.85e9 * 1e-12)
     assert tensor.tera == pytest.approx(32768 * 148 * 1.85e9 * 1e-12)  # 8972 TFLOP/s at 1.85 GHz
     assert dram.at(100.0) == pytest.approx(720.0)
+    assert l2.tera == pytest.approx(100 * 148 * 1.85e9 * 1e-12)
     # R = 128: the LoRA part runs at a quarter of the rate, so the mix of 3840 and 128 columns does 3968 in the time of
     # 3840 + 4 * 128 = 4352
-    assert roofs(PROBLEM, SM100A, 148)[2].tera == pytest.approx(tensor.tera * 3968 / 4352)
-    assert roofs(PROBLEM, SM90A, 132) == ()
+    alone, mixed = roofs(PROBLEM, SM100A, 148)[3:]
+    assert (alone.tera, mixed.tera) == (pytest.approx(tensor.tera), pytest.approx(tensor.tera * 3968 / 4352))
+
+
+def test_roofs_of_an_h200_are_those_of_its_data_sheet() -> None:
+    dram, tensor = roofs(PROBLEM, SM90A, 132)
+    assert (dram.tera, dram.per_byte, dram.kind) == (4.8, True, "published")
+    assert (tensor.tera, tensor.per_byte, tensor.kind) == (pytest.approx(1979 / 2), False, "published")
+    assert roofs(PROBLEM, SM90A, 66)[1].tera == pytest.approx(1979 / 4)
+    assert roofs(PROBLEM, dataclasses.replace(SM90A, name="sm_80"), 108) == ()
+
+
+def test_bytes_and_groups_of_the_hopper_kernel_by_hand() -> None:
+    # 256x128 tiles of 4352 x 3072: 17 * 24 = 408 of 384 rows with 2160 bytes of K and 256 of R
+    config = "tile_mnk=256x128x128 consumer_warpgroups=2 register_operand=act"
+    assert fill_bytes(PROBLEM, config) == 408 * 384 * 2416
+    # y.T: 3072 rows in 48 tiles of 64, M = 17 in two columns of 16
+    few_rows = GemmProblem(m=17, k=3840, n=3072, r=0)
+    swapped = "tile_mnk=64x16x128 consumer_warpgroups=1 register_operand=wgt"
+    assert fill_bytes(few_rows, swapped) == 48 * 2 * 80 * 2160
+    assert (group_of(config), group_of(swapped)) == ("pair", "single")
 
 
 def test_importance_finds_the_knob_that_matters() -> None:
@@ -437,9 +459,44 @@ def test_without_lora() -> None:
     assert "R=0" in page.words and "9 µs" in page.words
 
 
-def test_arch_without_roofs() -> None:
-    page = assert_self_contained(render_html(sweep(SIX, arch=SM90A, device="h200", sm_count=132)))
-    assert "No roofs are known for this arch" in page.words
+def test_page_of_an_h200() -> None:
+    config = "tile_mnk=256x128x128 consumer_warpgroups=2 register_operand=act num_ab_stage="
+    trials = [
+        trial(i, 200.0 + i, config=f"{config}{i + 2}", kind=Kind.MEASURED, low_us=199.0, high_us=210.0)
+        for i in range(3)
+    ]
+    page = assert_self_contained(render_html(sweep(trials, arch=SM90A, device="h200", sm_count=132)))
+    assert "DRAM 4.8 TB/s (published)" in page.words
+    assert "two consumer warpgroups" in page.words
+    assert "measured useful TFLOP/s" in page.words
+
+
+def test_every_class_of_a_page_has_a_style() -> None:
+    """Apart from those that only carry a size or a place."""
+    page = Page(render_html(FULL))
+    used = {one for name, value in page.attributes if name == "class" for one in value.split()}
+    styled = set(re.findall(r"\.([a-z][\w-]*)", STYLE))
+    assert used <= styled, used - styled
+
+
+def test_dark_pages_define_every_colour() -> None:
+    light, dark = re.findall(r":root\{([^}]*)\}", STYLE)
+    names = [set(re.findall(r"--([\w-]+):", side)) for side in (light, dark)]
+    assert names[0] == names[1]
+    assert set(re.findall(r"var\(--([\w-]+)\)", STYLE)) <= names[0]
+
+
+def test_roofline_names_runner_up_and_default() -> None:
+    text = render_html(FULL)
+    assert ">runner-up</text>" in text and ">default</text>" in text
+    # what the runner-up (trial 4) differs in from the winner (trial 2)
+    assert "#4: 20.5 µs, 5\u2009176 TFLOP/s; lora_schedule=tail</title>" in text
+
+
+def test_statuses_are_counted() -> None:
+    page = Page(render_html(FULL))
+    assert "statustrialsmeaningok5nothing speaks against itillegal3a rule rejects it" in page.words
+    assert "| illegal | 3 | a rule rejects it; never compiled |" in render_markdown(FULL)
 
 
 def test_text_is_escaped() -> None:

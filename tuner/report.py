@@ -12,9 +12,11 @@ from typing import Any
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tuner.outcome import Trial
+from tuner.report_clock import clock
 from tuner.report_data import Section, Sweep, knobs_of
 from tuner.report_html import render_html
 from tuner.report_markdown import render_markdown
+from tuner.report_peers import read_peers
 from tuner.store import atomic_write, make_folder
 
 __all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_report"]
@@ -44,6 +46,7 @@ def report_folder(results: Path, device: str, problem: GemmProblem) -> Path:
 def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
     """Write the four files, each atomically. Raises ``InputError`` for a bad folder, ``StoreError`` for a full disk."""
     make_folder(folder)
+    sweep = completed(sweep, folder)
     files = ReportFiles(
         folder / "report.md", folder / "report.html", folder / "trials.csv", folder / "trials.parquet"
     )
@@ -52,6 +55,21 @@ def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
     atomic_write(files.markdown, render_markdown(sweep))
     atomic_write(files.html, render_html(sweep))
     return files
+
+
+def completed(sweep: Sweep, folder: Path) -> Sweep:
+    """``sweep`` with the timelines of its leaders and the peers that lie beside it, where it has none yet."""
+    changes: dict[str, Any] = {}
+    if sweep.clocks is None:
+        changes["clocks"] = clock(sweep)
+    if sweep.peers is None:
+        try:
+            changes["peers"] = read_peers(folder, sweep.problem)
+        except (
+            InputError
+        ) as error:  # of a file that this report only shows: no reason to go without the report
+            changes["facts"] = {**sweep.facts, "peers": str(error)}
+    return dataclasses.replace(sweep, **changes)
 
 
 def trials_csv(trials: Sequence[Trial]) -> str:

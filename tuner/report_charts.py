@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tuner.outcome import Origin, Trial
@@ -15,12 +14,10 @@ from tuner.report_data import (
     failure_reason,
     failure_status,
     microseconds,
-    tflops,
     time_terms,
     timed,
     times_per_value,
 )
-from tuner.report_roofline import Point, Roof, dram_bytes, points, roofs
 from tuner.svg import Chart, Scale, escape, number
 
 WIDTH = 1040
@@ -132,61 +129,6 @@ def importance_chart(importance: Importance) -> str:
         chart.text(chart.left - 8, top + 12, name, "tick end")
         chart.text(x(share * 100) + 6, top + 12, f"{share:.1%}", "tick")
     return str(chart)
-
-
-def roofline_chart(sweep: Sweep, winner: Trial) -> str:
-    """Every candidate against the roofs: by the bytes it brings into SMEM; the winner also by DRAM bytes."""
-    chart = Chart(WIDTH, 400, "roofline", margins=(76, 14, 24, 46))
-    all_points = points(sweep.problem, timed(sweep.trials))
-    machine = roofs(sweep.problem, sweep.arch, sweep.sm_count)
-    by_dram = sweep.problem.flops / dram_bytes(sweep.problem)
-    x, y = _roofline_scales(chart, all_points, machine, by_dram)
-    chart.axes(x, y, "useful FLOP per byte moved", f"{winner.kind} useful TFLOP/s")
-    for roof in machine:
-        _draw_roof(chart, roof, machine, x, y)
-    chart.cloud([(x(point.intensity), y(point.tflops)) for point in all_points], "cloud")
-    _draw_winner(chart, sweep, winner, by_dram, x, y)
-    return str(chart)
-
-
-def _roofline_scales(
-    chart: Chart, all_points: Sequence[Point], machine: Sequence[Roof], by_dram: float
-) -> tuple[Scale, Scale]:
-    across = [point.intensity for point in all_points] + [by_dram]
-    up = [point.tflops for point in all_points] + [roof.tera for roof in machine if not roof.per_byte]
-    best = max(point.tflops for point in all_points)
-    low = max(min(up), best / (4 * CLIP))
-    x = chart.x_scale(min(across) / 2.2, max(across) * 2.2, log=True)
-    return x, chart.y_scale(low / 1.6, max(up) * 1.5, log=True)
-
-
-def _draw_roof(chart: Chart, roof: Roof, machine: Sequence[Roof], x: Scale, y: Scale) -> None:
-    ceiling = min((other.tera for other in machine if not other.per_byte), default=math.inf)
-    about = f"{roof.name}: {number(roof.tera)} {'TB/s' if roof.per_byte else 'TFLOP/s'}, {roof.kind}: {roof.source}"
-    label = f"{roof.name} {number(roof.tera)} {'TB/s' if roof.per_byte else 'TFLOP/s'} ({roof.kind})"
-    css = "roof " + roof.name.split()[0].lower()
-    if not roof.per_byte:
-        chart.line(x(x.low), y(roof.tera), x(x.high), y(roof.tera), css, about)
-        chart.text(chart.right, y(roof.tera) - 6, label, "note end", about)
-        return
-    start = max(x.low, y.low / roof.tera)
-    end = min(x.high, ceiling / roof.tera, y.high / roof.tera)
-    if start >= end:
-        return
-    (x1, y1), (x2, y2) = (x(start), y(roof.at(start))), (x(end), y(roof.at(end)))
-    chart.line(x1, y1, x2, y2, css, about)
-    along = 0.05
-    slope = math.degrees(math.atan2(y2 - y1, x2 - x1))
-    chart.text(x1 + along * (x2 - x1) - 2, y1 + along * (y2 - y1) - 6, label, "note", about, turn=slope)
-
-
-def _draw_winner(chart: Chart, sweep: Sweep, winner: Trial, by_dram: float, x: Scale, y: Scale) -> None:
-    speed = tflops(sweep.problem, microseconds(winner))
-    by_fill = points(sweep.problem, [winner])[0].intensity
-    chart.line(x(by_fill), y(speed), x(by_dram), y(speed), "reference")
-    chart.dot(x(by_fill), y(speed), 5, "winner", f"winner by SMEM fill: {number(by_fill)} FLOP/byte")
-    chart.diamond(x(by_dram), y(speed), 6, "dram", f"winner by DRAM bytes: {number(by_dram)} FLOP/byte")
-    chart.text(x(by_dram), y(speed) + 20, "winner by DRAM bytes", "note mid")
 
 
 def terms_chart(candidates: Sequence[tuple[str, Trial]]) -> str:

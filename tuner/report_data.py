@@ -8,12 +8,18 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernel_space.arch import Arch
 from kernel_space.budget import Budget
 from kernel_space.problem import GemmProblem
 from tuner.outcome import Kind, Origin, Status, Trial
 from tuner.space_count import Count
+
+if TYPE_CHECKING:
+    from tuner.report_clock import Clocks
+    from tuner.report_peers import Peers
 
 PRECEDENCE = (Kind.MEASURED, Kind.SIMULATED, Kind.MODELLED)
 IMPORTANCE_METHOD = (
@@ -41,7 +47,9 @@ class Sweep:
     ``trials`` in the order in which they were finished; points that a rule rejects may be among them (status ILLEGAL,
     reason ``rule: why``). ``winner`` and ``runner_up`` default to the two
     fastest of the best kind of time. ``budget`` is the winner's. ``facts`` are lines for the end of the
-    report: command, seed, versions, hashes, protocol, what became of the dispatch row.
+    report: command, seed, versions, hashes, protocol, what became of the dispatch row. ``cache_dir``: where compiled
+    kernels live, None for the user's. ``clocks`` and ``peers`` are filled in when the report is written, unless given:
+    timelines of a few candidates from those kernels, and what else was measured on the same machine.
     """
 
     problem: GemmProblem
@@ -55,6 +63,9 @@ class Sweep:
     space: Count | None = None
     facts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     sections: Sequence[Section] = ()
+    cache_dir: Path | None = None
+    clocks: Clocks | None = None
+    peers: Peers | None = None
 
     @property
     def evaluated(self) -> list[Trial]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 from kernel_space.budget import Table
 from tuner.outcome import Kind, Trial
 from tuner.report_charts import (
@@ -11,9 +9,9 @@ from tuner.report_charts import (
     convergence_chart,
     importance_chart,
     knob_panel,
-    roofline_chart,
     terms_chart,
 )
+from tuner.report_compare import compared_sections
 from tuner.report_data import (
     Importance,
     Sweep,
@@ -30,8 +28,12 @@ from tuner.report_data import (
     varying_knobs,
     winner_and_runner_up,
 )
+from tuner.report_published import published_trial
 from tuner.report_roofline import roofs
+from tuner.report_roofline_chart import roofline_chart, roofline_legend
+from tuner.report_standing import standing, status_rows
 from tuner.report_style import STYLE
+from tuner.report_text import html_table
 from tuner.svg import escape, number
 
 TOP = 10
@@ -52,10 +54,11 @@ def render_html(sweep: Sweep) -> str:
         parts.append(_section("No winner", _no_winner(sweep)))
     else:
         parts += _winner_parts(sweep, winner, runner_up)
+        parts += [_section(one.title, one.body) for one in compared_sections(sweep, winner)]
         parts += _sweep_parts(sweep, winner, importance)
     parts += [_section(section.title, section.body) for section in sweep.sections]
     parts += [
-        _section("Rejected configurations", _rejected(sweep)),
+        _section("Trials and rejected configurations", _rejected(sweep)),
         _section("How it was made", _facts(sweep)),
     ]
     title = escape(f"{sweep.problem} on {sweep.device}")
@@ -112,17 +115,18 @@ def _no_winner(sweep: Sweep) -> str:
 
 
 def _winner_parts(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
-    parts = [_section("Winner", _winner(winner, runner_up) + _budget(sweep))]
+    parts = [_section("Winner", _winner(sweep, winner, runner_up) + _budget(sweep))]
     named = [("winner", winner)]
     named += [("runner-up", runner_up)] if runner_up else []
     default = default_trial(sweep.trials)
     named += [("default", default)] if default and default is not winner and default is not runner_up else []
-    if causes := terms_chart(named):
-        parts.append(_section("Time by cause", causes, f"Where the {winner.kind} time goes."))
+    clocked = winner.kind is Kind.SIMULATED and sweep.clocks is not None and sweep.clocks.shown
+    if not clocked and (causes := terms_chart(named)):
+        parts.append(_section(f"Time by cause, {winner.kind}", causes, f"Where the {winner.kind} time goes."))
     return parts
 
 
-def _winner(winner: Trial, runner_up: Trial | None) -> str:
+def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> str:
     knobs = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in knobs_of(winner.resolved).items()
@@ -132,7 +136,7 @@ def _winner(winner: Trial, runner_up: Trial | None) -> str:
         margin = microseconds(runner_up) / microseconds(winner) - 1
         lines.append(
             f"<p>Runner-up: trial {runner_up.number}, {number(microseconds(runner_up))} µs {runner_up.kind} "
-            f"({margin:+.1%}), with {_changes(runner_up, winner)}.</p>"
+            f"({margin:+.1%}), with {_changes(runner_up, winner)}. {escape(standing(winner, runner_up))}</p>"
         )
     lines.append(f"<p>Numerical check: {escape(numerical_check(winner))}.</p>")
     return "".join(lines)
@@ -183,11 +187,31 @@ def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[st
         _section("Knob importance", bars, method if importance.shares else ""),
         _section(
             "Roofline",
-            roofline_chart(sweep, winner),
-            f"Speeds {kind}; the roofs' own kind is written on them. Small dots: every candidate by the bytes that TMA "
-            f"brings into SMEM. Diamond: the winner by the bytes that must cross DRAM once.{known}",
+            roofline_chart(sweep, winner, _marked(sweep, winner)) + roofline_legend(sweep),
+            f"Speeds {kind}; the roofs' own kind is written on them. Dots: every candidate by the bytes that TMA "
+            "brings into SMEM, which its tile decides; tooltips have what the fastest differ in from the winner. "
+            "Diamond: the winner by the bytes that must cross DRAM once; the DRAM line is about it alone."
+            + known,
         ),
     ]
+
+
+def _marked(sweep: Sweep, winner: Trial) -> dict[str, Trial]:
+    """Trials that the roofline names beside the winner."""
+    runner_up = winner_and_runner_up(sweep)[1]
+    named = {
+        "runner-up": runner_up,
+        "default": default_trial(sweep.trials),
+        "published": published_trial(sweep),
+    }
+    marked: dict[str, Trial] = {}
+    for name, trial in named.items():
+        same = next((label for label, one in marked.items() if one is trial), None)
+        if same:
+            marked[f"{same}, {name}"] = marked.pop(same)
+        elif trial is not None and trial.resolved != winner.resolved:
+            marked[name] = trial
+    return marked
 
 
 _CONVERGENCE_LEGEND = (
@@ -209,15 +233,15 @@ def _top_table(sweep: Sweep, winner: Trial) -> str:
     ]
     for name in knobs:
         values = [knobs_of(trial.resolved)[name] for trial in best]
-        rows.append([escape(name), *(_marked(value, chosen.get(name)) for value in values)])
+        rows.append([escape(name), *(_deviating(value, chosen.get(name)) for value in values)])
     common = ", ".join(
         f"<code>{escape(name)}={escape(chosen[name])}</code>" for name in chosen if name not in knobs
     )
     same = f'<p class="about">The same in all of them: {common}.</p>' if common else ""
-    return _table(["trial", *(f"#{trial.number}" for trial in best)], rows, css="best10") + same
+    return html_table(["trial", *(f"#{trial.number}" for trial in best)], rows, css="best10") + same
 
 
-def _marked(value: str, chosen: str | None) -> str:
+def _deviating(value: str, chosen: str | None) -> str:
     return escape(value) if value == chosen else f"<em>{escape(value)}</em>"
 
 
@@ -227,6 +251,9 @@ def _interval(trial: Trial) -> str:
 
 def _rejected(sweep: Sweep) -> str:
     parts = []
+    if sweep.trials:
+        head = ["status", "trials", "meaning"]
+        parts.append("<h3>How the trials ended</h3>" + html_table(head, status_rows(sweep.trials)))
     if sweep.space:
         parts.append(_space_table(sweep))
     if sweep.evaluated:
@@ -246,7 +273,9 @@ def _space_table(sweep: Sweep) -> str:
         if count
     ]
     about = f"{space.raw:,} points, {space.legal:,} distinct legal kernels. A point counts for the first rule it breaks"
-    return f"<h3>The whole space</h3><p>{about}.</p>{_table(['rule', 'points it rejects', 'share'], rows)}"
+    return (
+        f"<h3>The whole space</h3><p>{about}.</p>{html_table(['rule', 'points it rejects', 'share'], rows)}"
+    )
 
 
 def _failure_table(sweep: Sweep) -> str:
@@ -257,7 +286,7 @@ def _failure_table(sweep: Sweep) -> str:
         [escape(group.status), str(group.count), escape(group.reason[:400]), f"#{group.example.number}"]
         for group in groups
     ]
-    return _table(["status", "trials", "reason (of the first)", "first"], rows)
+    return html_table(["status", "trials", "reason (of the first)", "first"], rows)
 
 
 def _proposed(sweep: Sweep) -> str:
@@ -273,17 +302,10 @@ def _proposed(sweep: Sweep) -> str:
     more = f"<p>and {len(groups) - MAX_REASONS} rarer ones.</p>" if len(groups) > MAX_REASONS else ""
     return (
         f"<h3>Illegal points that the search proposed</h3><p>{len(sweep.illegal)}, never compiled: {told}.</p>"
-        f"{_table(['points', 'rule: reason (of the first)'], shown)}{more}"
+        f"{html_table(['points', 'rule: reason (of the first)'], shown)}{more}"
     )
 
 
 def _facts(sweep: Sweep) -> str:
     rows = [[escape(name), escape(value)] for name, value in sweep.facts.items()]
-    return _table(["", ""], rows, css="facts") if rows else "<p>Nothing was recorded.</p>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], css: str = "") -> str:
-    """Cells are HTML already."""
-    top = f"<thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead>" if any(head) else ""
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="scroll"><table class="{css}">{top}<tbody>{body}</tbody></table></div>'
+    return html_table(["", ""], rows, css="facts") if rows else "<p>Nothing was recorded.</p>"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from tuner.outcome import Trial
+from tuner.report_compare import compared_sections
 from tuner.report_data import (
+    Section,
     Sweep,
     default_trial,
     differences,
@@ -21,6 +23,8 @@ from tuner.report_data import (
     varying_knobs,
     winner_and_runner_up,
 )
+from tuner.report_standing import standing, status_rows
+from tuner.report_text import markdown_table
 from tuner.svg import number
 
 TOP = 10
@@ -41,12 +45,17 @@ def render_markdown(sweep: Sweep) -> str:
         blocks.append("**No winner**: no trial has a time.")
     else:
         blocks += _winner(sweep, winner, runner_up)
+        blocks += _sections(compared_sections(sweep, winner))
         blocks += _best(sweep, winner)
         blocks += _importance(sweep)
     blocks += _rejected(sweep)
-    blocks += [f"## {section.title}\n\n{section.markdown}" for section in sweep.sections if section.markdown]
-    blocks += ["## How it was made", _table(("", ""), sweep.facts.items())] if sweep.facts else []
+    blocks += _sections(sweep.sections)
+    blocks += ["## How it was made", markdown_table(("", ""), sweep.facts.items())] if sweep.facts else []
     return "\n\n".join(blocks) + "\n"
+
+
+def _sections(sections: Sequence[Section]) -> list[str]:
+    return [f"## {section.title}\n\n{section.markdown}" for section in sections if section.markdown]
 
 
 def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
@@ -66,11 +75,12 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
             " ".join(f"{name}={value}" for name, value in _changes(runner_up, winner).items()) or "no change"
         )
         lines.append(f"- runner-up: {number(us)} us {runner_up.kind} ({us / best - 1:+.1%}), `{changed}`")
+        lines.append(f"- {standing(winner, runner_up)}")
     lines.append(f"- numerical check: {numerical_check(winner)}")
     blocks = ["## Winner", f"```\n{winner.resolved}\n```", "\n".join(lines)]
     if terms := time_terms(winner):
         rows = [(name, f"{us:.3f}", f"{us / best:.1%}") for name, us in terms.items()]
-        blocks += [f"### Time by cause, {winner.kind}", _table(("cause", "us", "share"), rows)]
+        blocks += [f"### Time by cause, {winner.kind}", markdown_table(("cause", "us", "share"), rows)]
     if sweep.budget:
         blocks += ["### Budget", f"```\n{sweep.budget.smem}\n\n{sweep.budget.tmem}\n```"]
     return blocks
@@ -100,7 +110,7 @@ def _best(sweep: Sweep, winner: Trial) -> list[str]:
         for trial in best
     ]
     head = ("trial", f"us {winner.kind}", "interval", "to winner", *knobs)
-    return ["## Best candidates", _table(head, rows)]
+    return ["## Best candidates", markdown_table(head, rows)]
 
 
 def _importance(sweep: Sweep) -> list[str]:
@@ -108,22 +118,24 @@ def _importance(sweep: Sweep) -> list[str]:
     if not importance.shares:
         return ["## Knob importance", importance.note]
     rows = [(name, f"{share:.1%}") for name, share in importance.shares.items()]
-    return ["## Knob importance", f"Method: {importance.note}.", _table(("knob", "share"), rows)]
+    return ["## Knob importance", f"Method: {importance.note}.", markdown_table(("knob", "share"), rows)]
 
 
 def _rejected(sweep: Sweep) -> list[str]:
-    blocks = ["## Rejected"]
+    blocks = ["## Trials and rejected configurations"]
+    if sweep.trials:
+        blocks.append(markdown_table(("status", "trials", "meaning"), status_rows(sweep.trials)))
     if space := sweep.space:
         counts = sorted(space.rejected.items(), key=lambda item: -item[1])
         rows = [(rule, f"{count:,}") for rule, count in counts if count]
         blocks.append(f"The whole space: {space.raw:,} points, {space.legal:,} distinct legal kernels.")
-        blocks.append(_table(("rule", "points it rejects"), rows))
+        blocks.append(markdown_table(("rule", "points it rejects"), rows))
     groups = failures(sweep.evaluated)
     if groups:
         failed = [
             (group.status, group.count, group.reason[:200], f"#{group.example.number}") for group in groups
         ]
-        blocks.append(_table(("status", "trials", "reason (of the first)", "first"), failed))
+        blocks.append(markdown_table(("status", "trials", "reason (of the first)", "first"), failed))
     elif sweep.evaluated:
         blocks.append("No trial failed.")
     if illegal := failures(sweep.illegal):
@@ -131,14 +143,5 @@ def _rejected(sweep: Sweep) -> list[str]:
             f"Points that the search proposed and a rule rejected, never compiled: {len(sweep.illegal)}."
         )
         reasons = [(group.count, group.reason[:200]) for group in illegal[:MAX_REASONS]]
-        blocks.append(_table(("points", "rule: reason (of the first)"), reasons))
+        blocks.append(markdown_table(("points", "rule: reason (of the first)"), reasons))
     return blocks
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
-
-
-def _cell(value: object) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,157 @@
+"""The few candidates that a report compares, run with a clock: from their PTX in the build cache, without compiling.
+
+Every time is simulated. What cannot be had is a sentence in the report, not an error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kernel_space.build import cached_build
+from kernel_space.capture import CaptureError
+from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
+from kernel_space.rules import Legal, legalize
+from kernel_space.sim.faults import Fault, Unsupported
+from tuner.device import has_simulator
+from tuner.model_work import count_work
+from tuner.published import Published, published_config
+from tuner.report_data import Sweep, default_trial, winner_and_runner_up
+from tuner.report_timeline import Timeline, timeline_of
+from tuner.simulated_time import SimulatedTime, agreement, simulate
+from tuner.tail_wave import tail_wave
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+
+WINNER, RUNNER_UP, PUBLISHED, DEFAULT = "winner", "runner-up", "published", "default"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clocked:
+    """One candidate. ``roles``: winner, runner-up, published, default; one config may be several.
+
+    ``config`` is resolved and printed; ``tail_us``: what the average cluster idles in the last wave, which ``waves``
+    describes.
+    """
+
+    roles: tuple[str, ...]
+    config: str
+    time: SimulatedTime
+    timeline: Timeline
+    tail_us: float
+    waves: str
+
+    @property
+    def label(self) -> str:
+        return " and ".join(self.roles)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clocks:
+    """``shown``: the winner first, each config once; empty without the winner.
+
+    ``missing``: one sentence per candidate without a timeline.
+    """
+
+    shown: tuple[Clocked, ...] = ()
+    missing: tuple[str, ...] = ()
+
+    def of(self, role: str) -> Clocked | None:
+        return next((one for one in self.shown if role in one.roles), None)
+
+    @property
+    def rivals(self) -> tuple[Clocked, ...]:
+        """Those whose clock shows another course than the winner's: a knob without effect leaves it as it is."""
+        return tuple(one for one in self.shown[1:] if not same_course(one, self.shown[0]))
+
+
+def same_course(one: Clocked, other: Clocked) -> bool:
+    """The same time under every set of constants."""
+    return len(one.time.sets_us) == len(other.time.sets_us) and bool(
+        (abs(one.time.sets_us - other.time.sets_us) < 1e-6 * other.time.sets_us).all()
+    )
+
+
+def faster_share(winner: Clocked, other: Clocked) -> float:
+    """Share of the admissible sets of constants under which ``winner`` is the faster one."""
+    return agreement(winner.time, other.time)
+
+
+def resolved_published(sweep: Sweep) -> tuple[Published, str] | None:
+    """(entry, its resolved config) for the problem; None where nothing is published or a rule rejects it."""
+    if (entry := published_config(sweep.problem, sweep.arch)) is None:
+        return None
+    legal = legalize(entry.config, sweep.problem, sweep.arch)
+    return (entry, str(legal.config)) if isinstance(legal, Legal) else None
+
+
+def clock(sweep: Sweep) -> Clocks:
+    """Run winner, runner-up, published and default configuration with a clock, 0.1 s each."""
+    if not has_simulator(sweep.arch):
+        return Clocks(
+            missing=(f"Timelines are simulated for sm_100a and sm_103a, not for {sweep.arch.name}.",)
+        )
+    roles: dict[str, list[str]] = {}
+    for role, config in _candidates(sweep):
+        roles.setdefault(config, []).append(role)
+    shown, missing = [], []
+    for config, named in roles.items():
+        try:
+            shown.append(_clocked(tuple(named), config, sweep))
+        except _NoClock as error:
+            missing.append(f"No timeline of the {' and '.join(named)} configuration: {error}.")
+    if shown and WINNER not in shown[0].roles:
+        shown = []  # nothing to compare the others with
+    return Clocks(shown=tuple(shown), missing=tuple(missing))
+
+
+class _NoClock(Exception):
+    """Why there is no timeline."""
+
+
+def _candidates(sweep: Sweep) -> Iterator[tuple[str, str]]:
+    winner, runner_up = winner_and_runner_up(sweep)
+    default = default_trial(sweep.trials)
+    if winner:
+        yield WINNER, winner.resolved
+    if runner_up:
+        yield RUNNER_UP, runner_up.resolved
+    if winner and (found := resolved_published(sweep)):
+        yield PUBLISHED, found[1]
+    if default:
+        yield DEFAULT, default.resolved
+
+
+def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
+    parsed = parse_config(sweep.arch, config)
+    compiled = _from_cache(config, sweep)
+    try:
+        time = simulate(compiled, parsed, sweep.problem, sweep, record=True)
+    except (Unsupported, Fault, CaptureError) as error:
+        raise _NoClock(f"the clock cannot run it: {error}") from error
+    work = count_work(parsed, sweep.problem, sweep.sm_count)
+    run = time.run
+    timeline = timeline_of(
+        run.record or [],
+        us_per_cycle=(time.us - time.terms["launch"]) / float(run.cycles[0]),
+        launch_us=time.terms["launch"],
+        end_us=time.us,
+        pieces=work.schedule.waves if run.rounds == 1 else 0,
+        k_tiles=work.loop.k_tiles,
+    )
+    tail_us, waves = tail_wave(time, parsed, sweep.problem, sweep.sm_count)
+    return Clocked(roles=roles, config=config, time=time, timeline=timeline, tail_us=tail_us, waves=waves)
+
+
+def _from_cache(config: str, sweep: Sweep) -> CompiledKernel:
+    try:
+        parsed = parse_config(sweep.arch, config)
+        found = cached_build(parsed, sweep.problem.problem_class, sweep.arch, cache_dir=sweep.cache_dir)
+    except InputError as error:
+        raise _NoClock(str(error)) from error
+    if found is None:
+        raise _NoClock("its PTX is not in the build cache (another version, another machine, or cleaned up)")
+    return found
