@@ -126,8 +126,9 @@ def _gaussian(row_magnitude: torch.Tensor, k: int, random: torch.Generator) -> N
         quantize_nvfp4(torch.randn(len(rows), k, generator=random, device=random.device) * rows)
         for rows in row_magnitude.split(step)
     ]
+    scales = torch.cat([part.scales.view(torch.uint8) for part in parts])
     return NVFP4Tensor(
-        codes=torch.cat([part.codes for part in parts]), scales=torch.cat([part.scales for part in parts])
+        codes=torch.cat([part.codes for part in parts]), scales=scales.view(torch.float8_e4m3fn)
     )
 
 

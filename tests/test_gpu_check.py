@@ -109,7 +109,7 @@ Y_BYTES = 37 * 24 * 2
 DEFECTS = {
     "one byte behind y": (stray("y", Y_BYTES), Status.ILLEGAL_ACCESS, "1 bytes changed behind y, the first 0 past"),
     "a row behind y": (stray("y", Y_BYTES + 47), Status.ILLEGAL_ACCESS, "behind y, the first 47 past its end"),
-    "ahead of y": (stray("y", -2), Status.ILLEGAL_ACCESS, "the first"),
+    "ahead of y": (stray("y", -2), Status.ILLEGAL_ACCESS, "1 bytes changed before y, the first 2 bytes ahead of it"),
     "behind the workspace": (stray("workspace", 4096), Status.ILLEGAL_ACCESS, "behind workspace"),
     "ahead of everything": (stray("act", -GUARD_BYTES), Status.ILLEGAL_ACCESS, f"before act, the first {GUARD_BYTES}"),
     "into a weight": (stray("wgt", 100), Status.ILLEGAL_ACCESS, "input: 1 bytes changed in wgt, the first at byte 100"),

@@ -52,6 +52,7 @@ class Origin(enum.StrEnum):
 
     DEFAULT = "default"
     NEIGHBOUR = "neighbour"
+    PUBLISHED = "published"
     EXHAUSTIVE = "exhaustive"
     SAMPLED = "sampled"
 

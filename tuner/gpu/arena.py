@@ -86,15 +86,16 @@ class Arena:
         return self.bytes_of(name).data_ptr() if self._buffers[name].size else 0
 
     def fill_guards(self, byte: int) -> None:
-        for _, start, end in self._guards():
+        for start, end in self._guards():
             self._memory[start:end].fill_(byte)
 
     def damaged_guards(self, byte: int) -> list[Damage]:
-        """Guards in which a byte is not ``byte``."""
+        """Guards in which a byte is not ``byte``, each named by the buffer that its first such byte is nearest to."""
         found = []
-        for name, start, end in self._guards():
-            if (damage := self._compare(name, start, self._memory[start:end] != byte)) is not None:
-                found.append(damage)
+        for start, end in self._guards():
+            differs = self._memory[start:end] != byte
+            if bool(differs.any()):
+                found.append(self._damage(self._nearest(start + _first(differs)), start, differs))
         return found
 
     def snapshot(self, names: Iterable[str]) -> dict[str, torch.Tensor]:
@@ -104,25 +105,31 @@ class Arena:
         """Buffers that differ from their snapshot."""
         found = []
         for name, before in snapshot.items():
-            damage = self._compare(name, self._buffers[name].start, self.bytes_of(name) != before)
-            if damage is not None:
-                found.append(damage)
+            differs = self.bytes_of(name) != before
+            if bool(differs.any()):
+                found.append(self._damage(name, self._buffers[name].start, differs))
         return found
 
-    def _guards(self) -> list[tuple[str, int, int]]:
-        """(the buffer it is reported with, start, end): the one ahead of the first buffer, then each one's own."""
-        first = next(iter(self._buffers))
-        behind = [(name, buffer.guard_start, buffer.guard_end) for name, buffer in self._buffers.items()]
-        return [(first, 0, self._first), *behind]
+    def _guards(self) -> list[tuple[int, int]]:
+        """(start, end): the one ahead of the first buffer, then the one behind each."""
+        behind = [(buffer.guard_start, buffer.guard_end) for buffer in self._buffers.values()]
+        return [(0, self._first), *behind]
 
-    def _compare(self, name: str, start: int, differs: torch.Tensor) -> Damage | None:
-        if not bool(differs.any()):
-            return None
+    def _nearest(self, position: int) -> str:
+        def distance(name: str) -> int:
+            buffer = self._buffers[name]
+            return max(buffer.start - position, position - buffer.guard_start + 1)
+
+        return min(self._buffers, key=distance)
+
+    def _damage(self, name: str, start: int, differs: torch.Tensor) -> Damage:
         buffer = self._buffers[name]
-        first = int(differs.to(torch.uint8).argmax())
-        return Damage(
-            region=name, offset=start + first - buffer.start, size=buffer.size, count=int(differs.sum())
-        )
+        offset = start + _first(differs) - buffer.start
+        return Damage(region=name, offset=offset, size=buffer.size, count=int(differs.sum()))
+
+
+def _first(differs: torch.Tensor) -> int:
+    return int(differs.to(torch.uint8).argmax())
 
 
 def _aligned(size: int) -> int:

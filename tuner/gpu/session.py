@@ -31,15 +31,17 @@ from tuner.gpu.self_test import SelfTestFailed, health, self_test
 from tuner.gpu.telemetry import Telemetry
 from tuner.outcome import Status
 
-LAUNCH_LIMIT_S = 10.0  # launches take at most milliseconds
 KEPT_OBJECTS = 32
 
 
 class CardSession:
-    """What the requests do, on card ``index`` (as ``cuda:<index>``); makes its context."""
+    """What the requests do, on card ``index`` (as ``cuda:<index>``); makes its context.
 
-    def __init__(self, index: int, phase: Callable[[str], None]) -> None:
-        self._phase = phase
+    ``launch_limit_s``: a launch that takes longer is a deadlock.
+    """
+
+    def __init__(self, index: int, phase: Callable[[str], None], launch_limit_s: float) -> None:
+        self._phase, self._launch_limit_s = phase, launch_limit_s
         self._device = torch.device("cuda", index)
         torch.cuda.set_device(self._device)
         properties = torch.cuda.get_device_properties(self._device)
@@ -148,7 +150,7 @@ class CardSession:
         return lambda: launch(0)
 
     def _wait(self, what: str) -> None:
-        self._calls.wait(torch.cuda.current_stream().cuda_stream, LAUNCH_LIMIT_S, what)
+        self._calls.wait(torch.cuda.current_stream().cuda_stream, self._launch_limit_s, what)
 
     def forget_old(self) -> None:
         """Between requests: no more than ``KEPT_OBJECTS`` stay loaded."""

@@ -40,6 +40,8 @@ from typing import IO, Any, Protocol
 
 from tuner.gpu.protocol import BUG, Refused
 
+LAUNCH_LIMIT_S = 10.0  # launches take at most milliseconds
+
 
 class Channel:
     """Lines of JSON out; ``answer`` ends a request, ``phase`` says what it is at."""
@@ -105,6 +107,9 @@ def main(arguments: list[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--card", type=int, required=True, metavar="N", help="as in cuda:N")
+    parser.add_argument(
+        "--launch-limit", type=float, default=LAUNCH_LIMIT_S, metavar="S", help="seconds a launch may take"
+    )
     parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process does")
     args = parser.parse_args(arguments)
     channel = Channel(private_stdout())
@@ -115,7 +120,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         from tuner.gpu.session import CardSession
 
-        session = CardSession(args.card, channel.phase)
+        session = CardSession(args.card, channel.phase, args.launch_limit)
     except Exception:
         # No verdict on any candidate: the parent learns it as the answer to its first request.
         channel.answer({"ok": False, "status": BUG, "reason": traceback.format_exc(), "fatal": True})

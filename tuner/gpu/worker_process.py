@@ -42,10 +42,13 @@ class StillAlive(Exception):
     """A killed process that does not end: the driver holds it."""
 
 
-def worker_command(card: int) -> list[str]:
-    """Not ``-m``: the worker must find this project wherever the parent found it."""
+def worker_command(card: int, *options: str) -> list[str]:
+    """What starts a worker, with more ``options`` of its own.
+
+    Not ``-m``: the worker must find this project wherever the parent found it.
+    """
     program = f"import sys; sys.path[:] = {sys.path!r}; from tuner.gpu.worker import main; main()"
-    return [sys.executable, "-c", program, "--card", str(card), "--parent", str(os.getpid())]
+    return [sys.executable, "-c", program, "--card", str(card), "--parent", str(os.getpid()), *options]
 
 
 class WorkerProcess:

@@ -1,0 +1,41 @@
+"""What tests on a card share: compiled objects, and a worker of their own."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.objects import FOLDER, MANIFEST, Entry, build_all, load_all
+from tuner.gpu.card_worker import CardWorker, Limits
+from tuner.gpu.worker_process import worker_command
+
+LAUNCH_LIMIT_S = 2.0
+
+
+@pytest.fixture(scope="session")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Entry]:
+    """By name: those that were carried here, else built now."""
+    if (FOLDER / MANIFEST).is_file():
+        return load_all(FOLDER)
+    if importlib.util.find_spec("cutlass") is None:
+        pytest.fail("no objects to run: build them where the DSL is, python -m tests.gpu.objects .pack/gpu")
+    return build_all(tmp_path_factory.mktemp("objects"))
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CardWorker]:
+    """On cuda:0. The lock lies in a folder of this run, so that several may share the card: no time is for keeps."""
+    command = worker_command(0, "--launch-limit", str(LAUNCH_LIMIT_S))
+    limits = Limits(pause_s=1.0)
+    with CardWorker(
+        0, "gpu-tests", limits=limits, command=command, lock_folder=tmp_path_factory.mktemp("lock")
+    ) as made:
+        yield made
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Path:
+    return tmp_path

@@ -1,0 +1,126 @@
+"""Objects that the tests on a card run: real candidates, and kernels that go wrong.
+
+    python -m tests.gpu.objects DIR     # with the DSL, no GPU: objects and manifest.json below DIR
+
+The tests look for them in ``.pack/gpu``, else build them when the DSL is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from kernel_space.arch import SM90A, Arch
+from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, legalize
+from tuner.gpu.candidate import Case, Loadable
+
+FOLDER = Path(__file__).resolve().parents[2] / ".pack" / "gpu"
+MANIFEST = "manifest.json"
+ARCH = SM90A
+
+# Name -> problem and config: small, with several tiles and ragged edges; and a real one.
+RIGHT = {
+    "plain": (GemmProblem.parse("333,480,264,32"), ""),
+    "no-lora": (GemmProblem.parse("333,480,264,0"), ""),
+    "bf16": (GemmProblem.parse("333,480,264,32", lora_dtype="bf16", out_dtype="bf16"), ""),
+    "split": (GemmProblem.parse("100,1056,264,32"), "tile_mnk=128x64x128 split_k=3"),
+    "swapped": (GemmProblem.parse("16,1056,520,128"), "register_operand=wgt tile_mnk=128x16x128 split_k=2"),
+    "large": (GemmProblem.parse("4352,3840,3072,128"), "tile_mnk=256x136x128"),
+}
+# Legal configs with one knob that the rules forbid: real kernels whose rings wait for each other.
+DEADLOCKS = {"deadlock": ("plain", {"num_ab_stage": 1})}
+FAULT_PROBLEM = GemmProblem.parse("64,128,64,0")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a test asks a worker for."""
+
+    candidate: Loadable
+    case: Case
+
+
+def build_all(folder: Path) -> dict[str, Entry]:
+    """Compile everything into ``folder``. Needs the DSL."""
+    from kernel_space.build import build
+
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = {}
+    legal = {name: _legal(problem, text) for name, (problem, text) in RIGHT.items()}
+    wanted = {name: (RIGHT[name][0], one.config) for name, one in legal.items()}
+    for name, (like, changes) in DEADLOCKS.items():
+        wanted[name] = (RIGHT[like][0], legal[like].config.replace(**changes))
+    for name, (problem, config) in wanted.items():
+        compiled = build(config, problem.problem_class, ARCH)
+        path = _write(folder, name, compiled.object_path.read_bytes())
+        candidate = dataclasses.replace(Loadable.of(compiled, config), object_path=path)
+        entries[name] = Entry(candidate=candidate, case=Case.of(config, problem))
+    entries |= {f"fault-{fault}": entry for fault, entry in _faults(folder, ARCH)}
+    records = {
+        name: {"candidate": e.candidate.record(), "case": e.case.record()} for name, e in entries.items()
+    }
+    (folder / MANIFEST).write_text(json.dumps(records, indent=1) + "\n")
+    return load_all(folder)
+
+
+def load_all(folder: Path) -> dict[str, Entry]:
+    """What ``build_all`` left in ``folder``, wherever that lies now."""
+    records = json.loads((folder / MANIFEST).read_text())
+    return {name: _entry(folder, record) for name, record in records.items()}
+
+
+def _entry(folder: Path, record: dict[str, Any]) -> Entry:
+    candidate = Loadable.from_record(record["candidate"])
+    here = dataclasses.replace(candidate, object_path=str(folder / candidate.object_path))
+    return Entry(candidate=here, case=Case.from_record(record["case"]))
+
+
+def _legal(problem: GemmProblem, text: str) -> Legal:
+    legal = legalize(KernelConfigSm90a.parse(text), problem, ARCH)
+    assert isinstance(legal, Legal), legal
+    return legal
+
+
+def _faults(folder: Path, arch: Arch) -> Iterator[tuple[str, Entry]]:
+    from kernel_space.arguments import arguments_from_header
+    from kernel_space.dsl_compile import compile_function
+    from kernel_space.dsl_env import import_dsl
+
+    import_dsl(arch.name)
+    from tests.kernels import faulty
+
+    for fault in faulty.FAULTS:
+        function, arguments = faulty.host_function(fault, FAULT_PROBLEM.problem_class, arch)
+        prefix, options = f"fault_{fault}", faulty.OPTIONS.get(fault, "")
+        _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix, options=options)
+        assert made.header is not None
+        candidate = Loadable(
+            object_path=_write(folder, prefix, made.object_code),
+            object_sha256=hashlib.sha256(made.object_code).hexdigest(),
+            prefix=prefix,
+            arguments=arguments_from_header(made.header),
+            config=f"fault={fault}",
+        )
+        yield (
+            fault,
+            Entry(
+                candidate=candidate, case=Case(problem=FAULT_PROBLEM, workspace_bytes=1024, zeroed_bytes=256)
+            ),
+        )
+
+
+def _write(folder: Path, name: str, data: bytes) -> str:
+    (folder / f"{name}.o").write_bytes(data)
+    return f"{name}.o"
+
+
+if __name__ == "__main__":
+    built = build_all(Path(sys.argv[1]))
+    print(f"{len(built)} objects in {sys.argv[1]}")
