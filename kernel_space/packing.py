@@ -8,6 +8,7 @@ The kernel accumulates the low-rank product into the accumulator of the quantize
 from __future__ import annotations
 
 import dataclasses
+from typing import Self
 
 import torch
 
@@ -45,8 +46,18 @@ class PackedSVDQuant:
         return self.lora_up.shape[1]
 
     @property
+    def device(self) -> torch.device:
+        return self.wgt.device
+
+    @property
     def lora_dtype(self) -> str:
         return next(name for name, dtype in TORCH_DTYPES.items() if dtype == self.lora_up.dtype)
+
+    def to(self, device: torch.device | str) -> Self:
+        """The same weights on ``device``; dtypes are part of the contract and stay."""
+        return dataclasses.replace(
+            self, **{field.name: getattr(self, field.name).to(device) for field in dataclasses.fields(self)}
+        )
 
     def problem_class(self, out_dtype: str) -> ProblemClass:
         return ProblemClass(r=self.r, lora_dtype=self.lora_dtype, out_dtype=out_dtype)
@@ -69,13 +80,16 @@ def pack_svdquant_weights(
     ``wcscale``  float ``[N]``; ``bias`` float ``[N]``, or None for zeros; ``alpha`` a number or a tensor of one element
     ``lora_dtype``  "fp16" or "bf16", needed when ``lora_up`` has neither dtype; fp16 without LoRA
 
+    All on one device, where the packed weights stay; ``PackedSVDQuant.to`` moves them.
+
     Raises ``InputError``, naming row and value, when a factor ``alpha * wcscale`` is not a normal fp32 number (zero,
     subnormal, NaN, infinite), when a folded lora_up is not finite in lora_dtype, when a scale is NaN or
     negative, or a bias not finite in fp32; and when shapes or dtypes do not fit.
     """
     n = wgt.shape[0]
     k = 2 * require_matrix(wgt, "wgt", (torch.uint8,), n)
-    lora_dtype, lora_up = _lora(lora_up, lora_dtype, n)
+    lora_dtype, lora_up = _lora(lora_up, lora_dtype, n, wgt.device)
+    _same_device(wgt, wscales=wscales, lora_up=lora_up, wcscale=wcscale, bias=bias)
     GemmProblem(m=1, k=k, n=n, r=lora_up.shape[1], lora_dtype=lora_dtype)  # raises for illegal sizes
     require_tensor(wscales, "wscales", (torch.float8_e4m3fn,), (n, k // SF_VEC_SIZE))
     require_scale_bytes(wscales, "wscales")
@@ -85,14 +99,22 @@ def pack_svdquant_weights(
         wscales=block_scales(wscales),
         lora_up=_fold(lora_up, factor, lora_dtype),
         wcscale=factor,
-        bias=_bias(bias, n),
+        bias=_bias(bias, n, wgt.device),
     )
 
 
-def _lora(lora_up: torch.Tensor | None, lora_dtype: str | None, n: int) -> tuple[str, torch.Tensor]:
+def _same_device(wgt: torch.Tensor, **others: torch.Tensor | None) -> None:
+    for name, tensor in others.items():
+        if tensor is not None and tensor.device != wgt.device:
+            raise InputError(f"{name} must be on {wgt.device} like wgt, got {tensor.device}")
+
+
+def _lora(
+    lora_up: torch.Tensor | None, lora_dtype: str | None, n: int, device: torch.device
+) -> tuple[str, torch.Tensor]:
     """(lora_dtype, lora_up) without None; a given lora_dtype is checked by GemmProblem."""
     if lora_up is None:
-        lora_up = torch.zeros((n, 0), dtype=torch.float16)
+        lora_up = torch.zeros((n, 0), dtype=torch.float16, device=device)
     require_matrix(lora_up, "lora_up", FLOAT_DTYPES, n)
     if lora_dtype is None:
         names = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -134,9 +156,9 @@ def _fold(lora_up: torch.Tensor, factor: torch.Tensor, lora_dtype: str) -> torch
     return folded
 
 
-def _bias(bias: torch.Tensor | None, n: int) -> torch.Tensor:
+def _bias(bias: torch.Tensor | None, n: int, device: torch.device) -> torch.Tensor:
     if bias is None:
-        return torch.zeros(n, dtype=torch.float32)
+        return torch.zeros(n, dtype=torch.float32, device=device)
     require_tensor(bias, "bias", FLOAT_DTYPES, (n,))
     bad = ~bias.float().isfinite()
     if bad.any():

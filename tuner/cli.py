@@ -70,10 +70,30 @@ COMMANDS = {
         summary="the same small programs on this card and in the machine, byte against byte",
         adders=(options.add_json_option, add_selfcheck_options),
     ),
+    "compile-only": Command(
+        function="tuner.cli_compile_only:compile_only_command",
+        summary="choose and compile candidates for a machine with a card",
+        adders=(options.add_problem_options, options.add_json_option, add_compile_only_options),
+    ),
+    "measure": Command(
+        function="tuner.cli_measure:measure_command",
+        summary="check and time on a card what compile-only left; writes table and report",
+        adders=(options.add_problem_options, options.add_json_option, add_measure_options),
+    ),
+    "peers": Command(
+        function="tuner.cli_peers:peers_command",
+        summary="time cuBLAS and torch.compile on a card beside the table's kernel",
+        adders=(options.add_problem_options, options.add_json_option, add_peers_options),
+    ),
     "lookup": Command(
         function="tuner.cli_lookup:lookup_command",
         summary="what the dispatch table launches",
         adders=_COMMON,
+    ),
+    "bundle": Command(
+        function="tuner.cli_bundle:bundle_command",
+        summary="copy the table's objects beside it, to launch without a compiler",
+        adders=(options.add_device_options, options.add_json_option, options.add_bundle_options),
     ),
     "report": Command(
         function="tuner.cli_report:report_command",

@@ -80,14 +80,20 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def add_tune_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--trials", type=_whole(1), metavar="N", help="distinct candidates (200)")
+    parser.add_argument("--trials", type=whole(1), metavar="N", help="distinct candidates (200)")
     parser.add_argument(
-        "--timeout", type=_seconds, metavar="S", help="stop each search after so many seconds"
+        "--timeout", type=seconds_above_0, metavar="S", help="stop each search after so many seconds"
     )
-    parser.add_argument("--jobs", type=_whole(1), metavar="N", help="compile workers (one per core)")
-    parser.add_argument("--seed", type=_whole(0), default=0, metavar="N", help="same seed, same trials (0)")
+    parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="same seed, same trials (0)")
     parser.add_argument(
         "--no-resume", action="store_true", help="evaluate anew what the journal of an earlier run answers"
+    )
+    parser.add_argument(
+        "--objects",
+        type=Path,
+        metavar="DIR",
+        help="take what compile-only left there instead of compiling it",
     )
 
 
@@ -99,7 +105,7 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
         help="all (default), eager, random, slow_tma, slow_tensor or slow_epilogue: the order in which things happen",
     )
     parser.add_argument(
-        "--seed", type=_whole(0), default=0, metavar="N", help="of operands and random order (0)"
+        "--seed", type=whole(0), default=0, metavar="N", help="of operands and random order (0)"
     )
     parser.add_argument(
         "--full", action="store_true", help="then run the shape itself once (minutes if large)"
@@ -117,14 +123,29 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_bundle_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--also-dtype",
+        action="append",
+        default=[],
+        metavar="D",
+        help="also compile every row's config for these dtypes of LoRA and y: bf16, or two as fp16/bf16; repeatable",
+    )
+
+
 def problems_of(args: argparse.Namespace) -> list[GemmProblem]:
     """Every problem named, each once, in order. Raises ``InputError`` when there is none."""
-    lora_dtype, out_dtype = _dtypes(args.dtype)
+    if not (problems := named_problems(args)):
+        raise InputError("say which problem: --shape M,K,N,R, for example --shape 4352,3840,3072,128")
+    return problems
+
+
+def named_problems(args: argparse.Namespace) -> list[GemmProblem]:
+    """``problems_of`` where there may be none."""
+    lora_dtype, out_dtype = dtypes_of(args.dtype)
     problems = [GemmProblem.parse(text, lora_dtype=lora_dtype, out_dtype=out_dtype) for text in args.shape]
     if args.shapes is not None:
         problems += _read_shapes(args.shapes, lora_dtype, out_dtype)
-    if not problems:
-        raise InputError("say which problem: --shape M,K,N,R, for example --shape 4352,3840,3072,128")
     return list(dict.fromkeys(problems))
 
 
@@ -143,7 +164,8 @@ def check_out(path: Path) -> Path:
     return path
 
 
-def _dtypes(text: str) -> tuple[str, str]:
+def dtypes_of(text: str) -> tuple[str, str]:
+    """(LoRA, y) of ``bf16`` or ``fp16/bf16``. Raises ``InputError``."""
     parts = text.split("/")
     if len(parts) > 2 or any(part not in HALF_DTYPES for part in parts):
         raise InputError(
@@ -182,7 +204,7 @@ def _problem_entry(entry: Any, lora_dtype: str, out_dtype: str) -> GemmProblem:
     )
 
 
-def _whole(least: int) -> Callable[[str], int]:
+def whole(least: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
@@ -191,7 +213,7 @@ def _whole(least: int) -> Callable[[str], int]:
     return parse
 
 
-def _seconds(text: str) -> float:
+def seconds_above_0(text: str) -> float:
     try:
         seconds = float(text)
     except ValueError:

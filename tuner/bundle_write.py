@@ -1,0 +1,191 @@
+"""Write a bundle: the objects of a dispatch table beside it, so that serving needs no compiler (runtime/bundle.py).
+
+An object is taken from the build cache by the key its row recorded, or built again; then its cubin must be the one
+that was judged, or the row is refused: a table must not launch what nobody measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_space.arch import Arch
+from kernel_space.arguments import Argument
+from kernel_space.build_cache import BuildCache, default_cache_dir
+from kernel_space.dsl_compile import CompileError
+from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
+from kernel_space.problem import GemmProblem
+from tuner.dispatch_row import Row
+from tuner.runtime.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.store import atomic_write, locked, make_folder
+
+SUFFIX = ".o"
+_NAME_DIGITS = 16
+_OBJECT = "kernel.o"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bundled:
+    """What became of a table: ``entries`` as written, ``refused`` rows with the reason, ``removed`` file names."""
+
+    folder: Path
+    entries: tuple[Entry, ...]
+    refused: tuple[tuple[GemmProblem, str], ...]
+    removed: tuple[str, ...]
+
+
+def write_bundle(
+    device_folder: Path,
+    arch: Arch,
+    rows: Iterable[Row],
+    *,
+    also: Sequence[tuple[str, str]] = (),
+    cache_dir: Path | None = None,
+) -> Bundled:
+    """Write ``device_folder/objects``: an object for every row, and what is there without a row is removed.
+
+    ``also``: further (LoRA, y) dtypes for which every row's config is compiled too, for layers that were not tuned in
+    them. A row that cannot be had keeps the object that an earlier bundle has for it, if that is the judged one.
+    Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
+    Raises ``StoreError`` when the disk refuses.
+    """
+    folder = make_folder(device_folder / FOLDER)
+    with locked(folder / INDEX):
+        found, refused = _collect(Bundle.load(folder, arch), arch, list(rows), also, cache_dir)
+        for entry, data in found.values():
+            if data is not None:
+                atomic_write(folder / entry.file, data)
+        entries = tuple(entry for entry, _ in found.values())
+        atomic_write(folder / INDEX, render_index(entries))
+        removed = _remove_others(folder, {entry.file for entry in entries})
+    return Bundled(folder=folder, entries=entries, refused=tuple(refused), removed=removed)
+
+
+_Found = dict[tuple[str, str, str], tuple[Entry, bytes | None]]
+
+
+def _collect(
+    old: Bundle, arch: Arch, rows: list[Row], also: Sequence[tuple[str, str]], cache_dir: Path | None
+) -> tuple[_Found, list[tuple[GemmProblem, str]]]:
+    """(config, class, host) -> entry and its bytes, None for those that stay as they are; and what was refused."""
+    # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
+    wanted = {row.config for row in rows}
+    here = platform.machine()
+    found: _Found = {
+        (entry.config, entry.problem_class, entry.host): (entry, None)
+        for entry in old.entries
+        if entry.host != here and entry.config in wanted
+    }
+    refused = []
+    for row in rows:
+        for problem in _problems(row, also):
+            key = (row.config, str(problem.problem_class), here)
+            if key in found:
+                continue
+            try:
+                found[key] = _entry(row, problem, arch, old, cache_dir)
+            except (InputError, CompileError) as error:
+                refused.append((problem, str(error)))
+    return found, refused
+
+
+def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:
+    own = row.key.problem
+    others = [dataclasses.replace(own, lora_dtype=lora, out_dtype=out) for lora, out in also]
+    return list(dict.fromkeys([own, *others]))
+
+
+def _entry(
+    row: Row, problem: GemmProblem, arch: Arch, old: Bundle, cache_dir: Path | None
+) -> tuple[Entry, bytes | None]:
+    """Raises ``InputError`` or ``CompileError`` when the judged kernel cannot be had."""
+    judged = row.cubin_sha256 if problem == row.key.problem else ""
+    meta, data = _cached(row, problem, cache_dir) or (None, b"")
+    if meta is None and (kept := _kept(old, row, problem, judged)) is not None:
+        return kept, None
+    if meta is None:
+        meta, data = _built(row, problem, arch, cache_dir)
+    if judged and meta["cubin_sha256"] != judged:
+        raise InputError(
+            f"building {row.config} gives cubin {meta['cubin_sha256'][:12]}, the row was judged with {judged[:12]}: "
+            "kernel or compiler changed since; tune this problem again"
+        )
+    return _make_entry(row, problem, arch, meta, data), data
+
+
+def _cached(row: Row, problem: GemmProblem, cache_dir: Path | None) -> tuple[dict[str, Any], bytes] | None:
+    """From the build cache, under the key that the row recorded; needs no compiler."""
+    if row.object is None or problem != row.key.problem:
+        return None
+    cache = BuildCache(cache_dir or default_cache_dir())
+    meta = cache.load(row.object.key)
+    if meta is None or meta["object_sha256"] != row.object.sha256:
+        return None
+    return meta, (cache.path(row.object.key) / _OBJECT).read_bytes()
+
+
+def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | None:
+    """The present entry, when it is the judged kernel and its file is whole."""
+    for entry in old.entries:
+        same = (entry.config, entry.problem_class, entry.host) == (
+            row.config,
+            str(problem.problem_class),
+            platform.machine(),
+        )
+        if (
+            same
+            and judged
+            and entry.cubin_sha256 == judged
+            and _is_whole(old.folder / entry.file, entry.sha256)
+        ):
+            config = parse_config(old.arch, entry.config)
+            return dataclasses.replace(entry, problem=str(problem), launch=launch_facts(config, problem))
+    return None
+
+
+def _built(
+    row: Row, problem: GemmProblem, arch: Arch, cache_dir: Path | None
+) -> tuple[dict[str, Any], bytes]:
+    from kernel_space.build import build
+
+    compiled = build(parse_config(arch, row.config), problem.problem_class, arch, cache_dir=cache_dir)
+    meta = json.loads((compiled.directory / "meta.json").read_text())
+    return meta, compiled.object_path.read_bytes()
+
+
+def _make_entry(row: Row, problem: GemmProblem, arch: Arch, meta: dict[str, Any], data: bytes) -> Entry:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != meta["object_sha256"]:
+        raise InputError(f"the object of {row.config} changed while it was read; run it again")
+    return Entry(
+        arch=arch.name,
+        config=row.config,
+        problem_class=str(problem.problem_class),
+        problem=str(problem),
+        host=platform.machine(),
+        file=f"{digest[:_NAME_DIGITS]}{SUFFIX}",
+        sha256=digest,
+        cubin_sha256=meta["cubin_sha256"],
+        prefix=meta["prefix"],
+        arguments=tuple(Argument(**argument) for argument in meta["arguments"]),
+        launch=launch_facts(parse_config(arch, row.config), problem),
+        source_hash=meta["source_hash"],
+        dsl_version=meta["dsl_version"],
+    )
+
+
+def _is_whole(path: Path, sha256: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+def _remove_others(folder: Path, kept: set[str]) -> tuple[str, ...]:
+    others = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name not in kept)
+    for path in others:
+        path.unlink(missing_ok=True)
+    return tuple(path.name for path in others)

@@ -1,0 +1,30 @@
+"""The tuned kernels from torch: the operator, the quantizer of its activations, and a layer made of both.
+
+    from tuner.runtime import SVDQuantLinear, quantize_act, svdquant_gemm
+
+Needs torch and llvmlite; neither the compiler nor the search. See docs/runtime.md.
+"""
+
+from kernel_space.errors import InputError
+from kernel_space.loading import HostCallError
+from kernel_space.packing import PackedSVDQuant, pack_svdquant_weights
+from tuner.runtime.ask import explain, prepare
+from tuner.runtime.choose import Choice
+from tuner.runtime.linear import SVDQuantLinear
+from tuner.runtime.operator import svdquant_gemm
+from tuner.runtime.quantize import quantize_act
+from tuner.runtime.state import use_table
+
+__all__ = [
+    "Choice",
+    "HostCallError",
+    "InputError",
+    "PackedSVDQuant",
+    "SVDQuantLinear",
+    "explain",
+    "pack_svdquant_weights",
+    "prepare",
+    "quantize_act",
+    "svdquant_gemm",
+    "use_table",
+]

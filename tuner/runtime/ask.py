@@ -1,0 +1,59 @@
+"""What a user of the run time may ask before it launches anything."""
+
+from __future__ import annotations
+
+import torch
+
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tuner.device import DEVICE_CLASSES, DeviceClass
+from tuner.runtime import state
+from tuner.runtime.choose import Choice
+
+
+def explain(problem: GemmProblem | str, device: str | torch.device | None = None) -> Choice:
+    """Which row and object a call for ``problem`` launches, and why; ``print`` it. Launches nothing.
+
+    ``problem``: a ``GemmProblem``, or ``"M,K,N,R"`` in fp16. ``device``: a card (``cuda:0``; by default the current
+    one), or a device class (``h200``) to ask on any machine. Raises ``InputError`` when nothing could be launched.
+    """
+    return state.active()[0].choice(_problem(problem), _class(device))
+
+
+def prepare(
+    problem: GemmProblem | str, device: str | torch.device | None = None, *, compile: bool = False
+) -> Choice:
+    """Resolve and load what ``problem`` needs now rather than at the first call, for example before a CUDA graph.
+
+    ``compile``: if the table's answer is neither bundled nor in the build cache, compile it; this is the only way in
+    which the run time starts the compiler. Raises ``InputError`` when there is no kernel, ``CompileError`` when
+    compiling fails.
+    """
+    problem, device_class = _problem(problem), _class(device)
+    tables, _ = state.active()
+    choice = tables.prepare(problem, device_class) if compile else tables.choice(problem, device_class)
+    if (index := _index(device)) is not None:
+        tables.plan(problem, index)
+    return choice
+
+
+def _problem(problem: GemmProblem | str) -> GemmProblem:
+    return GemmProblem.parse(problem) if isinstance(problem, str) else problem
+
+
+def _index(device: str | torch.device | None) -> int | None:
+    """The card that is meant; None for a device class."""
+    if isinstance(device, str) and device in DEVICE_CLASSES:
+        return None
+    if not torch.cuda.is_available():
+        known = ", ".join(DEVICE_CLASSES)
+        raise InputError(f"torch sees no card here; name a device class ({known}), got {device}")
+    found = torch.device("cuda" if device is None else device)
+    if found.type != "cuda":
+        raise InputError(f"device must be a card or a device class, got {found}")
+    return torch.cuda.current_device() if found.index is None else found.index
+
+
+def _class(device: str | torch.device | None) -> DeviceClass:
+    index = _index(device)
+    return DEVICE_CLASSES[str(device)] if index is None else state.class_of_card(index)

@@ -1,0 +1,167 @@
+"""Compiled objects beside a dispatch table: ``objects/index.json`` and one file per object.
+
+A serving process launches from them without the compiler and without a build cache. The index has one line per kernel
+and problem class; a file's name is the beginning of its SHA-256.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+from kernel_space.arch import Arch
+from kernel_space.arguments import Argument
+from kernel_space.config import KernelConfig
+from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
+from kernel_space.problem import GemmProblem
+from kernel_space.workspace import workspace_bytes, zeroed_bytes
+from tuner.store import CorruptFile, read_json
+
+FOLDER = "objects"
+INDEX = "index.json"
+SCHEMA = 1
+_CLUSTERS_OF = 132  # SMs for which an entry states its launch argument; any number would do
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ObjectFile:
+    """An object on disk. ``prefix`` of its symbols, ``arguments`` of its host function, ``sha256`` of its bytes."""
+
+    path: Path
+    prefix: str
+    arguments: tuple[Argument, ...]
+    sha256: str
+
+    def read(self) -> bytes:
+        """Raises ``InputError`` when the file is gone or is not what was recorded."""
+        try:
+            data = self.path.read_bytes()
+        except OSError as error:
+            raise InputError(f"cannot read the object {self.path}: {error.strerror}") from None
+        if hashlib.sha256(data).hexdigest() != self.sha256:
+            raise InputError(f"the object {self.path} is damaged: its SHA-256 is not {self.sha256[:16]}...")
+        return data
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One object of a bundle.
+
+    ``config``, ``problem_class``: printed forms; ``host``: the machine type the host code is for; ``file``: name in
+    the folder. ``launch``: what ``launch_facts`` gave for ``problem`` when it was bundled.
+    """
+
+    arch: str
+    config: str
+    problem_class: str
+    problem: str
+    host: str
+    file: str
+    sha256: str
+    cubin_sha256: str
+    prefix: str
+    arguments: tuple[Argument, ...]
+    launch: dict[str, int]
+    source_hash: str
+    dsl_version: str
+
+    def to_record(self) -> dict[str, Any]:
+        arguments = ", ".join(f"{argument.name} {argument.kind}" for argument in self.arguments)
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "arguments": arguments}
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> Self:
+        """Raises ``InputError`` when the record is not what ``to_record`` writes."""
+        try:
+            fields = dict(record)
+            arguments = tuple(Argument(*text.split(" ")) for text in fields.pop("arguments").split(", "))
+            return cls(arguments=arguments, **fields)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"not an entry of a bundle: {type(error).__name__}: {error}") from None
+
+
+class Bundle:
+    """The objects in ``folder``; empty when there is none."""
+
+    def __init__(self, folder: Path, arch: Arch, entries: Iterable[Entry]) -> None:
+        self.folder = folder
+        self.arch = arch
+        self.entries = tuple(entries)
+        self._found = {
+            _identity(arch, entry): entry for entry in self.entries if entry.host == platform.machine()
+        }
+
+    @classmethod
+    def load(cls, folder: Path, arch: Arch) -> Self:
+        """Raises ``InputError`` for an index that is damaged or of another schema or arch."""
+        path = folder / INDEX
+        try:
+            document = read_json(path)
+        except CorruptFile as error:
+            raise InputError(f"{error}; run tune.py bundle again") from None
+        entries = [] if document is None else _entries_of(document, path)
+        wrong = {entry.arch for entry in entries} - {arch.name}
+        if wrong:
+            raise InputError(f"{path} must hold objects for {arch.name}, got {', '.join(sorted(wrong))}")
+        return cls(folder, arch, entries)
+
+    def find(self, config: KernelConfig, problem: GemmProblem) -> ObjectFile | None:
+        """The object of ``config`` for the class of ``problem`` on this kind of machine.
+
+        Raises ``InputError`` when it was bundled by a version that launches it in another way: with too small a
+        workspace, say.
+        """
+        entry = self._found.get((str(config), str(problem.problem_class)))
+        if entry is None:
+            return None
+        expected = launch_facts(config, GemmProblem.parse(entry.problem))
+        if entry.launch != expected:
+            raise InputError(
+                f"the object {entry.file} was bundled with launch facts {entry.launch}, this version has {expected}; "
+                "run tune.py bundle again"
+            )
+        return ObjectFile(
+            path=self.folder / entry.file,
+            prefix=entry.prefix,
+            arguments=entry.arguments,
+            sha256=entry.sha256,
+        )
+
+
+def launch_facts(config: KernelConfig, problem: GemmProblem) -> dict[str, int]:
+    """What a launch of ``config`` takes from this version of the sources rather than from the object."""
+    return {
+        "workspace_bytes": workspace_bytes(config, problem),
+        "zeroed_bytes": zeroed_bytes(config, problem),
+        "clusters_of_132_sms": config.max_active_clusters(_CLUSTERS_OF),
+    }
+
+
+def render_index(entries: Iterable[Entry]) -> str:
+    """Valid JSON with one entry per line, sorted, so that a new tune is a readable diff."""
+    ordered = sorted(entries, key=lambda entry: (entry.problem_class, entry.config, entry.host))
+    lines = ",\n".join(json.dumps(entry.to_record()) for entry in ordered)
+    return f'{{"schema": {SCHEMA}, "objects": [\n{lines}\n]}}\n'
+
+
+def _identity(arch: Arch, entry: Entry) -> tuple[str, str]:
+    """(config, class) as this version prints them: a knob added since takes its default."""
+    try:
+        return str(parse_config(arch, entry.config)), entry.problem_class
+    except InputError:  # a knob that this version no longer has: nobody will ask for it
+        return entry.config, entry.problem_class
+
+
+def _entries_of(document: Any, path: Path) -> list[Entry]:
+    if not isinstance(document, dict) or not isinstance(document.get("objects"), list):
+        raise InputError(f'{path} is damaged: it needs a list "objects"; run tune.py bundle again')
+    if document.get("schema") != SCHEMA:
+        raise InputError(f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}")
+    return [Entry.from_record(record) for record in document["objects"]]

@@ -1,0 +1,216 @@
+"""Which kernel is launched for a problem: rows of one device's table, nearest first, and where their objects are."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from kernel_space.arch import Arch
+from kernel_space.arguments import Argument
+from kernel_space.build_cache import BuildCache
+from kernel_space.config import AUTO, KernelConfig
+from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import knob_rejection
+from tuner.dispatch import DispatchTable, Lookup
+from tuner.dispatch_row import Row
+from tuner.runtime.bundle import FOLDER, Bundle, ObjectFile
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+
+SHOWN_REFUSALS = 3
+_OBJECT = "kernel.o"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A kernel that was compiled in this process, for ``problem``."""
+
+    problem: GemmProblem
+    config: KernelConfig
+    compiled: CompiledKernel
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Choice:
+    """What is launched for ``problem``.
+
+    ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>`` or ``nearest layer <problem>``. ``row``: the
+    table's row behind it, None for a compiled one. ``reason``: one line for people. ``str()`` is all of it.
+    """
+
+    problem: GemmProblem
+    config: KernelConfig
+    source: str
+    row: Row | None
+    object: ObjectFile
+    reason: str
+
+    def __str__(self) -> str:
+        return (
+            f"problem    {self.problem} (LoRA {self.problem.lora_dtype}, y {self.problem.out_dtype})\n"
+            f"source     {self.source}: {self.reason}\n"
+            f"config     {self.config}\n"
+            f"object     {self.object.path}"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """``known``: the problem it was tuned or compiled for."""
+
+    known: GemmProblem
+    config: str
+    row: Row | None = None
+    compiled: CompiledKernel | None = None
+
+
+class Library:
+    """One device's table with its bundle and the build cache. Not changed while it is asked, except by ``add``."""
+
+    def __init__(self, table: DispatchTable, bundle: Bundle, cache_dir: Path) -> None:
+        self.table = table
+        self.bundle = bundle
+        self._cache_dir = cache_dir
+        self._prepared: list[Prepared] = []
+
+    @classmethod
+    def load(cls, folder: Path, arch: Arch, *, cache_dir: Path) -> Self:
+        """From a device's folder such as ``results/h200``; empty if there is none. Raises ``InputError`` if
+        damaged."""
+        return cls(DispatchTable.load(folder, arch=arch), Bundle.load(folder / FOLDER, arch), cache_dir)
+
+    @property
+    def arch(self) -> Arch:
+        return self.table.arch
+
+    def add(self, prepared: Prepared) -> None:
+        self._prepared.append(prepared)
+
+    def has_object(self, answer: Lookup, problem: GemmProblem) -> bool:
+        """Can what the table answered be launched without compiling?"""
+        if answer.row is None:
+            return False
+        known = answer.row.key.problem
+        return (
+            self._object(_Candidate(known=known, config=str(answer.config), row=answer.row), problem)
+            is not None
+        )
+
+    def choose(self, problem: GemmProblem) -> Choice:
+        """The nearest kernel that is legal for ``problem`` and whose object is at hand.
+
+        Raises ``InputError`` saying what was passed over, and what to do.
+        """
+        refused: list[str] = []
+        for candidate in self._candidates(problem):
+            answer = self._try(candidate, problem)
+            if isinstance(answer, Choice):
+                if refused:
+                    passed = "; ".join(refused[:SHOWN_REFUSALS])
+                    answer = dataclasses.replace(answer, reason=f"{answer.reason}; passed over {passed}")
+                return answer
+            refused.append(answer)
+        raise InputError(self._nothing(problem, refused))
+
+    def _nothing(self, problem: GemmProblem, refused: list[str]) -> str:
+        why = "; ".join(refused[:SHOWN_REFUSALS]) or f"no row with R={problem.r} in the dispatch table"
+        more = f"; and {len(refused) - SHOWN_REFUSALS} more" if len(refused) > SHOWN_REFUSALS else ""
+        return (
+            f"no kernel for {problem} ({problem.problem_class}) on {self.arch.name}: {why}{more}. Where the CuTe DSL "
+            f"is installed, run tune.py --shape {problem} and tune.py bundle, or call prepare(problem, compile=True)"
+        )
+
+    def _candidates(self, problem: GemmProblem) -> Iterator[_Candidate]:
+        """Kernels of the same R, nearest first: this layer before others, this dtype before others."""
+        found = [
+            _Candidate(known=row.key.problem, config=row.config, row=row)
+            for row in self.table.rows.values()
+            if row.key.r == problem.r
+        ]
+        found += [
+            _Candidate(known=one.problem, config=str(one.config), compiled=one.compiled)
+            for one in self._prepared
+            if one.problem.problem_class == problem.problem_class
+        ]
+        yield from sorted(found, key=functools.partial(_distance, problem))
+
+    def _try(self, candidate: _Candidate, problem: GemmProblem) -> Choice | str:
+        """The answer ``candidate`` gives for ``problem``, or why it gives none."""
+        source = _source(candidate, problem)
+        if AUTO in candidate.config:
+            return f"{source}: its config is not resolved"
+        try:
+            config = parse_config(self.arch, candidate.config)
+        except InputError as error:  # a knob that this version no longer has
+            return f"{source}: {error}"
+        if rejection := knob_rejection(config, problem, self.arch):
+            return f"{source}: {rejection}"
+        file = self._object(candidate, problem)
+        if file is None:
+            return (
+                f"{source}: its object for {problem.problem_class} is neither bundled nor in the build cache"
+            )
+        row = candidate.row
+        reason = (
+            f"{row.kind} {row.time_us:.4g} us at {row.key.problem}" if row else "compiled in this process"
+        )
+        return Choice(problem=problem, config=config, source=source, row=row, object=file, reason=reason)
+
+    def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+        if candidate.compiled is not None:
+            return object_file(candidate.compiled)
+        config = parse_config(self.arch, candidate.config)
+        if (bundled := self.bundle.find(config, problem)) is not None:
+            return bundled
+        return self._cached(candidate, problem)
+
+    def _cached(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+        """From the build cache, by the key that the row recorded: needs no compiler."""
+        row = candidate.row
+        if row is None or row.object is None or candidate.known.problem_class != problem.problem_class:
+            return None
+        meta = BuildCache(self._cache_dir).load(row.object.key)
+        if meta is None or meta["object_sha256"] != row.object.sha256:
+            return None
+        return ObjectFile(
+            path=self._cache_dir / row.object.key / _OBJECT,
+            prefix=meta["prefix"],
+            arguments=tuple(Argument(**argument) for argument in meta["arguments"]),
+            sha256=meta["object_sha256"],
+        )
+
+
+def object_file(compiled: CompiledKernel) -> ObjectFile:
+    return ObjectFile(
+        path=compiled.object_path,
+        prefix=compiled.prefix,
+        arguments=compiled.arguments,
+        sha256=compiled.object_sha256,
+    )
+
+
+def _source(candidate: _Candidate, problem: GemmProblem) -> str:
+    known = candidate.known
+    if candidate.compiled is not None:
+        return f"compiled for {known}"
+    if known == problem:
+        return "exact"
+    same_layer = (known.k, known.n, known.problem_class) == (problem.k, problem.n, problem.problem_class)
+    return f"nearest M {known.m}" if same_layer else f"nearest layer {known}"
+
+
+def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, float, int, str]:
+    """Order of candidates: powers of two between the sizes, of two equally near the larger M first."""
+    known = candidate.known
+    other_class = known.problem_class != problem.problem_class
+    sizes = ((known.m, problem.m), (known.k, problem.k), (known.n, problem.n))
+    doublings = sum(abs(math.log2(a / b)) for a, b in sizes)
+    other_layer = (known.k, known.n) != (problem.k, problem.n)
+    return (other_layer, other_class, doublings, -known.m, str(known))

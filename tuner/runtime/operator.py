@@ -1,0 +1,135 @@
+"""``svdquant_gemm`` as a torch operator: ``torch.ops.svdquant.gemm`` and its form with an output, ``gemm_out``.
+
+Registered with ``torch.library.Library``; the decorator ``custom_op`` costs more host time than the kernel's launch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from kernel_space.errors import InputError
+from kernel_space.packing import PackedSVDQuant
+from tuner.runtime.launch import run
+
+_OPERANDS = (
+    "Tensor act, Tensor ascales, Tensor wgt, Tensor wscales, Tensor lora_act_in, Tensor lora_up, "
+    "Tensor wcscale, Tensor bias"
+)
+LIBRARY = torch.library.Library("svdquant", "DEF")
+LIBRARY.define(f"gemm({_OPERANDS}, ScalarType out_dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
+LIBRARY.define(f"gemm_out({_OPERANDS}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+
+
+def _gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out_dtype):  # noqa: ANN001, ANN202
+    return run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None, out_dtype)
+
+
+def _gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out) -> None:  # noqa: ANN001
+    run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out.dtype)
+
+
+for _key in ("CPU", "CUDA"):
+    LIBRARY.impl("gemm", _gemm, _key)
+    LIBRARY.impl("gemm_out", _gemm_out, _key)
+
+
+@torch.library.register_fake("svdquant::gemm", lib=LIBRARY)
+def _fake_gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out_dtype):  # noqa: ANN001, ANN202
+    return act.new_empty((act.shape[0], wgt.shape[0]), dtype=out_dtype)
+
+
+@torch.library.register_fake("svdquant::gemm_out", lib=LIBRARY)
+def _fake_gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out) -> None:  # noqa: ANN001
+    return None
+
+
+def svdquant_gemm(
+    act: torch.Tensor,
+    ascales: torch.Tensor,
+    packed: PackedSVDQuant,
+    lora_act_in: torch.Tensor | None,
+    out: torch.Tensor | None = None,
+    *,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``y[M,N] = (scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias`` on torch's current stream.
+
+    ``act``  uint8 ``[M, K/2]``, ``ascales`` uint8 in the blocked layout, as ``quantize_act`` gives them
+    ``packed``  weights from ``pack_svdquant_weights``, on the same device
+    ``lora_act_in``  ``[M, R]`` in the dtype of ``packed.lora_up``; None is allowed when R is 0
+    ``out``  ``[M, N]`` contiguous, float16 or bfloat16, is written and returned; otherwise a new tensor
+    ``out_dtype``  of a new tensor; by default the dtype of ``packed.lora_up``
+
+    The kernel is what the dispatch table of the card has for this problem (``explain`` tells which); on the CPU and on
+    cards without a kernel it is the torch reference, which a warning says once. There is no backward pass.
+
+    Raises ``InputError`` for tensors that do not fit, for a ``lora_act_in`` that requires grad in grad mode, and when
+    there is no kernel for the problem; ``HostCallError`` when CUDA refuses the launch.
+    """
+    return gemm(
+        act,
+        ascales,
+        packed.wgt,
+        packed.wscales,
+        lora_act_in,
+        packed.lora_up,
+        packed.wcscale,
+        packed.bias,
+        out,
+        out_dtype,
+    )
+
+
+def gemm(
+    act: torch.Tensor,
+    ascales: torch.Tensor,
+    wgt: torch.Tensor,
+    wscales: torch.Tensor,
+    lora_act_in: torch.Tensor | None,
+    lora_up: torch.Tensor,
+    wcscale: torch.Tensor,
+    bias: torch.Tensor,
+    out: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """``svdquant_gemm`` with the packed weights one by one."""
+    if lora_act_in is None:
+        lora_act_in = lora_up.new_empty((act.shape[0], 0))
+    elif lora_act_in.requires_grad and torch.is_grad_enabled():
+        raise no_backward("svdquant_gemm")
+    if out is None:
+        dtype = lora_up.dtype if out_dtype is None else out_dtype
+        if needs_dispatcher(act):
+            return torch.ops.svdquant.gemm(
+                act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, dtype
+            )
+        return run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None, dtype)
+    if out_dtype is not None and out_dtype != out.dtype:
+        raise InputError(f"out_dtype must be left out or be that of out, {out.dtype}, got {out_dtype}")
+    if needs_dispatcher(act):
+        torch.ops.svdquant.gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out)
+        return out
+    return run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out.dtype)
+
+
+def needs_dispatcher(tensor: torch.Tensor) -> bool:
+    """Whether somebody listens to operators: a compiler, a mode, a transform, a tensor subclass or the profiler.
+
+    Otherwise the dispatcher would only find its way back here, for a third of the host time of a call.
+    """
+    if torch.compiler.is_compiling():
+        return True
+    return (
+        type(tensor) is not torch.Tensor
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None
+        or torch.autograd._profiler_enabled()
+    )
+
+
+def no_backward(what: str) -> InputError:
+    return InputError(
+        f"{what} has no backward pass but its input requires grad; "
+        "call it under torch.no_grad() or torch.inference_mode()"
+    )

@@ -1,0 +1,142 @@
+"""Which dispatch tables and objects this process launches from, and what it has loaded of them.
+
+One ``RuntimeState`` is active at a time; ``use_table`` replaces it, together with everything that was resolved from
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from kernel_space.build_cache import default_cache_dir
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tuner.device import DEVICE_CLASSES, DeviceClass
+from tuner.dispatch import FILE_NAME
+from tuner.runtime.choose import Choice, Library, Prepared
+from tuner.runtime.loaded import Launchable, load_launchable
+from tuner.runtime.plan import Plan
+from tuner.runtime.workspace import Workspaces
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+
+
+class RuntimeState:
+    """Tables below ``path`` and what was loaded for them. Safe to share between threads.
+
+    ``path``: a folder with one folder per device class (``results``), or one device's folder (``results/h200``).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.RLock()
+        self._libraries: dict[str, Library] = {}
+        self._loaded: dict[tuple[int, str], Launchable] = {}
+        self._plans: dict[tuple[int, GemmProblem], Plan] = {}
+
+    def choice(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
+        """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
+        return self.library(device_class).choose(problem)
+
+    def library(self, device_class: DeviceClass) -> Library:
+        with self._lock:
+            if device_class.name not in self._libraries:
+                own = (self.path / FILE_NAME).is_file()
+                folder = self.path if own else self.path / device_class.name
+                self._libraries[device_class.name] = Library.load(
+                    folder, device_class.arch, cache_dir=default_cache_dir()
+                )
+            return self._libraries[device_class.name]
+
+    def prepare(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
+        """``choice``, after compiling what the table asks for if it is nowhere to be found. Needs the DSL."""
+        library = self.library(device_class)
+        with self._lock:
+            answer = library.table.lookup(problem)
+            if not library.has_object(answer, problem):
+                library.add(Prepared(problem=problem, config=answer.config, compiled=answer.build()))
+                self._plans.clear()
+        return self.choice(problem, device_class)
+
+    def plan(self, problem: GemmProblem, device: int) -> Plan:
+        """How ``problem`` is launched on ``cuda:<device>``: resolved and loaded on the first call."""
+        with self._lock:
+            plan = self._plans.get((device, problem))
+            if plan is None:
+                choice = self.choice(problem, class_of_card(device))
+                plan = Plan(choice, self._launchable(choice, device), workspaces(device))
+                self._plans[device, problem] = plan
+            return plan
+
+    def _launchable(self, choice: Choice, device: int) -> Launchable:
+        key = (device, choice.object.sha256)
+        if key not in self._loaded:
+            self._loaded[key] = load_launchable(choice.object, device)
+        return self._loaded[key]
+
+
+_active = RuntimeState(RESULTS)
+_generation = 0
+_switch = threading.Lock()
+_workspaces: dict[int, Workspaces] = {}
+
+
+def active() -> tuple[RuntimeState, int]:
+    """The state in use and its number, which changes whenever another one is put in place."""
+    return _active, _generation
+
+
+@contextlib.contextmanager
+def use_table(path: Path | str) -> Iterator[None]:
+    """Launch from the tables and objects in ``path`` instead of the project's ``results``, in the whole process.
+
+    ``path``: a folder like ``results``, or one device's folder like ``results/h200``. Also works as a decorator.
+    What was captured into a CUDA graph keeps its kernels. Raises ``InputError`` when there is no table in it.
+    """
+    path = Path(path)
+    if not any(
+        (folder / FILE_NAME).is_file() for folder in (path, *(path / name for name in DEVICE_CLASSES))
+    ):
+        raise InputError(
+            f"there is no dispatch table in {path} nor in a device's folder below it; tune first"
+        )
+    before = _activate(RuntimeState(path))
+    try:
+        yield
+    finally:
+        _activate(before)
+
+
+def _activate(state: RuntimeState) -> RuntimeState:
+    global _active, _generation
+    with _switch:
+        before, _active = _active, state
+        _generation += 1
+    return before
+
+
+def workspaces(device: int) -> Workspaces:
+    """Of ``cuda:<device>``: they outlive a change of tables, so that memory in flight never changes hands."""
+    with _switch:
+        return _workspaces.setdefault(device, Workspaces(device))
+
+
+def class_of_card(device: int) -> DeviceClass:
+    """The class whose kernels run on ``cuda:<device>``. Raises ``InputError`` when there is none."""
+    found = supported_class(device)
+    if found is None:
+        name = torch.cuda.get_device_name(device)
+        raise InputError(f"no kernel here runs on cuda:{device} ({name}); there is only the torch reference")
+    return found
+
+
+def supported_class(device: int) -> DeviceClass | None:
+    """As ``class_of_card``; None for a card without a kernel."""
+    capability = torch.cuda.get_device_capability(device)
+    classes = (one for one in DEVICE_CLASSES.values() if one.arch.compute_capability == capability)
+    return next(classes, None)
