@@ -20,6 +20,7 @@ from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner.gpu.candidate import Case, Loadable
+from tuner.gpu.ragged import ragged_problems
 
 FOLDER = Path(__file__).resolve().parents[2] / ".pack" / "gpu"
 MANIFEST = "manifest.json"
@@ -41,10 +42,11 @@ FAULT_PROBLEM = GemmProblem.parse("64,128,64,0")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a test asks a worker for."""
+    """What a test asks a worker for; ``ragged`` are variants of the case (legality of them needs the DSL)."""
 
     candidate: Loadable
     case: Case
+    ragged: tuple[Case, ...] = ()
 
 
 def build_all(folder: Path) -> dict[str, Entry]:
@@ -61,11 +63,10 @@ def build_all(folder: Path) -> dict[str, Entry]:
         compiled = build(config, problem.problem_class, ARCH)
         path = _write(folder, name, compiled.object_path.read_bytes())
         candidate = dataclasses.replace(Loadable.of(compiled, config), object_path=path)
-        entries[name] = Entry(candidate=candidate, case=Case.of(config, problem))
+        ragged = tuple(Case.of(config, variant) for variant in ragged_problems(config, problem, ARCH))
+        entries[name] = Entry(candidate=candidate, case=Case.of(config, problem), ragged=ragged)
     entries |= {f"fault-{fault}": entry for fault, entry in _faults(folder, ARCH)}
-    records = {
-        name: {"candidate": e.candidate.record(), "case": e.case.record()} for name, e in entries.items()
-    }
+    records = {name: _record(entry) for name, entry in entries.items()}
     (folder / MANIFEST).write_text(json.dumps(records, indent=1) + "\n")
     return load_all(folder)
 
@@ -76,10 +77,19 @@ def load_all(folder: Path) -> dict[str, Entry]:
     return {name: _entry(folder, record) for name, record in records.items()}
 
 
+def _record(entry: Entry) -> dict[str, Any]:
+    return {
+        "candidate": entry.candidate.record(),
+        "case": entry.case.record(),
+        "ragged": [case.record() for case in entry.ragged],
+    }
+
+
 def _entry(folder: Path, record: dict[str, Any]) -> Entry:
     candidate = Loadable.from_record(record["candidate"])
     here = dataclasses.replace(candidate, object_path=str(folder / candidate.object_path))
-    return Entry(candidate=here, case=Case.from_record(record["case"]))
+    ragged = tuple(Case.from_record(one) for one in record["ragged"])
+    return Entry(candidate=here, case=Case.from_record(record["case"]), ragged=ragged)
 
 
 def _legal(problem: GemmProblem, text: str) -> Legal:

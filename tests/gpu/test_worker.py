@@ -7,18 +7,14 @@ import dataclasses
 import pytest
 import torch
 
-from kernel_space.arch import SM90A
-from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.operands import Operands, make_operands
 from kernel_space.problem import GemmProblem
 from tests.gpu.objects import RIGHT, Entry
 from tuner.device import probe_cuda, select_device
 from tuner.gpu.bench import QUICK, FinalsOptions, sets_needed
-from tuner.gpu.candidate import Case
 from tuner.gpu.card_worker import CardWorker
 from tuner.gpu.device import CudaDevice
 from tuner.gpu.launch import object_bytes
-from tuner.gpu.ragged import ragged_problems
 from tuner.outcome import Kind
 
 pytestmark = pytest.mark.gpu
@@ -47,11 +43,9 @@ def test_the_oracle_on_the_card_is_the_one_on_the_cpu(problem: GemmProblem) -> N
 def test_a_right_candidate_passes_with_ragged_problems_too(
     worker: CardWorker, objects: dict[str, Entry], name: str
 ) -> None:
-    candidate, case = objects[name].candidate, objects[name].case
-    config = KernelConfigSm90a.parse(candidate.config)
-    ragged = [Case.of(config, problem) for problem in ragged_problems(config, case.problem, SM90A)]
-    assert ragged
-    reports = worker.check(candidate, [case, *ragged], repeats=10, seed=3)
+    case, ragged = objects[name].case, objects[name].ragged
+    assert len(ragged) >= 2
+    reports = worker.check(objects[name].candidate, [case, *ragged], repeats=10, seed=3)
     assert [report.problem for report in reports] == [str(one.problem) for one in (case, *ragged)]
     assert all(report.launches == 11 and 0 < report.max_ratio <= 1 for report in reports)
     assert reports[0].elements == case.problem.m * case.problem.n
