@@ -20,6 +20,7 @@ import pytest
 from kernel_space.arch import SM100A
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
@@ -133,7 +134,9 @@ def test_neighbours_winner_is_tried_right_after_the_default(tmp_path: Path) -> N
         progress=Progress(stream=io.StringIO()),
     )
     origins = [trial.origin for trial in other.trials]
-    assert origins == [Origin.DEFAULT, Origin.NEIGHBOUR, *[Origin.SAMPLED] * 3]
+    assert origins == [Origin.DEFAULT, Origin.NEIGHBOUR, Origin.PUBLISHED, *[Origin.SAMPLED] * 2]
+    published = parse_config(SM100A, other.trials[2].resolved)
+    assert (published.mma_tiler_mn, published.num_ab_stage) == ((256, 128), 4)  # type: ignore[attr-defined]
     assert first.winner is not None and other.trials[1].resolved == first.winner.resolved
 
 

@@ -29,6 +29,7 @@ from tuner.evaluate import illegal_trial
 from tuner.loop import Loop, OutOfTime, Pool
 from tuner.outcome import Kind, Status, Trial
 from tuner.progress import Progress
+from tuner.published import published_config
 from tuner.report import ReportFiles
 from tuner.space import SearchSpace
 from tuner.space_count import Count
@@ -183,8 +184,9 @@ def _result(finished: _Finished) -> TuneResult:
     illegal = tuple(illegal_trial(*point, problem, device) for point in finished.search.rejected.items())
     facts = _facts(finished)
     report = results.write_sweep(
-        finished.options.out, problem, device, [*trials, *illegal], space=counted, facts=facts
-    )
+        finished.options.out, problem, device, [*trials, *illegal], space=counted, facts=facts,
+        cache_dir=finished.options.cache_dir,
+    )  # fmt: skip
     return TuneResult(
         problem=problem,
         device=device,
@@ -232,6 +234,7 @@ def _search(
 ) -> Asks:
     from tuner.search import Search  # Optuna: a machine that only measures has none
 
+    published = published_config(problem, device.arch)
     return Search(
         space,
         problem,
@@ -239,6 +242,7 @@ def _search(
         seed=options.seed,
         trials=options.trials,
         first=_first(study, options, problem, device),
+        published=published and published.config,
     )
 
 

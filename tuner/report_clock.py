@@ -14,17 +14,16 @@ from kernel_space.capture import CaptureError
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.rules import Legal, legalize
-from kernel_space.sim.faults import Fault, Unsupported
 from tuner.device import has_simulator
 from tuner.model_work import count_work
 from tuner.published import Published, published_config
 from tuner.report_data import Sweep, default_trial, winner_and_runner_up
 from tuner.report_timeline import Timeline, timeline_of
-from tuner.simulated_time import SimulatedTime, agreement, simulate
 from tuner.tail_wave import tail_wave
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
+    from tuner.simulated_time import SimulatedTime
 
 WINNER, RUNNER_UP, PUBLISHED, DEFAULT = "winner", "runner-up", "published", "default"
 
@@ -77,6 +76,8 @@ def same_course(one: Clocked, other: Clocked) -> bool:
 
 def faster_share(winner: Clocked, other: Clocked) -> float:
     """Share of the admissible sets of constants under which ``winner`` is the faster one."""
+    from tuner.simulated_time import agreement  # SciPy: a machine that only measures may have none
+
     return agreement(winner.time, other.time)
 
 
@@ -126,6 +127,9 @@ def _candidates(sweep: Sweep) -> Iterator[tuple[str, str]]:
 
 
 def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
+    from kernel_space.sim.faults import Fault, Unsupported
+    from tuner.simulated_time import simulate
+
     parsed = parse_config(sweep.arch, config)
     compiled = _from_cache(config, sweep)
     try:

@@ -216,7 +216,8 @@ def _marked(sweep: Sweep, winner: Trial) -> dict[str, Trial]:
 
 _CONVERGENCE_LEGEND = (
     '<p class="legend"><span><i class="pt"></i>sampled</span><span><i class="pt default"></i>default rule</span>'
-    '<span><i class="pt neighbour"></i>neighbour\'s winner</span><span><i class="line"></i>best so far</span>'
+    '<span><i class="pt neighbour"></i>neighbour\'s winner</span>'
+    '<span><i class="pt published"></i>published configuration</span><span><i class="line"></i>best so far</span>'
     '<span><i class="tick"></i>failed</span></p>'
 )
 

@@ -113,6 +113,7 @@ svg text{fill:var(--text)}
 circle.pt{fill:var(--mark);fill-opacity:.5}i.pt{background:var(--mark)}
 circle.default{fill:var(--mark2);fill-opacity:1}i.default{background:var(--mark2)}
 circle.neighbour{fill:var(--mark3);fill-opacity:1}i.neighbour{background:var(--mark3)}
+circle.published{fill:var(--mark4);fill-opacity:1}i.published{background:var(--mark4)}
 circle.pt.pair{fill:var(--mark)}circle.pt.single{fill:var(--mark2)}circle.pt{stroke:none}
 i.pair{background:var(--mark)}i.single{background:var(--mark2)}
 .cloud{stroke:var(--mark);stroke-opacity:.5;stroke-width:5.2;stroke-linecap:round;fill:none}

@@ -8,11 +8,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_space.sim.timed.chip import Record
+if TYPE_CHECKING:
+    from kernel_space.sim.timed.chip import Record
 
 Span = tuple[float, float]
 

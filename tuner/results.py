@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -101,9 +102,11 @@ def object_ref(compiled: CompiledKernel) -> ObjectRef:
 
 def versions() -> dict[str, str]:
     """Packages that decide what is compiled and searched."""
+    found = {"python": platform.python_version()}
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # who measures what others chose has none
+        found["optuna"] = importlib.metadata.version("optuna")
     return {
-        "python": platform.python_version(),
-        "optuna": importlib.metadata.version("optuna"),
+        **found,
         **dict(package.split("==") for package in toolchain().packages),
     }
 
@@ -116,8 +119,10 @@ def write_sweep(
     *,
     space: Count | None = None,
     facts: Mapping[str, str] | None = None,
+    cache_dir: Path | None = None,
 ) -> ReportFiles:
-    """The report of ``trials``, illegal points among them or not. Raises ``StoreError``."""
+    """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
+    Raises ``StoreError``."""
     order = ranked(trials)
     budget = None
     if order:
@@ -134,6 +139,7 @@ def write_sweep(
         budget=budget,
         space=space,
         facts={**_provenance_facts(problem, device), **(facts or {})},
+        cache_dir=cache_dir,
     )
     return write_report(report_folder(out, device.name, problem), sweep)
 

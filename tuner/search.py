@@ -49,7 +49,8 @@ class Search:
     """Ask for candidates, tell their times.
 
     ``trials`` bounds the distinct legal candidates; None means 200, or all of them when at most 300 are legal.
-    ``first`` holds configs of neighbouring problems, tried after the default. ``planned`` is how many will come.
+    ``first`` holds configs of neighbouring problems, tried after the default; then comes ``published``, if it is a
+    point of the space. ``planned`` is how many will come.
     ``rejected`` collects the illegal points that were proposed, each once, with the rule that rejects it.
     """
 
@@ -62,6 +63,7 @@ class Search:
         seed: int = 0,
         trials: int | None = None,
         first: Iterable[KernelConfig] = (),
+        published: KernelConfig | None = None,
         rules: Legalize = legalize,
     ) -> None:
         self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
@@ -78,7 +80,7 @@ class Search:
         self._asked: dict[str, _Asked] = {}
         self._by_number: list[_Asked] = []
         self._waiting: collections.deque[_Asked] = collections.deque()  # the sampler has not heard of these
-        self._fixed = self._fixed_points(tuple(first))
+        self._fixed = self._fixed_points(tuple(first), published)
         self._used_up = False
         self._random = random.Random(seed)
         self._study = _new_study(seed)
@@ -112,10 +114,14 @@ class Search:
             raise ValueError(f"candidate {number} was told before")
         asked.told, asked.us = True, us
 
-    def _fixed_points(self, first: tuple[KernelConfig, ...]) -> Iterator[tuple[Origin, KernelConfig]]:
+    def _fixed_points(
+        self, first: tuple[KernelConfig, ...], published: KernelConfig | None
+    ) -> Iterator[tuple[Origin, KernelConfig]]:
         yield Origin.DEFAULT, self._space.default(self._problem)
         for config in first:
             yield Origin.NEIGHBOUR, config
+        if published and self._space.spell(published, self._problem, self._arch, self._rules):
+            yield Origin.PUBLISHED, published
         if self.exhaustive:
             yield from ((Origin.EXHAUSTIVE, legal.config) for legal in self._all or ())
 
