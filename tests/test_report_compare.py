@@ -239,7 +239,16 @@ DOCUMENT = {
         {"problem": "1,64,64,0", "peer": "eager", "us": 5.0, "low_us": 5.0, "high_us": 5.0},
     ],
 }
-OWN = {"problem": str(PROBLEM), "peer": "svdquant_gemm", "us": 25.0, "low_us": 24.0, "high_us": 26.0}
+OWN = {
+    "problem": str(PROBLEM),
+    "peer": "svdquant_gemm",
+    "us": 25.0,
+    "low_us": 24.0,
+    "high_us": 26.0,
+    "lora_dtype": "fp16",
+    "out_dtype": "fp16",
+    "evidence": {"sm_mhz": 1830.0},
+}
 
 
 def with_peers(folder: Path, document: Any) -> str:
@@ -251,14 +260,24 @@ def with_peers(folder: Path, document: Any) -> str:
 
 def test_ratios_are_against_the_kernel_in_the_same_run(tmp_path: Path) -> None:
     text = with_peers(tmp_path, DOCUMENT | {"rows": [*DOCUMENT["rows"], OWN]})
-    assert "| svdquant_gemm, this kernel | 25.00 | 24 to 26 | 1.00 |" in text
-    assert "| torch.compile | 30.00 | 29 to 31 | 1.20 |\n| eager | 90.00 | 89 to 91 | 3.60 |" in text
+    assert "| svdquant_gemm, this kernel | 25.00 | 24.00 to 26.00 | 1\u2009830 | 1.00 |" in text
+    assert (
+        "| torch.compile | 30.00 | 29.00 to 31.00 | – | 1.20 |\n| eager | 90.00 | 89.00 to 91.00 | – | 3.60 |"
+        in text
+    )
     assert "Measured on NVIDIA H200, driver 580.1, 2025-11-21" in text and "in the same run" in text
+
+
+def test_peers_of_other_dtypes_and_configurations(tmp_path: Path) -> None:
+    rows = [*DOCUMENT["rows"], OWN | {"config": "other=1"}, OWN | {"peer": "bf16 one", "out_dtype": "bf16"}]
+    text = with_peers(tmp_path, DOCUMENT | {"rows": rows})
+    assert "That run timed another configuration than this page's winner: other=1." in text
+    assert "bf16 one" not in text
 
 
 def test_ratios_to_another_run_say_so(tmp_path: Path) -> None:
     text = with_peers(tmp_path, DOCUMENT)
-    assert "| torch.compile | 30.00 | 29 to 31 | 1.50 |" in text
+    assert "| torch.compile | 30.00 | 29.00 to 31.00 | – | 1.50 |" in text
     assert "clocks may have differed" in text
 
 

@@ -2,7 +2,8 @@
 
 The file lies beside the trials, or one folder higher for all problems of a device:
 ``{"device", "driver", "date", "protocol", "rows": [{"problem", "peer", "us", "low_us", "high_us"}]}``. A row whose peer
-is ``svdquant_gemm`` is this project's kernel in the same run: ratios are against it.
+is ``svdquant_gemm`` is this project's kernel in the same run: ratios are against it. A row may also hold ``lora_dtype``
+and ``out_dtype`` (fp16 if not), ``config`` (of this project's kernel) and ``evidence`` with the median ``sm_mhz``.
 """
 
 from __future__ import annotations
@@ -30,12 +31,14 @@ OTHER_RUN = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Peer:
-    """Microseconds of one call with the interval of the median."""
+    """Microseconds of one call with the interval of the median; ``sm_mhz``: median clock meanwhile, if known."""
 
     name: str
     us: float
     low_us: float
     high_us: float
+    sm_mhz: float | None = None
+    config: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +61,7 @@ def read_peers(folder: Path, problem: GemmProblem) -> Peers | None:
         return None
     try:
         document = json.loads(path.read_text())
-        rows = [_peer(row) for row in document["rows"] if row["problem"] == str(problem)]
+        rows = [_peer(row) for row in document["rows"] if _is_about(row, problem)]
         about = {name: str(document[name]) for name in ("device", "driver", "date", "protocol")}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is not a file of measured peers: {type(error).__name__}: {error}") from None
@@ -67,11 +70,17 @@ def read_peers(folder: Path, problem: GemmProblem) -> Peers | None:
     return Peers(**about, rows=others, own=own) if others else None
 
 
+def _is_about(row: dict[str, Any], problem: GemmProblem) -> bool:
+    dtypes = (row.get("lora_dtype", "fp16"), row.get("out_dtype", "fp16"))
+    return row["problem"] == str(problem) and dtypes == (problem.lora_dtype, problem.out_dtype)
+
+
 def _peer(row: dict[str, Any]) -> Peer:
     times = {name: float(row[name]) for name in ("us", "low_us", "high_us")}
     if not (0 < times["low_us"] <= times["us"] <= times["high_us"] and math.isfinite(times["high_us"])):
         raise ValueError(f"a row needs 0 < low_us <= us <= high_us, got {times}")
-    return Peer(name=str(row["peer"]), **times)
+    clock = row.get("evidence", {}).get("sm_mhz")
+    return Peer(name=str(row["peer"]), sm_mhz=clock, config=str(row.get("config", "")), **times)
 
 
 def peers_section(peers: Peers, winner: Trial) -> Section:
@@ -80,11 +89,13 @@ def peers_section(peers: Peers, winner: Trial) -> Section:
     rows = [(row.name, *_figures(row), f"{row.us / own_us:.2f}") for row in sorted(peers.rows, key=_us)]
     if peers.own:
         rows.insert(0, (f"{OP}, this kernel", *_figures(peers.own), "1.00"))
-    head = ("peer", "µs, measured", "interval", "ratio")
+    head = ("peer", "µs, measured", "interval", "SM clock, MHz", "ratio")
     about = (
         f"Measured on {peers.device}, driver {peers.driver}, {peers.date}. {peers.protocol}. "
         f"{SAME_RUN if peers.own else OTHER_RUN}"
     )
+    if peers.own and peers.own.config not in ("", winner.resolved):
+        about += f" That run timed another configuration than this page's winner: {peers.own.config}."
     body = f'<p class="about">{escape(about)}</p>' + html_table(
         head, [[escape(cell) for cell in row] for row in rows], css="numbers"
     )
@@ -95,5 +106,6 @@ def _us(row: Peer) -> float:
     return row.us
 
 
-def _figures(row: Peer) -> tuple[str, str]:
-    return f"{row.us:.2f}", f"{number(row.low_us)} to {number(row.high_us)}"
+def _figures(row: Peer) -> tuple[str, str, str]:
+    clock = number(row.sm_mhz) if row.sm_mhz else "–"
+    return f"{row.us:.2f}", f"{row.low_us:.2f} to {row.high_us:.2f}", clock

@@ -23,6 +23,7 @@ MEANS = {
     Status.ILLEGAL_ACCESS: "reads or writes what it must not",
     Status.UNSUPPORTED: "the device cannot judge it",
     Status.TIMED_OUT: "validation or timing took too long",
+    Status.WORKER_LOST: "somebody else ended the process that ran it",
     Status.FAILED: "failed otherwise",
 }
 # Evidence of a measured time (``tuner/gpu/samples.py``) -> its name in the report, and its unit.
