@@ -9,6 +9,7 @@ import torch
 from kernel_space.inputs import TORCH_DTYPES
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
 from tuner.runtime.choose import Choice
+from tuner.runtime.lasting import lasting
 from tuner.runtime.loaded import Launchable
 from tuner.runtime.trampoline import Static, trampoline
 from tuner.runtime.workspace import Workspaces
@@ -55,8 +56,8 @@ class Plan:
         )
         self.static = ctypes.addressof(self._static)
         # empty_like costs half of what empty does; an expanded number stands for the shape without its memory.
-        one = torch.empty(1, dtype=self.dtype, device=torch.device("cuda", self.device))
-        self._template = one.expand(self.shape)
+        on = torch.device("cuda", self.device)
+        self._template = lasting(lambda: torch.empty(1, dtype=self.dtype, device=on)).expand(self.shape)
 
     def output(self) -> torch.Tensor:
         """A new output, uninitialised."""

@@ -11,6 +11,8 @@ import threading
 
 import torch
 
+from tuner.runtime.lasting import lasting
+
 ALIGN = 256
 
 
@@ -44,8 +46,16 @@ class Workspaces:
             if buffer is None or buffer.numel() < size:
                 # The old one may still be in use by this stream, for which torch's allocator hands it out again only
                 # in stream order.
-                buffer = self._buffers[stream, zeroed] = self._allocate(size, zeroed)
+                buffer = lasting(lambda: self._allocate_on(stream, size, zeroed))
+                self._buffers[stream, zeroed] = buffer
             return buffer
+
+    def _allocate_on(self, stream: int, size: int, zeroed: int) -> torch.Tensor:
+        with (
+            torch.cuda.device(self._device),
+            torch.cuda.stream(torch.cuda.ExternalStream(stream, self._device)),
+        ):
+            return self._allocate(size, zeroed)
 
     def _allocate(self, size: int, zeroed: int) -> torch.Tensor:
         buffer = torch.empty(size, dtype=torch.uint8, device=self._device)

@@ -1,0 +1,387 @@
+"""The run time on a card: numbers, graphs, compilation, threads and host time.
+
+Launches from ``results``, or from ``.carry/runtime`` if that is there: a folder like ``results``, for trying objects
+that are not in the project.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernel_space.nvfp4 import block_scales, quantize_nvfp4
+from kernel_space.operands import Operands, make_operands
+from kernel_space.packing import PackedSVDQuant
+from kernel_space.problem import GemmProblem
+from tuner.runtime import InputError, SVDQuantLinear, explain, prepare, quantize_act, svdquant_gemm, use_table
+from tuner.runtime.state import class_of_card, workspaces
+
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+OWN = ROOT / ".carry" / "runtime"
+LAYER = "3840,3072,128"
+HOST_US = 10.0
+SMALL = "17,3840,3072,128"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def table() -> Iterator[None]:
+    with use_table(OWN) if OWN.is_dir() else contextlib.nullcontext():
+        try:
+            explain(SMALL)
+        except InputError as error:
+            pytest.fail(f"nothing to launch: {error}")
+        yield
+
+
+class OnCard:
+    """Operands of a problem on the card, and their float64 check."""
+
+    def __init__(self, shape: str, seed: int = 1, source: str = "codes", **dtypes: str) -> None:
+        self.problem = GemmProblem.parse(shape, **dtypes)
+        self.cpu: Operands = make_operands(self.problem, seed, source=source)
+        self.packed = PackedSVDQuant(
+            wgt=self.cpu.wgt,
+            wscales=self.cpu.wscales,
+            lora_up=self.cpu.lora_up,
+            wcscale=self.cpu.wcscale,
+            bias=self.cpu.bias,
+        ).to("cuda")
+        self.act, self.ascales, self.lora = (
+            tensor.cuda() for tensor in (self.cpu.act, self.cpu.ascales, self.cpu.lora_act_in)
+        )
+
+    def call(self, out: torch.Tensor | None = None) -> torch.Tensor:
+        return svdquant_gemm(self.act, self.ascales, self.packed, self.lora, out)
+
+    def check(self, y: torch.Tensor) -> None:
+        self.cpu.y.copy_(y.cpu())
+        split_k = getattr(explain(self.problem).config, "split_k", 1)
+        found = self.cpu.check(split_k=split_k)
+        assert found.ok, f"{explain(self.problem)}\n{found}"
+
+
+def bits(y: torch.Tensor) -> torch.Tensor:
+    return y.view(torch.int16)
+
+
+@pytest.mark.parametrize("m", [1, 16, 17, 256, 1024])
+def test_every_element_is_right_and_repeats(m: int) -> None:
+    one = OnCard(f"{m},{LAYER}")
+    outputs = []
+    for _ in range(10):
+        out = torch.full((m, one.problem.n), torch.nan, dtype=torch.float16, device="cuda")
+        outputs.append(one.call(out))
+    one.check(outputs[0])
+    assert all(torch.equal(bits(outputs[0]), bits(y)) for y in outputs[1:])
+
+
+def test_a_large_problem_is_right_where_it_is_looked_at() -> None:
+    """All 4352 rows run; the oracle on the CPU takes those at both ends and in the middle."""
+    one = OnCard(f"4352,{LAYER}")
+    y = one.call().cpu()
+    from kernel_space.reference import check_output, packed_reference, packed_tolerance
+
+    for rows in (slice(0, 40), slice(2100, 2140), slice(4312, 4352)):
+        found = check_output(
+            y[rows], packed_reference(one.cpu, rows=rows), packed_tolerance(one.cpu, "fp16", rows=rows)
+        )
+        assert found.ok, found
+
+
+@pytest.mark.parametrize("shape", ["33,1024,520,128", "5,64,16,128"])
+def test_a_layer_that_was_never_tuned(shape: str) -> None:
+    one = OnCard(shape)
+    assert explain(one.problem).source.startswith("nearest layer")
+    one.check(one.call())
+
+
+def test_bad_input_on_the_card() -> None:
+    one = OnCard(SMALL)
+    one.call()
+    shifted = torch.empty(one.act.numel() + 1, dtype=torch.uint8, device="cuda")[1:].view_as(one.act)
+    for act, message in (
+        (shifted, "16 bytes"),
+        (one.cpu.act, "cuda:0"),
+        (one.act.T.contiguous().T, "contiguous"),
+    ):
+        with pytest.raises(InputError, match=message):
+            svdquant_gemm(act, one.ascales, one.packed, one.lora)
+
+
+def test_a_cuda_graph_replays_on_another_stream_while_its_own_works() -> None:
+    """Split-K counters of a graph are its own: replayed beside eager launches of the same problem."""
+    one, other = OnCard(SMALL, seed=1), OnCard(SMALL, seed=2)
+    wanted, expected = one.call().clone(), other.call().clone()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = [one.call() for _ in range(3)]
+    beside = torch.cuda.Stream()
+    wrong = 0
+    for _ in range(50):
+        with torch.cuda.stream(beside):
+            graph.replay()
+        eager = [other.call() for _ in range(3)]
+        torch.cuda.synchronize()
+        wrong += not all(torch.equal(bits(y), bits(wanted)) for y in captured)
+        wrong += not all(torch.equal(bits(y), bits(expected)) for y in eager)
+    assert wrong == 0
+
+
+def test_two_threads_on_two_streams_each() -> None:
+    cases = [OnCard(f"{m},{LAYER}", seed=m) for m in (1, 16, 17, 64)]
+    expected = [one.call().clone() for one in cases]
+    torch.cuda.synchronize()
+    failures: list[str] = []
+
+    def work(mine: int) -> None:
+        streams = [torch.cuda.Stream() for _ in range(2)]
+        for turn in range(150):
+            results = []
+            for index, stream in enumerate(streams):
+                case = (turn + mine + index) % len(cases)
+                with torch.cuda.stream(stream):
+                    results.append((case, cases[case].call()))
+            for stream in streams:
+                stream.synchronize()
+            failures.extend(
+                f"thread {mine} case {case}"
+                for case, y in results
+                if not torch.equal(bits(y), bits(expected[case]))
+            )
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures[:5]
+
+
+def test_workspaces_belong_to_streams() -> None:
+    memory = workspaces(0)
+    first = memory.take(1024, 256, torch.cuda.current_stream().cuda_stream)
+    with torch.cuda.stream(torch.cuda.Stream()) as _:
+        second = memory.take(1024, 256, torch.cuda.current_stream().cuda_stream)
+    assert first.data_ptr() != second.data_ptr()
+    assert not first[:256].any()
+
+
+def host_us(call: object, calls: int = 200, rounds: int = 15) -> float:
+    """Median over rounds of the host time of a call; the queue never fills, the device is awaited between rounds."""
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        times.append((time.perf_counter() - start) / calls * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+@pytest.mark.parametrize("m", [1, 64])
+@pytest.mark.parametrize("given", [False, True], ids=["new output", "out given"])
+def test_host_time_of_a_call(m: int, given: bool) -> None:
+    one = OnCard(f"{m},{LAYER}")
+    out = one.call() if given else None
+    with torch.inference_mode():
+        took = host_us(lambda: one.call(out))
+    print(
+        f"host time of svdquant_gemm, M={m}, {'out given' if given else 'new output'}: {took:.2f} us (measured)"
+    )
+    assert took < HOST_US
+
+
+def test_host_time_through_the_dispatcher_for_comparison() -> None:
+    one = OnCard(f"64,{LAYER}")
+    packed = one.packed
+    rest = (one.lora, packed.lora_up, packed.wcscale, packed.bias)
+    arguments = (one.act, one.ascales, packed.wgt, packed.wscales, *rest, torch.float16)
+    took = host_us(lambda: torch.ops.svdquant.gemm.default(*arguments))
+    print(f"host time of torch.ops.svdquant.gemm: {took:.2f} us (measured)")
+    assert torch.equal(bits(torch.ops.svdquant.gemm(*arguments)), bits(one.call()))
+
+
+class Model(torch.nn.Module):
+    """Two quantized layers between ordinary modules."""
+
+    def __init__(self, rank: int = 128) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.norm = torch.nn.LayerNorm(512)
+        self.up = SVDQuantLinear.from_linear(torch.nn.Linear(512, 1024), rank=rank, dtype=torch.float16)
+        self.down = SVDQuantLinear.from_linear(torch.nn.Linear(1024, 512), rank=rank, dtype=torch.float16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x)), approximate="tanh"))
+
+
+@pytest.fixture(scope="module")
+def model() -> Model:
+    return Model().cuda().half().eval()
+
+
+@pytest.mark.parametrize("shape", ["1,512,1024,128", "64,512,1024,128"])
+def test_layer_against_the_float64_operator(model: Model, shape: str) -> None:
+    """The same quantized operator, from the layer's buffers, in float64 on the CPU."""
+    from kernel_space.inputs import PackedInputs
+    from kernel_space.reference import check_packed
+
+    m = int(shape.split(",")[0])
+    x = torch.randn(m, 512, generator=torch.Generator().manual_seed(m)).half().cuda()
+    layer = model.up
+    act, ascales, lora = quantize_act(x, layer.smooth, layer.lora_down)
+    inputs = PackedInputs(
+        act=act.cpu(),
+        ascales=ascales.cpu(),
+        lora_act_in=lora.cpu(),
+        **{name: getattr(layer, name).cpu() for name in ("wgt", "wscales", "lora_up", "wcscale", "bias")},
+    )
+    with torch.inference_mode():
+        found = check_packed(layer(x).cpu(), inputs, split_k=getattr(explain(shape).config, "split_k", 1))
+    assert found.ok, found
+
+
+def test_compiled_model_equals_eager_for_any_number_of_rows(model: Model) -> None:
+    compiled = torch.compile(model, fullgraph=True, dynamic=True)
+    with torch.inference_mode():
+        for m in (2, 17, 130):
+            x = torch.randn(m, 512, device="cuda").half()
+            got, wanted = compiled(x).float(), model(x).float()
+            # LayerNorm and GELU are fused differently, which moves inputs of the quantizer across its steps
+            assert (got - wanted).norm() < 0.02 * (wanted - x.float()).norm()
+
+
+def test_compiled_layer_equals_eager_to_the_bit(model: Model) -> None:
+    compiled = torch.compile(model.up, fullgraph=True)
+    x = torch.randn(17, 512, device="cuda").half()
+    with torch.inference_mode():
+        assert torch.equal(bits(compiled(x)), bits(model.up(x)))
+
+
+def test_compiled_model_in_torch_s_own_cuda_graphs(model: Model) -> None:
+    compiled = torch.compile(model.up, mode="reduce-overhead", fullgraph=True)
+    with torch.inference_mode():
+        for seed in range(5):
+            x = torch.randn(17, 512, generator=torch.Generator().manual_seed(seed)).half().cuda()
+            assert torch.equal(bits(compiled(x)), bits(model.up(x)))
+
+
+def test_captured_model_equals_eager(model: Model) -> None:
+    still = torch.randn(17, 512, device="cuda").half()
+    with torch.inference_mode():
+        model(still)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = model(still)
+        for _ in range(5):
+            still.normal_()
+            graph.replay()
+            assert torch.equal(bits(y), bits(model(still)))
+
+
+def test_from_linear_on_the_card() -> None:
+    torch.manual_seed(1)
+    linear = torch.nn.Linear(512, 256, device="cuda", dtype=torch.float16)
+    x = torch.randn(64, 512, device="cuda").half()
+    layer = SVDQuantLinear.from_linear(linear, rank=128, calibration=x)
+    with torch.inference_mode():
+        error = (layer(x).double() - linear(x).double()).norm() / linear(x).double().norm()
+    assert layer.relative_error < 0.1
+    assert error < 0.15
+
+
+def test_bf16_layer_if_it_is_bundled() -> None:
+    problem = GemmProblem.parse("17,512,256,128", lora_dtype="bf16", out_dtype="bf16")
+    try:
+        explain(problem)
+    except InputError as error:
+        pytest.skip(str(error))
+    one = OnCard("17,512,256,128", lora_dtype="bf16", out_dtype="bf16")
+    one.check(one.call())
+
+
+# -- quantize_act ------------------------------------------------------------------------------------------------
+
+
+def hard_activations() -> Iterator[tuple[str, torch.Tensor]]:
+    """Every tie of scales and codes with its neighbours in fp32, every fp16 number, huge, subnormal and zero ones."""
+    scales = torch.arange(0x7F, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    near = torch.tensor([-1, 0, 1], dtype=torch.int32)
+
+    def around(values: torch.Tensor) -> torch.Tensor:
+        return (values.view(torch.int32).unsqueeze(-1) + near).view(torch.float32)
+
+    middles = around((scales[1:] + scales[:-1]) * 3).view(-1)
+    ties = torch.zeros(len(middles), 32)
+    ties[:, 0], ties[:, 17] = middles, -middles
+    yield "ties of scales", ties
+    steps = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+    codes = around(scales[1:, None] * steps).flatten(1)  # 21 values per scale
+    codes = torch.cat([codes[:, :15], 6 * scales[1:, None], codes[:, 6:], 6 * scales[1:, None]], dim=1)
+    yield "ties of codes", torch.cat([codes, -codes])
+    every = torch.arange(0x7C00, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    spread = (every.unsqueeze(1).float() * torch.linspace(-1, 1, 32)).half()
+    spread[:, 3] = every
+    yield "every fp16 number", spread
+    yield (
+        "every bf16 magnitude",
+        torch.arange(0x7F80, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).view(-1, 32),
+    )
+    odd = torch.tensor([0.0, -0.0, 1e-45, -1e-45, 1e-40, -1e-38, 0.006, -0.001])
+    huge = torch.tensor([3e38, -3.4e38, 2688.0, -2689.0, 1e-45, -0.0, 1.0, 1e30])
+    yield "subnormal, huge, zero", torch.stack([odd.repeat(4), huge.repeat(4), odd.repeat(4) * 0])
+    draw = torch.Generator().manual_seed(0)
+    for m, k in ((1, 32), (17, 160), (127, 3840), (129, 288), (300, 1024)):
+        yield (
+            f"random {m} x {k}",
+            torch.randn(m, k, generator=draw) * torch.exp2(torch.rand(m, 1, generator=draw) * 24 - 12),
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "x"), hard_activations(), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_quantized_to_the_bit(name: str, x: torch.Tensor) -> None:
+    wanted = quantize_nvfp4(x)
+    act, ascales, _ = quantize_act(x.cuda(), None, None)
+    assert torch.equal(ascales.cpu(), block_scales(wanted.scales))
+    assert torch.equal(act.cpu(), wanted.codes)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_smoothed_and_quantized_to_the_bit(dtype: torch.dtype) -> None:
+    draw = torch.Generator().manual_seed(3)
+    x = (torch.randn(333, 992, generator=draw) * 20).to(dtype)
+    smooth = torch.exp2(torch.rand(992, generator=draw) * 16 - 8)
+    wanted = quantize_nvfp4((x.double() / smooth.double()).float())
+    act, ascales, _ = quantize_act(x.cuda(), smooth.cuda(), None)
+    assert torch.equal(ascales.cpu(), block_scales(wanted.scales))
+    assert torch.equal(act.cpu(), wanted.codes)
+
+
+def test_the_card_s_process_loads_no_compiler_of_ours() -> None:
+    code = (
+        "import sys, torch\n"
+        "from tuner.runtime import *\n"
+        f"with use_table({str(OWN if OWN.is_dir() else ROOT / 'results')!r}): prepare({SMALL!r})\n"
+        "print([name for name in ('cutlass', 'optuna', 'pandas') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_explain_names_the_card_s_class() -> None:
+    assert str(explain(SMALL)) == str(explain(SMALL, class_of_card(0).name))
+    assert str(prepare(SMALL)) == str(explain(SMALL))

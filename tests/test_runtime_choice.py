@@ -1,0 +1,229 @@
+"""Which object is launched for a problem: tables and bundles written by hand, answers one can work out."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_space.arch import SM90A
+from kernel_space.build_cache import BuildCache
+from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
+from kernel_space.problem import GemmProblem
+from tuner.dispatch import render_table
+from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row
+from tuner.outcome import Kind
+from tuner.runtime import explain, prepare, use_table
+from tuner.runtime.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.runtime.choose import Choice, Library
+from tuner.runtime.trampoline import SIGNATURE
+
+STAGES = "num_ab_stage=4 num_dq_stage=2 num_lora_stage=1 num_c_stage=1"
+PLAIN = str(parse_config(SM90A, f"tile_mnk=128x128x128 {STAGES}"))
+SPLIT = str(parse_config(SM90A, f"tile_mnk=64x32x128 consumer_warpgroups=1 {STAGES} split_k=4"))
+CLASS = "r=128 lora_dtype=fp16 out_dtype=fp16"
+
+
+def row(
+    shape: str, config: str = PLAIN, us: float = 10.0, object: ObjectRef | None = None, **dtypes: str
+) -> Row:
+    return Row(
+        key=DispatchKey.of(GemmProblem.parse(shape, **dtypes), "sm_90a"),
+        config=config,
+        kind=Kind.MEASURED,
+        time_us=us,
+        low_us=us,
+        high_us=us,
+        provenance=Provenance(kernel_source="src", dsl_version="4.8.1"),
+        protocol="by hand",
+        date="2026-01-01T00:00:00+00:00",
+        object=object,
+    )
+
+
+def entry(config: str, problem_class: str = CLASS, **changes: Any) -> Entry:
+    data = data_of(config, problem_class)
+    digest = hashlib.sha256(data).hexdigest()
+    problem = GemmProblem.parse("256,3840,3072,128")
+    values: dict[str, Any] = {
+        "arch": "sm_90a",
+        "config": config,
+        "problem_class": problem_class,
+        "problem": str(problem),
+        "host": platform.machine(),
+        "file": f"{digest[:16]}.o",
+        "sha256": digest,
+        "cubin_sha256": "c" * 64,
+        "prefix": "kernel",
+        "arguments": SIGNATURE,
+        "launch": launch_facts(parse_config(SM90A, config), problem),
+        "source_hash": "src",
+        "dsl_version": "4.8.1",
+    }
+    return Entry(**{**values, **changes})
+
+
+def data_of(config: str, problem_class: str) -> bytes:
+    return f"object of {config} for {problem_class}".encode()
+
+
+def write(root: Path, rows: list[Row], entries: list[Entry]) -> Path:
+    """``root/h200`` with a table and a bundle; returns root."""
+    objects = root / "h200" / FOLDER
+    objects.mkdir(parents=True)
+    (root / "h200" / "dispatch.json").write_text(render_table(sorted(rows, key=lambda one: one.key)))
+    for one in entries:
+        (objects / one.file).write_bytes(data_of(one.config, one.problem_class))
+    (objects / INDEX).write_text(render_index(entries))
+    return root
+
+
+def choose(root: Path, shape: str, **dtypes: str) -> Choice:
+    library = Library.load(root / "h200", SM90A, cache_dir=root / "cache")
+    return library.choose(GemmProblem.parse(shape, **dtypes))
+
+
+BOTH = [entry(PLAIN), entry(SPLIT)]
+
+
+@pytest.mark.parametrize(
+    ("m", "source", "config"),
+    [
+        (16, "exact", SPLIT),
+        (256, "exact", PLAIN),
+        (17, "nearest M 16", SPLIT),
+        (63, "nearest M 16", SPLIT),  # 3.94 times 16; 256 is 4.06 times 63
+        (64, "nearest M 256", PLAIN),  # four times from both: the larger
+        (100_000, "nearest M 256", PLAIN),
+    ],
+)
+def test_rows_of_the_layer_by_distance_of_m(tmp_path: Path, m: int, source: str, config: str) -> None:
+    root = write(tmp_path, [row("16,3840,3072,128", SPLIT), row("256,3840,3072,128")], BOTH)
+    answer = choose(root, f"{m},3840,3072,128")
+    assert (answer.source, str(answer.config)) == (source, config)
+    assert answer.object.read() == data_of(config, CLASS)
+    assert "measured 10 us" in answer.reason
+
+
+def test_a_layer_without_rows_takes_the_nearest_other(tmp_path: Path) -> None:
+    rows = [row("16,3840,3072,128", SPLIT), row("16,15360,3840,128"), row("16,3840,3072,32")]
+    answer = choose(write(tmp_path, rows, BOTH), "16,4096,4096,128")
+    assert answer.source == "nearest layer 16,3840,3072,128"
+    assert answer.problem == GemmProblem.parse("16,4096,4096,128")
+
+
+def test_the_layer_in_other_dtypes_comes_before_other_layers(tmp_path: Path) -> None:
+    bf16 = CLASS.replace("fp16", "bf16")
+    rows = [row("256,3840,3072,128"), row("16,3840,3200,128", SPLIT, lora_dtype="bf16", out_dtype="bf16")]
+    root = write(tmp_path, rows, [entry(PLAIN), entry(PLAIN, bf16), entry(SPLIT, bf16)])
+    answer = choose(root, "16,3840,3072,128", lora_dtype="bf16", out_dtype="bf16")
+    assert answer.source == "nearest layer 256,3840,3072,128"
+    assert answer.object.read() == data_of(PLAIN, bf16)
+
+
+def test_what_cannot_be_launched_is_passed_over_and_named(tmp_path: Path) -> None:
+    rows = [
+        row("16,256,3072,128", SPLIT),  # K = 256 has two k-tiles for four splits
+        row("64,256,3072,128", PLAIN.replace("num_c_stage=1", "num_c_stage=2")),  # no object
+        row("256,256,3072,128"),
+    ]
+    answer = choose(write(tmp_path, rows, BOTH), "16,256,3072,128")
+    assert answer.source == "nearest M 256"
+    assert "exact: split_k: every split needs a k-tile" in answer.reason
+    assert "nearest M 64: its object for r=128" in answer.reason
+
+
+def test_nothing_to_launch_says_what_to_do(tmp_path: Path) -> None:
+    root = write(tmp_path, [row("16,3840,3072,128", SPLIT)], [])
+    with pytest.raises(InputError, match="neither bundled nor in the build cache.*prepare") as caught:
+        choose(root, "16,3840,3072,128")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(InputError, match="no row with R=64"):
+        choose(root, "16,3840,3072,64")
+
+
+def test_a_damaged_object_is_not_handed_out(tmp_path: Path) -> None:
+    root = write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN)])
+    answer = choose(root, "256,3840,3072,128")
+    answer.object.path.write_bytes(b"something else")
+    with pytest.raises(InputError, match="is damaged"):
+        answer.object.read()
+    answer.object.path.unlink()
+    with pytest.raises(InputError, match="cannot read the object"):
+        answer.object.read()
+
+
+def test_an_object_that_would_be_launched_in_another_way_is_refused(tmp_path: Path) -> None:
+    """Workspace and grid come from the sources of today, the code from the object."""
+    facts = {**entry(SPLIT).launch, "workspace_bytes": 256}
+    root = write(tmp_path, [row("16,3840,3072,128", SPLIT)], [entry(SPLIT, launch=facts)])
+    with pytest.raises(InputError, match="bundled with launch facts .*run tune.py bundle again"):
+        choose(root, "16,3840,3072,128")
+
+
+def test_host_code_of_another_machine_is_not_ours(tmp_path: Path) -> None:
+    root = write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN, host="riscv64")])
+    with pytest.raises(InputError, match="neither bundled"):
+        choose(root, "256,3840,3072,128")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["as recorded", "other bytes"])
+def test_the_build_cache_serves_what_is_not_bundled(tmp_path: Path, whole: bool) -> None:
+    data = data_of(PLAIN, CLASS)
+    digest = hashlib.sha256(data if whole else b"other").hexdigest()
+    arguments = [dataclasses.asdict(argument) for argument in SIGNATURE]
+    meta = {"prefix": "kernel", "arguments": arguments, "object_sha256": hashlib.sha256(data).hexdigest()}
+    BuildCache(tmp_path / "cache").store("key", {"kernel.o": data}, meta)
+    reference = ObjectRef(key="key", file="kernel.o", sha256=digest)
+    root = write(tmp_path, [row("256,3840,3072,128", object=reference)], [])
+    if whole:
+        answer = choose(root, "256,3840,3072,128")
+        assert (answer.object.read(), answer.object.arguments) == (data, SIGNATURE)
+    else:
+        with pytest.raises(InputError, match="neither bundled"):
+            choose(root, "256,3840,3072,128")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"schema": 1}', '{"schema": 2, "objects": []}', '{"schema": 1, "objects": [{"arch": "x"}]}'],
+)
+def test_a_damaged_index_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / INDEX).write_text(text)
+    with pytest.raises(InputError) as caught:
+        Bundle.load(tmp_path, SM90A)
+    assert "\n" not in str(caught.value)
+
+
+def test_index_round_trip_has_a_line_per_entry(tmp_path: Path) -> None:
+    text = render_index(BOTH)
+    assert len(text.splitlines()) == 2 + len(BOTH)
+    assert json.loads(text)["objects"][0]["arguments"].startswith("act pointer, ascales pointer")
+    (tmp_path / INDEX).write_text(text)
+    loaded = Bundle.load(tmp_path, SM90A).entries
+    assert sorted(loaded, key=str) == sorted(BOTH, key=str)
+
+
+def test_use_table_holds_until_its_end(tmp_path: Path) -> None:
+    first = write(tmp_path / "one", [row("256,3840,3072,128")], BOTH)
+    second = write(tmp_path / "two", [row("256,3840,3072,128", SPLIT)], BOTH)
+    with use_table(first):
+        with use_table(second / "h200"):
+            assert str(explain("256,3840,3072,128", "h200").config) == SPLIT
+        assert str(explain("256,3840,3072,128", "h200").config) == PLAIN
+        assert prepare("256,3840,3072,128", "h200").source == "exact"
+    with pytest.raises(InputError, match="no dispatch table"), use_table(tmp_path):
+        pass
+
+
+def test_a_device_that_is_none() -> None:
+    with pytest.raises(InputError, match="device"):
+        explain("256,3840,3072,128", "gpu")
+    with pytest.raises(InputError, match="device"):
+        explain("256,3840,3072,128", "cpu")
