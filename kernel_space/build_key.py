@@ -39,9 +39,23 @@ class Toolchain:
     packages: tuple[str, ...]
 
 
-@functools.cache
 def toolchain() -> Toolchain:
-    """The installed compiler. Raises ``InputError`` when there is none."""
+    """The installed compiler, or the one that ``adopt_toolchain`` named. Raises ``InputError`` without either."""
+    return _adopted[-1] if _adopted else _installed()
+
+
+def adopt_toolchain(made_by: Toolchain) -> None:
+    """From now on this process is about objects of ``made_by``, whatever is installed: a machine that only launches
+    what another compiled. It finds them in a cache under the same keys; compiling would put a wrong name on them.
+    """
+    _adopted.append(made_by)
+
+
+_adopted: list[Toolchain] = []
+
+
+@functools.cache
+def _installed() -> Toolchain:
     versions = {
         name: distribution.version
         for distribution in importlib.metadata.distributions()

@@ -26,14 +26,25 @@ def load(kernel: str, key: str) -> dict[str, Any] | None:
 def save(kernel: str, key: str, fields: dict[str, Any]) -> None:
     """Add one footprint. A folder that cannot be written costs the next process 10 ms, so that is not an error."""
     path = _path(kernel)
-    entries = _entries(path)
-    entries.update(_read(path))
-    entries[key] = fields
+    known = _entries(path)
+    known.update(_read(path))
+    known[key] = fields
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(entries))
+        temporary.write_text(json.dumps(known))
         os.replace(temporary, path)
+
+
+def entries(kernel: str) -> dict[str, Any]:
+    """Everything known of ``kernel`` with these sources: key -> fields, for ``adopt`` on another machine."""
+    path = _path(kernel)
+    return {**_read(path), **_entries(path)}
+
+
+def adopt(kernel: str, footprints: dict[str, Any]) -> None:
+    """Take over what another machine read back with these sources and this compiler; for this process only."""
+    _entries(_path(kernel)).update(footprints)
 
 
 @functools.cache

@@ -101,7 +101,8 @@ def test_out_below_a_file(command: str, below: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
     shape = [] if command == "bundle" else ["--shape", SHAPE]  # it takes every row of a table
-    done = run(command, *shape, "--out", str(file / below), cwd=tmp_path)
+    folder = ["objects"] if command == "measure" else []
+    done = run(command, *folder, *shape, "--out", str(file / below), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "file is a file" in done.stderr

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from kernel_space.errors import InputError
 from tuner import cli_options as options
+from tuner.cli_card_options import add_compile_only_options, add_measure_options, add_peers_options
 from tuner.cli_selfcheck import add_selfcheck_options
 from tuner.cli_time_options import add_time_options
 from tuner.store import StoreError

@@ -56,7 +56,7 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="auto",
         metavar="D",
-        help="auto (default: a supported card, else b200 by the timing model), b200, b300, or cuda:N",
+        help="auto (default: a supported card, else b200 simulated), b200, b300, h200, or cuda:N",
     )
     parser.add_argument(
         "--out",

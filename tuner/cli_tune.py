@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kernel_space.build_key import toolchain
+from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner.cli import INTERRUPTED, CommandError
@@ -18,6 +21,8 @@ from tuner.device import Device, select_device
 from tuner.dispatch import FILE_NAME
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
+from tuner.gpu.manifest import ObjectsPool
+from tuner.loop import Pool
 from tuner.outcome import Trial
 from tuner.progress import Progress
 from tuner.rank_stability import faster_in
@@ -27,18 +32,22 @@ from tuner.report_data import differences
 def tune_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device)
+    _check_compiler(device)
     check_out(args.out)
     if device.note:
         Progress().say(device.note)
     found = []
-    for result in _tune_all(problems, device, _options(args)):
+    for result in _tune_all(problems, device, _options(args), args.objects):
         found.append(result)
         if not args.json:
             print("\n" * min(len(found) - 1, 1), end="")
-            _print(result, device)
+            print_result(result, device)
     if args.json:
         text.print_json(
-            {"device": text.device_record(device), "results": [_record(result, device) for result in found]}
+            {
+                "device": text.device_record(device),
+                "results": [result_record(result, device) for result in found],
+            }
         )
     if any(result.stopped == STOPPED_BY_USER for result in found):
         return INTERRUPTED
@@ -54,10 +63,30 @@ def _options(args: argparse.Namespace) -> TuneOptions:
     return options if args.jobs is None else dataclasses.replace(options, jobs=args.jobs)
 
 
-def _tune_all(problems: list[GemmProblem], device: Device, options: TuneOptions) -> Iterator[TuneResult]:
+def _check_compiler(device: Device) -> None:
+    """Raises ``InputError`` where nothing can be compiled or searched, and says what can be done there."""
+    try:
+        toolchain()
+        missing = "" if importlib.util.find_spec("optuna") else "Optuna is not installed"
+    except InputError as error:
+        missing = str(error).partition(";")[0]
+    if missing:
+        raise InputError(
+            f"{missing} here: run tune.py compile-only --device {device.name} --out DIR where it is, "
+            f"then tune.py measure DIR --device cuda:N on the machine with the card"
+        )
+
+
+def _tune_all(
+    problems: list[GemmProblem], device: Device, options: TuneOptions, objects: Path | None
+) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
     with contextlib.ExitStack() as stack:
-        pool = stack.enter_context(CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir))
+        pool: Pool = stack.enter_context(
+            CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir)
+        )
+        if objects is not None:
+            pool = ObjectsPool(objects, otherwise=pool)
         for problem in problems:
             result = tune(problem, device, options, pool=pool)
             yield result
@@ -65,7 +94,7 @@ def _tune_all(problems: list[GemmProblem], device: Device, options: TuneOptions)
                 return
 
 
-def _record(result: TuneResult, device: Device) -> dict[str, Any]:
+def result_record(result: TuneResult, device: Device) -> dict[str, Any]:
     """The result of one problem for ``--json``."""
     winner, legal = result.winner, result.legal
     return {
@@ -122,7 +151,8 @@ def _certainty(result: TuneResult) -> float | None:
     return None if winner is None or second is None else faster_in(winner, second)
 
 
-def _print(result: TuneResult, device: Device) -> None:
+def print_result(result: TuneResult, device: Device) -> None:
+    """What won, by how much, and where it is written down."""
     text.print_block(
         [("problem", text.describe_problem(result.problem)), ("device", text.describe_device(device))]
     )

@@ -1,0 +1,132 @@
+"""``compile-only``: choose candidates and compile them, for ``measure`` on a machine with a card."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from kernel_space.config import KernelConfig
+from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
+from kernel_space.problem import GemmProblem
+from tuner import cli_text as text
+from tuner.candidate import Candidate
+from tuner.cli_options import check_out, problems_of
+from tuner.compile_pool import CompilePool
+from tuner.device import Device, select_device
+from tuner.dispatch import DispatchTable
+from tuner.driver import COMPILE_TIMEOUT_S, NEIGHBOURS
+from tuner.final_order import finalists_first
+from tuner.gpu.manifest import Entry, Folder, fill
+from tuner.offline_search import choose_candidates
+from tuner.outcome import Kind, Status, Trial
+from tuner.progress import Progress, State
+from tuner.report import read_trials, report_folder
+from tuner.space import SearchSpace
+from tuner.store import make_folder
+
+BEST = 8  # of an earlier visit, around which new candidates are looked for
+
+
+def compile_only_command(args: argparse.Namespace) -> int:
+    """0 when every problem has an object; Ctrl-C keeps what is compiled. Raises ``InputError`` and ``StoreError``."""
+    problems = problems_of(args)
+    if args.device.startswith("cuda"):
+        raise InputError(
+            f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
+        )
+    device = select_device(args.device)
+    folder = Folder(make_folder(check_out(args.out)), device.name, device.arch)
+    jobs = args.jobs or os.cpu_count() or 1
+    records = []
+    with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:
+        for problem in problems:
+            candidates = _candidates(problem, device, args)
+            entries = _fill(folder, problem, candidates, pool, device)
+            records.append(_record(problem, entries))
+            if not args.json:
+                _print(problem, entries)
+    if args.json:
+        text.print_json({"device": text.device_record(device), "folder": str(args.out), "results": records})
+    elif all(record["objects"] for record in records):
+        print(
+            f"next, on a machine with the card and this checkout: tune.py measure {args.out} --device cuda:0"
+        )
+    return 0 if all(record["objects"] for record in records) else 1
+
+
+def _candidates(problem: GemmProblem, device: Device, args: argparse.Namespace) -> list[Candidate]:
+    measured = _measured(args.results, problem, device)
+    table = DispatchTable.load(args.results / device.name, arch=device.arch)
+    rows = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+    return choose_candidates(
+        SearchSpace.load(device.arch.kernel),
+        problem,
+        device.arch,
+        trials=args.trials,
+        seed=args.seed,
+        first=_configs(rows, device),
+        best=_configs([trial.config for trial in measured[:BEST]], device),
+        known={trial.resolved for trial in measured},
+    )
+
+
+def _measured(results: Path, problem: GemmProblem, device: Device) -> list[Trial]:
+    """Usable trials of an earlier visit, best first."""
+    path = report_folder(results, device.name, problem) / "trials.parquet"
+    if not path.is_file():
+        return []
+    trials = [trial for trial in read_trials(path) if trial.ok and trial.kind is Kind.MEASURED]
+    return finalists_first(sorted(trials, key=lambda trial: (trial.us or 0.0, trial.number)))
+
+
+def _configs(printed: Iterable[str], device: Device) -> list[KernelConfig]:
+    """Those that this version can read: an old row may name a knob that is gone."""
+    found = []
+    for one in printed:
+        try:
+            found.append(parse_config(device.arch, one))
+        except InputError:
+            continue
+    return found
+
+
+def _fill(
+    folder: Folder, problem: GemmProblem, candidates: list[Candidate], pool: Any, device: Device
+) -> list[Entry]:
+    """Compile with a line that says how far it is."""
+    progress, state = Progress(str(problem)), State(total=len(candidates), compiling=len(candidates))
+
+    def tell(entry: Entry) -> None:
+        nonlocal state
+        failed = state.failed + (entry.status is not Status.OK)
+        state = dataclasses.replace(state, done=state.done + 1, compiling=state.compiling - 1, failed=failed)
+        progress.update(state)
+
+    entries = fill(folder, problem, candidates, pool, device.arch, tell=tell)
+    progress.finish(state)
+    return entries
+
+
+def _record(problem: GemmProblem, entries: list[Entry]) -> dict[str, Any]:
+    counts = collections.Counter(str(entry.status) for entry in entries)
+    return {
+        **text.problem_record(problem),
+        "candidates": len(entries),
+        "objects": counts[str(Status.OK)],
+        "by_status": dict(counts),
+    }
+
+
+def _print(problem: GemmProblem, entries: list[Entry]) -> None:
+    record = _record(problem, entries)
+    counts = ", ".join(f"{count} {status}" for status, count in record["by_status"].items())
+    print(f"{text.describe_problem(problem)}: {counts}")
+    for entry in entries:
+        if entry.status is not Status.OK:
+            print(f"  {entry.status}: {entry.reason}: {entry.resolved}")

@@ -1,0 +1,102 @@
+"""``measure``: check and time on a card what ``compile-only`` left in a folder. Needs neither the DSL nor Optuna."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from kernel_space.build import cached_build
+from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tuner import cli_text as text
+from tuner.cli import INTERRUPTED, CommandError
+from tuner.cli_options import check_out, named_problems
+from tuner.cli_peers import cuda_device, measure_peers
+from tuner.cli_tune import print_result, result_record
+from tuner.driver import INTERRUPTED as STOPPED_BY_USER
+from tuner.driver import TuneOptions, TuneResult, tune
+from tuner.gpu.device import CudaDevice
+from tuner.gpu.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
+from tuner.progress import Progress
+from tuner.results import write_sweep
+
+# Of a budget, per problem: the final takes 1 to 4 s of the card, the winner's last check and the files a few more.
+RESERVE_S = 8.0
+PEERS_RESERVE_S = 15.0
+LEAST_S = 1.0
+
+
+def measure_command(args: argparse.Namespace) -> int:
+    """0 when every problem has a winner. Raises ``InputError`` for a folder or a card that does not fit."""
+    start = time.monotonic()
+    check_out(args.out)
+    manifest = Manifest.load(args.folder)
+    device = _device(args.device, manifest)
+    work = _work(manifest, args)
+    manifest.adopt(device.arch)
+    Progress().say(device.note)
+    found = []
+    for result in _measure_all(work, device, args, start):
+        found.append(result)
+        if not args.json:
+            print("\n" * min(len(found) - 1, 1), end="")
+            print_result(result, device)
+    if args.json:
+        text.print_json(
+            {"device": text.device_record(device), "results": [result_record(one, device) for one in found]}
+        )
+    if any(result.stopped == STOPPED_BY_USER for result in found):
+        return INTERRUPTED
+    if lost := [result.failure_summary() for result in found if result.winner is None]:
+        raise CommandError("; ".join(lost))
+    return 0
+
+
+def _device(name: str, manifest: Manifest) -> CudaDevice:
+    device = cuda_device(name)
+    if device.name != manifest.device:
+        raise InputError(f"the objects were compiled for {manifest.device}, {name} is a {device.name}")
+    return device
+
+
+def _work(manifest: Manifest, args: argparse.Namespace) -> dict[GemmProblem, tuple[Entry, ...]]:
+    """What is to be measured: the problems named, or all."""
+    named = named_problems(args)
+    missing = [str(problem) for problem in named if problem not in manifest.problems]
+    if missing:
+        there = "; ".join(map(str, manifest.problems)) or "none"
+        raise InputError(f"{args.folder} has nothing for {'; '.join(missing)}, it has {there}")
+    return {problem: manifest.problems[problem] for problem in named or manifest.problems}
+
+
+def _measure_all(
+    work: dict[GemmProblem, tuple[Entry, ...]], device: CudaDevice, args: argparse.Namespace, start: float
+) -> Iterator[TuneResult]:
+    """One result per problem, until the user interrupts; what is left of the budget is shared by those to come."""
+    for index, (problem, entries) in enumerate(work.items()):
+        options = TuneOptions(out=args.out, jobs=1, count_space=False)
+        if args.budget_seconds is not None:
+            left = args.budget_seconds - (time.monotonic() - start)
+            reserve = RESERVE_S + (PEERS_RESERVE_S if args.peers else 0.0)
+            share = left / (len(work) - index) - reserve
+            options = dataclasses.replace(options, timeout_s=max(LEAST_S, share))
+        search = GivenCandidates(entries, problem, device.arch)
+        pool = ObjectsPool(args.folder, entries)
+        result = tune(problem, device, options, pool=pool, search=search)
+        if args.peers and result.stopped != STOPPED_BY_USER:
+            _peers(result, device, args)
+        yield result
+        if result.stopped == STOPPED_BY_USER:
+            return
+
+
+def _peers(result: TuneResult, device: CudaDevice, args: argparse.Namespace) -> None:
+    """Beside the winner of this visit; the report then shows them."""
+    problem, config, compiled = result.problem, None, None
+    if result.winner is not None:
+        config = result.winner.resolved_config
+        compiled = cached_build(config, problem.problem_class, device.arch, cache_dir=args.folder / OBJECTS)
+    measure_peers(problem, device, args.out, config, compiled, Progress(str(problem)))
+    write_sweep(args.out, problem, device, [*result.trials, *result.illegal])

@@ -1,0 +1,135 @@
+"""``peers``: time what else computes the layer on a card, beside this project's kernel, into ``peers.json``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_space.errors import InputError
+from kernel_space.problem import OP, GemmProblem
+from tuner import cli_text as text
+from tuner.cli import CommandError
+from tuner.cli_options import check_out, problems_of
+from tuner.device import select_device
+from tuner.dispatch import DispatchTable
+from tuner.evaluate import utc_now
+from tuner.gpu.candidate import Case, Loadable
+from tuner.gpu.device import CudaDevice
+from tuner.gpu.locks import card_lock
+from tuner.gpu.manifest import OBJECTS, Manifest
+from tuner.progress import Progress
+from tuner.report import report_folder
+from tuner.report_peers import FILE_NAME
+from tuner.store import atomic_write, make_folder
+
+if TYPE_CHECKING:
+    from kernel_space.build import CompiledKernel
+    from kernel_space.config import KernelConfig
+
+LIMIT_S = 300.0  # Inductor compiles two graphs per problem, some seconds each
+
+
+def peers_command(args: argparse.Namespace) -> int:
+    """0 when something was timed. Raises ``InputError`` without a card."""
+    problems = problems_of(args)
+    check_out(args.out)
+    device = cuda_device(args.device)
+    if args.objects is not None:
+        Manifest.load(args.objects).adopt(device.arch)
+    documents = []
+    for problem in problems:
+        progress = Progress(str(problem))
+        row = DispatchTable.load(args.out / device.name, arch=device.arch).lookup(problem)
+        config = row.config if row.source == "exact" else None
+        compiled = None if config is None else _compiled(config, problem, device, args.objects)
+        if compiled is None:
+            progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
+        documents.append(measure_peers(problem, device, args.out, config, compiled, progress))
+        if not args.json:
+            print_peers(problem, documents[-1])
+    if args.json:
+        text.print_json({"device": text.device_record(device), "results": documents})
+    return 0
+
+
+def cuda_device(name: str) -> CudaDevice:
+    device = select_device(name)
+    if not isinstance(device, CudaDevice):
+        raise InputError(f"a card is needed: --device cuda:N, got {name}")
+    return device
+
+
+def measure_peers(
+    problem: GemmProblem,
+    device: CudaDevice,
+    out: Path,
+    config: KernelConfig | None,
+    compiled: CompiledKernel | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Time the peers in a process of their own and write ``peers.json`` beside the trials; returns the document.
+
+    ``config`` (resolved) and ``compiled``: this project's kernel, timed with them. Raises ``CommandError`` when the
+    process fails, ``StoreError`` when the disk refuses.
+    """
+    kernel = None
+    if config is not None and compiled is not None:
+        kernel = {
+            "candidate": Loadable.of(compiled, config).record(),
+            "case": Case.of(config, problem).record(),
+        }
+    request = {"problem": dataclasses.asdict(problem), "kernel": kernel}
+    with card_lock(device.worker.uuid, say=progress.say):
+        answer = _ask(request, device.card.index)
+    for peer, reason in answer.pop("missing").items():
+        progress.say(f"{peer} is not timed: {reason}")
+    document = {"device": device.card.name, "date": utc_now(), **answer}
+    folder = make_folder(report_folder(out, device.name, problem))
+    atomic_write(folder / FILE_NAME, json.dumps(document, indent=1) + "\n")
+    return document
+
+
+def print_peers(problem: GemmProblem, document: dict[str, Any]) -> None:
+    """A line per peer, with its ratio to this project's kernel if that was timed."""
+    own = next((row["us"] for row in document["rows"] if row["peer"] == OP), None)
+    print(f"{text.describe_problem(problem)}, measured on {document['device']}, driver {document['driver']}")
+    for row in sorted(document["rows"], key=lambda row: row["us"]):
+        ratio = f"{row['us'] / own:8.2f}" if own else ""
+        print(
+            f"  {row['peer']:<34}{row['us']:10.2f} us  ({row['low_us']:.2f} to {row['high_us']:.2f}){ratio}"
+        )
+
+
+def _compiled(
+    config: KernelConfig, problem: GemmProblem, device: CudaDevice, objects: Path | None
+) -> CompiledKernel | None:
+    """The object in ``objects``, or else in the user's build cache."""
+    from kernel_space.build import cached_build
+
+    folder = None if objects is None else objects / OBJECTS
+    try:
+        return cached_build(config, problem.problem_class, device.arch, cache_dir=folder)
+    except InputError:  # no compiler here, so no name for what it would have built
+        return None
+
+
+def _ask(request: dict[str, Any], card: int) -> dict[str, Any]:
+    command = [sys.executable, "-m", "tuner.gpu.peers", "--card", str(card), "--parent", str(os.getpid())]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=LIMIT_S
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandError(f"the peers did not end within {LIMIT_S:g} s") from None
+    lines = done.stderr.strip().splitlines()
+    if done.returncode or not done.stdout.strip():
+        raise CommandError(
+            f"the peers failed with code {done.returncode}: {lines[-1] if lines else 'no reason'}"
+        )
+    return json.loads(done.stdout.splitlines()[-1])
