@@ -27,7 +27,8 @@ ABOUT = (
     "CTA 0 of the first cluster, on a machine that runs the kernel's own PTX with a clock (nominal constants, operands "
     "from DRAM): simulated, not measured. Red line: the launch has ended. Pale bars are waits that other engines may "
     "hide; what the tensor pipe stood still for is in the lane 'tensor idle'. A bar of 'TMA A/B' is one k-tile on its "
-    "way; where there are too many, their number is a height. The epilogue's work holds its waits for a free C slot."
+    "way. Where bars are too many, height is the share of the time, for loads their number. The epilogue's work holds "
+    "its waits for a free C slot."
 )
 CAUSES_ABOUT = (
     "Where the time of the busiest cluster goes, simulated. The grey line below a bar is what the average cluster "

@@ -129,7 +129,7 @@ i.pair{background:var(--mark)}i.single{background:var(--mark2)}
 .roof.l2{stroke:var(--mark3)}.roof.dram{stroke:var(--mark4)}
 path.dram{fill:var(--mark4);stroke:var(--card)}
 .tile{stroke:var(--axis);stroke-dasharray:2 3}.stop{stroke:var(--best);stroke-width:1.4}
-.thin{opacity:.45}
+.thin{opacity:.45}.lane{opacity:1}
 """
 
 

@@ -15,7 +15,7 @@ WIDTH: Final = 1040
 LEFT, RIGHT, TITLE, FOOT, GAP = 112, 14, 34, 40, 4
 BIN_PX: Final = 2.0  # a lane too busy to draw span by span shows the share of each bin
 SPAN_PX: Final = 3.0  # so much room per span, or the lane is drawn by bins
-WHOLE_US: Final = 9.0  # a launch shorter than this can be read without a zoom
+WHOLE_US: Final = 12.0  # a launch shorter than this can be read without a zoom
 HEAD_US, TAIL_US = 6.0, 4.0  # most that a zoom shows
 TILES_IN_HEAD: Final = 2
 
@@ -138,7 +138,8 @@ def _block(chart: Chart, one: Clocked, x: Scale, top: float, lanes: Sequence[Lan
     _marks(chart, timeline, x, y, bottom)
     for lane in lanes:
         draw = _flight if lane.how == "flight" else _bars
-        draw(chart, lane, timeline, x, y)
+        with chart.group("thin" if lane.how == "thin" else "lane"):
+            draw(chart, lane, timeline, x, y)
         y += lane.height + GAP
 
 
@@ -166,22 +167,22 @@ def _inside(spans: Sequence[Span], x: Scale) -> list[Span]:
 def _bars(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) -> None:
     """Each span, or stacked shares of a bin's time where spans are too many."""
     inside = {key: _inside(lane.spans(timeline, key), x) for key in lane.keys}
-    thin = " thin" if lane.how == "thin" else ""
     width = chart.right - chart.left
     per_px = (x.high - x.low) / width
     joined = {key: merged(spans, 0.2 * per_px) for key, spans in inside.items()}
     if sum(map(len, joined.values())) * SPAN_PX <= width:
         for key, spans in joined.items():
             rects = [(x(begin), top, x(end) - x(begin), lane.height) for begin, end in spans]
-            chart.boxes(rects, f"t-{key}{thin}", _tip(lane, key, timeline))
+            chart.boxes(rects, f"t-{key}", _tip(lane, key, timeline))
         return
     bins = int(width / BIN_PX)
-    stacked = [shares(inside[key], x.low, x.high, bins) * lane.height for key in lane.keys]
+    keys = [key for key in lane.keys if inside[key]]
+    stacked = [shares(inside[key], x.low, x.high, bins) * lane.height for key in keys]
     for index in reversed(range(len(stacked))):  # the sum of all is drawn first, its parts over it
         heights = sum(stacked[: index + 1]).clip(0, lane.height)  # type: ignore[union-attr]
-        key = lane.keys[index]
+        key = keys[index]
         tip = _tip(lane, key, timeline)
-        chart.area(chart.left, width / bins, heights.tolist(), top + lane.height, f"t-{key}{thin}", tip)
+        chart.area(chart.left, width / bins, heights.tolist(), top + lane.height, f"t-{key}", tip)
 
 
 def _flight(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) -> None:

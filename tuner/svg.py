@@ -5,9 +5,10 @@ Colours come from classes that the page's style sheet defines, so that a mark co
 
 from __future__ import annotations
 
+import contextlib
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 TICK_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 LOG_STEPS = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7))  # per decade, from few to many
@@ -171,6 +172,13 @@ class Chart:
         turned = f' transform="rotate({short(turn)} {short(x)} {short(y)})"' if turn else ""
         place = f'x="{short(x)}" y="{short(y)}" class="{css}"'
         self._parts.append(f"<text {place}{turned}>{title}{escape(text)}</text>")
+
+    @contextlib.contextmanager
+    def group(self, css: str) -> Iterator[None]:
+        """What is drawn meanwhile belongs to one group: its opacity is that of the whole, overlaps included."""
+        self._parts.append(f'<g class="{css}">')
+        yield
+        self._parts.append("</g>")
 
     def _element(self, name: str, attributes: str, tip: str) -> None:
         end = f"><title>{escape(tip)}</title></{name}>" if tip else "/>"
