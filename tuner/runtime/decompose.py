@@ -81,10 +81,10 @@ def decompose(
     smooth = torch.ones(weight.shape[1], device=weight.device) if smooth is None else smooth.float()
     smoothed = weight.double() * smooth.double()
     up, down = low_rank(smoothed, rank, svd)
-    down = down.T / smooth.double().unsqueeze(1)
     unit = _power_of_two_above(
-        nvfp4_global_scale(smoothed)
-    )  # alpha, or a little more: powers of two divide exactly
+        nvfp4_global_scale(smoothed - up @ down)
+    )  # alpha, or nearly; powers of two divide exactly
+    down = down.T / smooth.double().unsqueeze(1)
     up = up / unit
     shift = _balance(up, _branch_inputs(down, activations))
     # Rounded first and subtracted as rounded: what rounding loses of the branch goes into the residual.

@@ -1,0 +1,121 @@
+"""Host time of a call by its parts, and device time of quantize_act, on this machine's card (measured).
+
+    .venv/bin/python -m benchmarks.bench_runtime [--table DIR] [--shape M,K,N,R]
+
+Host times: wall time of 300 calls that the device can follow, divided by 300; the least and the median of 15 rounds.
+Device times: CUDA graph of 20 calls, median of 15 replays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from kernel_space.operands import make_operands
+from kernel_space.packing import PackedSVDQuant
+from kernel_space.problem import GemmProblem
+from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
+from tuner.runtime import state as runtime_state
+from tuner.runtime.launch import run
+
+ROUNDS = 15
+CALLS = 300
+GRAPH_CALLS = 20
+
+
+def host_us(call: Callable[[], object]) -> tuple[float, float]:
+    """(least, median) microseconds of a call."""
+    times = []
+    for _ in range(ROUNDS + 1):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - start) / CALLS * 1e6)
+    torch.cuda.synchronize()
+    return min(times[1:]), statistics.median(times[1:])
+
+
+def device_us(call: Callable[[], object]) -> float:
+    call()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(GRAPH_CALLS):
+            call()
+    times = []
+    for _ in range(ROUNDS + 3):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(start.elapsed_time(end) * 1e3 / GRAPH_CALLS)
+    return statistics.median(times[3:])
+
+
+def bench_host(problem: GemmProblem) -> None:
+    cpu = make_operands(problem, 1, source="codes")
+    packed = PackedSVDQuant(
+        wgt=cpu.wgt, wscales=cpu.wscales, lora_up=cpu.lora_up, wcscale=cpu.wcscale, bias=cpu.bias
+    ).to("cuda")
+    act, ascales, lora, out = (tensor.cuda() for tensor in (cpu.act, cpu.ascales, cpu.lora_act_in, cpu.y))
+    weights = (packed.wgt, packed.wscales, lora, packed.lora_up, packed.wcscale, packed.bias)
+    operands = (act, ascales, *weights)
+    operator = torch.ops.svdquant
+    svdquant_gemm(act, ascales, packed, lora)
+    plan = runtime_state.active()[0].plan(problem, 0)
+    pointers = [tensor.data_ptr() for tensor in (*operands, out)]
+    memory = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda")
+    print(explain(problem))
+    parts: dict[str, Callable[[], object]] = {
+        "svdquant_gemm": lambda: svdquant_gemm(act, ascales, packed, lora),
+        "svdquant_gemm, out given": lambda: svdquant_gemm(act, ascales, packed, lora, out),
+        "torch.ops.svdquant.gemm": lambda: operator.gemm.default(*operands, out.dtype),
+        "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
+        "  below the dispatcher": lambda: run(*operands, None, out.dtype),
+        "  the launch alone": lambda: plan.launch(plan.static, *pointers, memory.data_ptr(), 0),
+        "  a new output": plan.output,
+        "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
+    }
+    with torch.inference_mode():
+        for name, call in parts.items():
+            least, median = host_us(call)
+            print(f"{name:<32}{least:8.2f} {median:8.2f} us host, measured (least, median)")
+        print(
+            f"{'device time of svdquant_gemm':<32}{device_us(parts['svdquant_gemm']):8.2f} us, in a graph, measured"
+        )
+
+
+def bench_quantize(rows: int, k: int, r: int) -> None:
+    x, smooth = torch.randn(rows, k, device="cuda").half(), torch.rand(k, device="cuda") + 0.5
+    down = torch.randn(k, r, device="cuda").half()
+    quantize = device_us(lambda: torch.ops.svdquant.quantize(x, smooth))
+    both = device_us(lambda: quantize_act(x, smooth, down))
+    moved = rows * k * 2.5625 / quantize / 1e3  # 2 bytes read, 9/16 written per element
+    print(
+        f"quantize {rows:>5} x {k}: {quantize:7.2f} us ({moved:.0f} GB/s), with lora_down {both:7.2f} us (measured)"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--table", type=Path, help="a folder like results")
+    parser.add_argument("--shape", action="append", metavar="M,K,N,R")
+    args = parser.parse_args()
+    with use_table(args.table) if args.table else contextlib.nullcontext():
+        for shape in args.shape or ["16,3840,3072,128", "1024,3840,3072,128"]:
+            bench_host(GemmProblem.parse(shape))
+    for rows in (1, 16, 256, 4352):
+        bench_quantize(rows, 3840, 128)
+
+
+if __name__ == "__main__":
+    main()
