@@ -52,7 +52,7 @@ class Clocked:
 class Clocks:
     """``shown``: the winner first, each config once; empty without the winner.
 
-    ``missing``: one sentence per candidate without a timeline.
+    ``missing``: who has no timeline and why, one sentence per reason.
     """
 
     shown: tuple[Clocked, ...] = ()
@@ -98,15 +98,17 @@ def clock(sweep: Sweep) -> Clocks:
     roles: dict[str, list[str]] = {}
     for role, config in _candidates(sweep):
         roles.setdefault(config, []).append(role)
-    shown, missing = [], []
+    shown: list[Clocked] = []
+    missing: dict[str, list[str]] = {}
     for config, named in roles.items():
         try:
             shown.append(_clocked(tuple(named), config, sweep))
         except _NoClock as error:
-            missing.append(f"No timeline of the {' and '.join(named)} configuration: {error}.")
+            missing.setdefault(str(error), []).extend(named)
     if shown and WINNER not in shown[0].roles:
         shown = []  # nothing to compare the others with
-    return Clocks(shown=tuple(shown), missing=tuple(missing))
+    sentences = (f"No timeline of {', '.join(named)}: {reason}." for reason, named in missing.items())
+    return Clocks(shown=tuple(shown), missing=tuple(sentences))
 
 
 class _NoClock(Exception):
@@ -157,5 +159,7 @@ def _from_cache(config: str, sweep: Sweep) -> CompiledKernel:
     except InputError as error:
         raise _NoClock(str(error)) from error
     if found is None:
-        raise _NoClock("its PTX is not in the build cache (another version, another machine, or cleaned up)")
+        raise _NoClock(
+            "not in the build cache (built by another version or on another machine, or cleaned up)"
+        )
     return found
