@@ -12,6 +12,7 @@ from tuner.svg import Chart, Scale, escape, number
 
 WIDTH, HEIGHT = 1040, 430
 LOW = 32.0  # speeds below this part of the best are drawn at the lower edge
+NAME_PX = 13.0  # between two names
 TOLD = 120  # so many of the fastest have a tooltip, the others are dots of a few bytes
 
 
@@ -28,8 +29,7 @@ def roofline_chart(sweep: Sweep, winner: Trial, marked: Mapping[str, Trial]) -> 
         _draw_roof(chart, roof, machine, x, y)
     _draw_points(chart, found, winner, x, y)
     _draw_winner(chart, sweep, winner, by_dram, x, y)
-    for name, trial in marked.items():
-        _draw_ring(chart, points(sweep.problem, [trial])[0], name, x, y)
+    _draw_rings(chart, dict(zip(marked, points(sweep.problem, list(marked.values())), strict=True)), x, y)
     return str(chart)
 
 
@@ -111,7 +111,13 @@ def _draw_winner(chart: Chart, sweep: Sweep, winner: Trial, by_dram: float, x: S
     chart.text(x(by_dram), y(speed) + 20, "winner by DRAM bytes", "note mid")
 
 
-def _draw_ring(chart: Chart, point: Point, name: str, x: Scale, y: Scale) -> None:
-    about = f"{name}: #{point.trial.number}, {number(microseconds(point.trial))} µs"
-    chart.dot(x(point.intensity), y(point.tflops), 5.5, "ring", about)
-    chart.text(x(point.intensity) - 10, y(point.tflops) + 4, name, "note end")
+def _draw_rings(chart: Chart, named: Mapping[str, Point], x: Scale, y: Scale) -> None:
+    """A ring and its name to the left; names keep their distance where rings lie close."""
+    last = -math.inf
+    for name, point in sorted(named.items(), key=lambda item: -item[1].tflops):
+        about = f"{name}: #{point.trial.number}, {number(microseconds(point.trial))} µs"
+        at_x, at_y = x(point.intensity), y(point.tflops)
+        last = max(at_y, last + NAME_PX)
+        chart.dot(at_x, at_y, 5.5, "ring", about)
+        chart.line(at_x - 6, at_y, at_x - 16, last, "axis")
+        chart.text(at_x - 19, last + 4, name, "note end", about)
