@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import importlib.util
 import math
 import re
 import statistics
@@ -197,6 +198,10 @@ def knob_importance(trials: Sequence[Trial]) -> Importance:
         return Importance(shares={}, note=note)
     if len({trial.us for trial in usable}) == 1:
         return Importance(shares={}, note="All trials take the same time.")
+    if importlib.util.find_spec("optuna") is None:
+        return Importance(
+            shares={}, note="Not computed: that needs Optuna, which this machine does not have."
+        )
     shares = _forest_shares(
         [(knobs_of(trial.resolved), math.log(microseconds(trial))) for trial in usable], names
     )
