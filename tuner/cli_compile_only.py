@@ -28,7 +28,6 @@ from tuner.outcome import Kind, Status, Trial
 from tuner.progress import Progress, State
 from tuner.report import read_trials, report_folder
 from tuner.space import SearchSpace
-from tuner.store import make_folder
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
 
@@ -41,7 +40,7 @@ def compile_only_command(args: argparse.Namespace) -> int:
             f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
         )
     device = select_device(args.device)
-    folder = Folder(make_folder(check_out(args.out)), device.name, device.arch)
+    folder = Folder(check_out(args.out), device.name, device.arch)
     jobs = args.jobs or os.cpu_count() or 1
     records = []
     with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:

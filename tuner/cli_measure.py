@@ -25,7 +25,7 @@ from tuner.results import write_sweep
 # Of a budget, per problem: the final takes 1 to 4 s of the card, the winner's last check and the files a few more.
 RESERVE_S = 8.0
 PEERS_RESERVE_S = 15.0
-LEAST_S = 1.0
+LEAST_S = 3.0
 
 
 def measure_command(args: argparse.Namespace) -> int:
@@ -79,6 +79,9 @@ def _measure_all(
         options = TuneOptions(out=args.out, jobs=1, count_space=False)
         if args.budget_seconds is not None:
             left = args.budget_seconds - (time.monotonic() - start)
+            if index and left <= 0:
+                Progress().say(f"the budget is spent: {len(work) - index} problems are left for the next run")
+                return
             reserve = RESERVE_S + (PEERS_RESERVE_S if args.peers else 0.0)
             share = left / (len(work) - index) - reserve
             options = dataclasses.replace(options, timeout_s=max(LEAST_S, share))

@@ -29,7 +29,7 @@ from kernel_space.rules import Legal, Rejection, legalize
 from tuner.candidate import Candidate
 from tuner.compile_worker import CompileResult
 from tuner.outcome import Origin, Status
-from tuner.store import CorruptFile, read_json, update_json
+from tuner.store import CorruptFile, make_folder, read_json, update_json
 
 VERSION = 1
 FILE_NAME = "manifest.json"
@@ -159,7 +159,7 @@ class Manifest:
 
 
 class Folder:
-    """A folder of objects on the machine that compiles. Raises ``InputError`` when it holds something else."""
+    """A folder of objects on the machine that compiles, made if need be. Raises ``InputError`` when it holds others."""
 
     def __init__(self, path: Path, device: str, arch: Arch) -> None:
         self.path = path
@@ -168,6 +168,7 @@ class Folder:
         self._cache = BuildCache(path / OBJECTS, max_bytes=NO_LIMIT)
         if (path / FILE_NAME).exists():
             self._joinable(Manifest.load(path))
+        make_folder(path)
 
     def has(self, config: KernelConfig, problem_class: ProblemClass) -> bool:
         """Is the object there, whole?"""
