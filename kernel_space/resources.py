@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import importlib.metadata
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -118,7 +119,7 @@ def _run(distribution: str, tool: str, *arguments: str) -> str:
 
 @functools.cache
 def _tool(distribution: str, tool: str) -> str:
-    """The executable inside the installed wheel."""
+    """The executable inside the installed wheel, else that of a CUDA toolkit on the path."""
     try:
         files = importlib.metadata.files(distribution) or []
     except importlib.metadata.PackageNotFoundError:
@@ -126,4 +127,6 @@ def _tool(distribution: str, tool: str) -> str:
     for file in files:
         if file.name == tool and Path(file.locate()).is_file():
             return str(file.locate())
+    if found := shutil.which(tool):
+        return found
     raise ToolError(f"{tool} is not installed; pip install {distribution}")

@@ -21,7 +21,7 @@ ARGUMENTS = svdquant_gemm_sm90a.ARGUMENTS
 FAULTS = (
     "lifeless",
     "spins",  # a loop that never ends
-    "waits",  # for an mbarrier that nobody arrives at
+    "waits",  # in every thread of a full chip, for an mbarrier that nobody arrives at
     "traps",
     "asserts",
     "stores_behind_y",  # one element past the end: mapped memory, not its own
@@ -34,6 +34,7 @@ FAULTS = (
 )
 
 OPTIONS = {"asserts": "--enable-assertions"}  # of the compiler, which leaves assertions out otherwise
+FULL_GRID, FULL_BLOCK = 1024, 256  # more than any chip has places for
 
 
 def host_function(fault: str, problem_class: Any, arch: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -77,7 +78,8 @@ class Faulty:
         max_active_clusters: Int32,
         stream: cuda.CUstream,
     ):
-        self.kernel(wgt, y, workspace, m, n).launch(grid=(1, 1, 1), block=(32, 1, 1), stream=stream)
+        grid, block = (FULL_GRID, FULL_BLOCK) if self.fault == "waits" else (1, 32)
+        self.kernel(wgt, y, workspace, m, n).launch(grid=(grid, 1, 1), block=(block, 1, 1), stream=stream)
 
     @cute.kernel
     def kernel(self, wgt: cute.Pointer, y: cute.Pointer, workspace: cute.Pointer, m: Int32, n: Int32):
