@@ -1,0 +1,102 @@
+"""What peers compute, on the CPU: each against the float64 oracle; how a document is written and printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_space.operands import make_operands
+from kernel_space.problem import OP, GemmProblem
+from tests.fake_card import FakeTelemetry
+from tests.test_gpu_finals import Card
+from tuner import cli_peers
+from tuner.gpu import peers
+from tuner.gpu.samples import State
+from tuner.progress import Silent
+from tuner.report_peers import read_peers
+
+PROBLEM = GemmProblem.parse("48,256,192,32")
+
+
+def uncompiled(function: Any) -> Any:
+    return function
+
+
+@pytest.mark.parametrize("shape", ["48,256,192,32", "17,128,64,0"])
+def test_whole_operators_agree_with_the_oracle(shape: str) -> None:
+    problem = GemmProblem.parse(shape)
+    operands = make_operands(problem, 3)
+    expected = operands.reference()
+    for peer in peers.peers_of(problem, uncompiled):
+        if peer.whole:
+            got = peer.function(*peer.inputs(operands)).double()
+            assert float((got - expected).norm() / expected.norm()) < 0.01, peer.name
+            assert peers.error_of(peer, operands) == pytest.approx(
+                float((got - expected).norm() / expected.norm()), abs=1e-3
+            )
+
+
+def test_gemms_alone_are_the_gemm() -> None:
+    operands = make_operands(PROBLEM, 5)
+    by_name = {peer.name: peer for peer in peers.peers_of(PROBLEM, uncompiled)}
+    assert peers.error_of(by_name[peers.CUBLAS], operands) < 0.005
+    x, w, scale_x, scale_w = by_name[peers.FP8].inputs(operands)
+    act, wgt = by_name[peers.CUBLAS].inputs(operands)
+    assert x.dtype is w.dtype is torch.float8_e4m3fn
+    for rounded, scale, exact in ((x, scale_x, act), (w, scale_w, wgt)):
+        error = (rounded.float() * scale - exact.float()).norm() / exact.float().norm()
+        assert 0 < float(error) < 2**-4, "E4M3 keeps 3 bits behind the point"
+
+
+def test_every_peer_is_there_and_rotates_past_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    operands = [make_operands(PROBLEM, seed) for seed in range(2)]
+    asked: list[tuple[int, int]] = []
+
+    def time_launches(launch: Any, sets: int, *rest: Any) -> str:
+        seen = {launch(index).data_ptr() for index in range(sets)}
+        asked.append((sets, len(seen)))
+        return "timed"
+
+    monkeypatch.setattr(peers, "time_launches", time_launches)
+    telemetry = FakeTelemetry(lambda: State())
+    for peer in peers.peers_of(PROBLEM, uncompiled):
+        if peer.name == peers.FP8:
+            continue
+        inputs = peer.inputs(operands[0])
+        each = sum(tensor.nbytes for tensor in (*inputs, peer.function(*inputs)))
+        assert peers.time_peer(peer, operands, 10 * each, telemetry) == "timed"
+        assert asked[-1][0] == 31, "31 sets are more than 3 x 10"
+
+
+def answer(problem: GemmProblem) -> dict[str, Any]:
+    samples = Card({"a": 10.0})._samples("a", SimpleNamespace(seed=1, rounds=9))
+    return {
+        "rows": [
+            peers._row(problem, OP, samples),
+            peers._row(problem, peers.EAGER, samples, relative_error=0.004),
+        ],
+        "missing": {peers.FP8: "M must be divisible by 16"},
+        "driver": "580.0",
+        "protocol": "p",
+    }
+
+
+def test_the_document_is_what_the_report_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli_peers, "_ask", lambda request, card: json.loads(json.dumps(answer(PROBLEM))))
+    device = SimpleNamespace(
+        name="h200", worker=SimpleNamespace(uuid="test"), card=SimpleNamespace(index=0, name="NVIDIA H200")
+    )
+    document = cli_peers.measure_peers(PROBLEM, device, tmp_path, None, None, Silent())
+    found = read_peers(tmp_path / "h200" / "48x256x192x32", PROBLEM)
+    assert found is not None and found.device == "NVIDIA H200" and found.driver == "580.0"
+    assert [row.name for row in found.rows] == [peers.EAGER] and found.own is not None
+    assert found.own.us == pytest.approx(10.0, rel=0.01)
+    cli_peers.print_peers(PROBLEM, document)
+    assert "1.00" in capsys.readouterr().out
