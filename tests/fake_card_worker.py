@@ -1,12 +1,14 @@
 """A worker without a card that loses itself in every way a real one can: what to do is in the candidate's config.
 
 It speaks the real protocol through the real ``serve``; only the session is made up. In the scratch folder ``sick``
-holds how many more self tests fail, ``free`` the free memory that is reported, ``uuid`` the card.
+holds how many more self tests fail, ``free`` the free memory that is reported, ``uuid`` the card, and ``deeds`` what
+real configs do, by some of their knobs.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -39,7 +41,7 @@ class FakeSession:
         if request["op"] == "health":
             return {"health": self._health()}
         entry = request.get("candidate") or request["entries"][0]["candidate"]
-        phase, _, deed = entry["config"].partition(":")
+        phase, _, deed = self._deed_of(entry["config"]).partition(":")
         self._channel.phase(phase)
         self._do(deed)
         if request["op"] == "check":
@@ -72,6 +74,13 @@ class FakeSession:
         path = self._scratch / name
         return path.read_text() if path.exists() else default
 
+    def _deed_of(self, config: str) -> str:
+        """The config itself, or what the file ``deeds`` has for a config with these knobs."""
+        if "=" not in config:
+            return config
+        deeds = json.loads(self._read("deeds", "{}"))
+        return next((deed for knobs, deed in deeds.items() if knobs in config), "launch:fine")
+
     def _do(self, deed: str) -> None:
         if deed.startswith("once-"):
             flag = self._scratch / "done-once"
@@ -94,6 +103,9 @@ class FakeSession:
         elif deed == "bug":
             raise ZeroDivisionError("in the worker")
         elif deed == "illegal":
+            raise Refused(Status.ILLEGAL_ACCESS, "launch 1: cudaErrorIllegalAddress (700)", fatal=True)
+        elif deed == "sicken":
+            (self._scratch / "sick").write_text("999")
             raise Refused(Status.ILLEGAL_ACCESS, "launch 1: cudaErrorIllegalAddress (700)", fatal=True)
         elif deed == "wrong":
             raise Refused(Status.WRONG_RESULT, "5 of 64 elements beyond the tolerance", fatal=False)
