@@ -93,13 +93,17 @@ ILLEGAL = [
 class Tables:
     """What the report reads of a ``Budget``."""
 
-    smem: BudgetTable
-    tmem: BudgetTable
+    tables: tuple[BudgetTable, ...]
+
+    def __str__(self) -> str:
+        return "\n\n".join(map(str, self.tables))
 
 
 BUDGET = Tables(
-    smem=BudgetTable("SMEM per CTA", "bytes", (BudgetRow("A", 16384, 6), BudgetRow("B", 8192, 6)), 232448),
-    tmem=BudgetTable("TMEM per SM", "columns", (BudgetRow("accumulators", 128, 2),), 512),
+    tables=(
+        BudgetTable("SMEM per CTA", "bytes", (BudgetRow("A", 16384, 6), BudgetRow("B", 8192, 6)), 232448),
+        BudgetTable("TMEM per SM", "columns", (BudgetRow("accumulators", 128, 2),), 512),
+    )
 )
 
 
@@ -491,6 +495,21 @@ def test_roofline_names_runner_up_and_default() -> None:
     assert ">runner-up</text>" in text and ">default</text>" in text
     # what the runner-up (trial 4) differs in from the winner (trial 2)
     assert "#4: 20.5 µs, 5\u2009176 TFLOP/s; lora_schedule=tail</title>" in text
+
+
+def test_names_of_close_candidates_do_not_overlap() -> None:
+    """Runner-up and default a tenth of a microsecond apart lie within a pixel; their names are 13 pixels apart."""
+    close = [
+        dataclasses.replace(trial(0, 20.2, config=stages(4)), origin=Origin.DEFAULT),
+        trial(1, 20.0, config=stages(6)),
+        trial(2, 20.1, config=stages(3)),
+    ]
+    text = render_html(sweep(close))
+    heights = [
+        float(re.search(rf'y="([\d.]+)" class="note end">(?:<title>[^<]*</title>)?{name}</text>', text)[1])  # type: ignore[index]
+        for name in ("runner-up", "default")
+    ]
+    assert heights[1] - heights[0] == pytest.approx(13.0, abs=0.11)
 
 
 def test_statuses_are_counted() -> None:

@@ -120,7 +120,7 @@ def _box(chart: Chart, group: ValueTimes, middle: float, half: float, y: Scale, 
 
 def importance_chart(importance: Importance) -> str:
     shares = list(importance.shares.items())
-    chart = Chart(620, 24 * len(shares) + 56, "knob importance", margins=(136, 4, 60, 46))
+    chart = Chart(652, 24 * len(shares) + 56, "knob importance", margins=(168, 4, 60, 46))
     x = chart.x_scale(0, max(share for _, share in shares) * 100, ticks=5)
     chart.axes(x, None, "share of explained differences, %")
     for index, (name, share) in enumerate(shares):

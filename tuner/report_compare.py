@@ -48,7 +48,7 @@ def clock_sections(clocks: Clocks) -> list[Section]:
     """Timelines and time by cause; sentences in their place where there are none."""
     missing = " ".join(clocks.missing)
     if not clocks.shown:
-        return [Section(title="Timelines, simulated", body=f"<p>{escape(missing)}</p>", markdown=missing)]
+        return [Section(title="Timelines", body=f"<p>{escape(missing)}</p>", markdown=missing)]
     told = f'<p class="about">{escape(missing)}</p>' if missing else ""
     return [
         Section(

@@ -153,9 +153,8 @@ def _changes(trial: Trial, base: Trial) -> str:
 def _budget(sweep: Sweep) -> str:
     if sweep.budget is None:
         return ""
-    tables = (sweep.budget.smem, sweep.budget.tmem)
-    charts = "".join(_budget_chart(table) for table in tables)
-    texts = "".join(f"<pre>{escape(str(table))}</pre>" for table in tables)
+    charts = "".join(_budget_chart(table) for table in sweep.budget.tables)
+    texts = "".join(f"<pre>{escape(str(table))}</pre>" for table in sweep.budget.tables)
     return f'{charts}<div class="side">{texts}</div>'
 
 

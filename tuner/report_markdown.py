@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.outcome import Trial
+from tuner.outcome import Kind, Trial
 from tuner.report_compare import compared_sections
 from tuner.report_data import (
     Section,
@@ -78,11 +78,12 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
         lines.append(f"- {standing(winner, runner_up)}")
     lines.append(f"- numerical check: {numerical_check(winner)}")
     blocks = ["## Winner", f"```\n{winner.resolved}\n```", "\n".join(lines)]
-    if terms := time_terms(winner):
+    clocked = winner.kind is Kind.SIMULATED and sweep.clocks is not None and sweep.clocks.shown
+    if not clocked and (terms := time_terms(winner)):  # else the comparison has them
         rows = [(name, f"{us:.3f}", f"{us / best:.1%}") for name, us in terms.items()]
         blocks += [f"### Time by cause, {winner.kind}", markdown_table(("cause", "us", "share"), rows)]
     if sweep.budget:
-        blocks += ["### Budget", f"```\n{sweep.budget.smem}\n\n{sweep.budget.tmem}\n```"]
+        blocks += ["### Budget", f"```\n{sweep.budget}\n```"]
     return blocks
 
 
