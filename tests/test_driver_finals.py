@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 import time
 from collections.abc import Sequence
@@ -86,6 +87,9 @@ def test_the_final_finds_what_cheap_timings_missed(tmp_path: Path) -> None:
     assert row.evidence["versus"] == "runner-up" and row.evidence["p_value"] < 0.05
     assert row.evidence["sm_mhz"] == 1700 and row.evidence["timing_protocol"] == "p"
     assert row.runner_up is not None and row.runner_up.config == result.runner_up.resolved
+    rounds = json.loads((result.report.html.parent / "final.json").read_text())["finalists"]
+    assert [one["config"] for one in rounds[:2]] == [best, result.runner_up.resolved]
+    assert all(len(one["us"]) == len(one["states"]) >= 24 for one in rounds)
 
 
 def test_a_resumed_tune_holds_no_second_final(tmp_path: Path) -> None:

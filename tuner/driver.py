@@ -183,6 +183,8 @@ def _result(finished: _Finished) -> TuneResult:
     trials = tuple(finished.study.trials.values())
     illegal = tuple(illegal_trial(*point, problem, device) for point in finished.search.rejected.items())
     facts = _facts(finished)
+    if finished.loop.final is not None:
+        results.write_final(finished.options.out, problem, device, finished.loop.final)
     report = results.write_sweep(
         finished.options.out, problem, device, [*trials, *illegal], space=counted, facts=facts,
         cache_dir=finished.options.cache_dir,

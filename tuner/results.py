@@ -25,13 +25,16 @@ from tuner.report import ReportFiles, Sweep, report_folder, write_report
 from tuner.simulated_device import simulated_judge
 from tuner.space import SearchSpace
 from tuner.space_count import Count
+from tuner.store import atomic_write, make_folder
 from tuner.study import Identity, Study
 from tuner.timing_model import model_hash
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
+    from tuner.gpu.finals import FinalResult
 
 STUDY_FOLDER = ".studies"
+FINAL_FILE = "final.json"
 NEVER_CHECKED = "not checked: the tune ended before"
 
 
@@ -103,7 +106,9 @@ def object_ref(compiled: CompiledKernel) -> ObjectRef:
 def versions() -> dict[str, str]:
     """Packages that decide what is compiled and searched."""
     found = {"python": platform.python_version()}
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # who measures what others chose has none
+    with contextlib.suppress(
+        importlib.metadata.PackageNotFoundError
+    ):  # who measures what others chose has none
         found["optuna"] = importlib.metadata.version("optuna")
     return {
         **found,
@@ -142,6 +147,12 @@ def write_sweep(
         cache_dir=cache_dir,
     )
     return write_report(report_folder(out, device.name, problem), sweep)
+
+
+def write_final(out: Path, problem: GemmProblem, device: Device, final: FinalResult) -> None:
+    """``final.json`` beside the report: every deciding round with the card's state. Raises ``StoreError``."""
+    folder = make_folder(report_folder(out, device.name, problem))
+    atomic_write(folder / FINAL_FILE, json.dumps(final.record(), indent=1) + "\n")
 
 
 def _provenance_facts(problem: GemmProblem, device: Device) -> dict[str, str]:

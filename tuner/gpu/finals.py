@@ -71,6 +71,15 @@ class FinalResult:
     verdict: Verdict | None
     samples: dict[str, Samples]
 
+    def record(self) -> dict[str, Any]:
+        """The deciding rounds as JSON: per finalist its time in each round, and the card's state beside it."""
+        order = self.verdict.order if self.verdict else ()
+        return {
+            "verdict": self.verdict and self.verdict.why,
+            "tied": list(self.verdict.tied) if self.verdict else [],
+            "finalists": [{"config": name, **dataclasses.asdict(self.samples[name])} for name in order],
+        }
+
 
 def choose_contenders(trials: Sequence[Trial], default: str | None) -> list[Trial]:
     """Of usable ``trials`` those with the best cheap timings, and the default whatever its time."""
