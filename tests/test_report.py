@@ -35,6 +35,7 @@ from tuner.report_data import (
     times_per_value,
     varying_knobs,
     winner_and_runner_up,
+    winner_first,
 )
 from tuner.report_html import render_html
 from tuner.report_markdown import render_markdown
@@ -142,6 +143,12 @@ def test_a_stated_winner_is_kept() -> None:
     assert (winner, runner_up) == (SIX[4], SIX[2])
 
 
+def test_best_candidates_begin_with_the_winner() -> None:
+    """Trial 4 won by other means, although 2 is faster by its nominal time."""
+    assert [one.number for one in winner_first(SIX, SIX[4])] == [4, 2, 3, 0, 5]
+    assert "<th>trial</th><th>#4</th><th>#2</th>" in render_html(sweep(SIX, winner=SIX[4]))
+
+
 def test_the_same_config_is_ranked_once() -> None:
     again = trial(6, 21.0, config=stages(6))
     assert [one.number for one in ranked([*SIX, again])] == [2, 4, 3, 0, 5]
@@ -201,6 +208,7 @@ def test_terms_must_add_up() -> None:
     assert time_terms(SIX[2]) == {"mma": 12.0, "launch": 8.0}
     assert time_terms(dataclasses.replace(SIX[2], evidence={"mma": 12.0, "clock_mhz": 1850.0})) == {}
     assert time_terms(SIX[0]) == {}
+    assert time_terms(dataclasses.replace(SIX[2], kind=Kind.MEASURED)) == {}
 
 
 def test_tflops_by_hand() -> None:

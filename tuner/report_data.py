@@ -95,6 +95,11 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
     return list(seen.values())
 
 
+def winner_first(trials: Iterable[Trial], winner: Trial) -> list[Trial]:
+    """``ranked`` with the winner at its head: among near equals the fastest by nominal time need not have won."""
+    return [winner, *(trial for trial in ranked(trials) if trial.resolved != winner.resolved)]
+
+
 def microseconds(trial: Trial) -> float:
     if trial.us is None:
         raise ValueError(f"trial {trial.number} has no time")
@@ -265,7 +270,10 @@ def differences(config: str, base: str) -> dict[str, str]:
 
 
 def time_terms(trial: Trial) -> dict[str, float]:
-    """The breakdown of the trial's time in us, if its evidence holds one: numbers that add up to the time."""
+    """The breakdown of the trial's time in us, if its evidence holds one: numbers that add up to the time. A measured
+    time has none."""
+    if trial.kind is Kind.MEASURED:
+        return {}
     terms = {
         name: float(value)
         for name, value in trial.evidence.items()

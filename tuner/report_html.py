@@ -22,11 +22,11 @@ from tuner.report_data import (
     knobs_of,
     microseconds,
     numerical_check,
-    ranked,
     tflops,
     timed,
     varying_knobs,
     winner_and_runner_up,
+    winner_first,
 )
 from tuner.report_published import published_trial
 from tuner.report_roofline import roofs
@@ -103,7 +103,8 @@ def _tiles(sweep: Sweep, winner: Trial | None) -> str:
 
 def _badge(winner: Trial) -> str:
     kind = winner.kind or Kind.MODELLED
-    return f'<p><span class="kind {kind}">{kind}</span> Times on this page are {KIND_MEANS[kind]}.</p>'
+    about = f"Times on this page are {KIND_MEANS[kind]}, unless they say otherwise."
+    return f'<p><span class="kind {kind}">{kind}</span> {about}</p>'
 
 
 def _no_winner(sweep: Sweep) -> str:
@@ -223,7 +224,7 @@ _CONVERGENCE_LEGEND = (
 
 def _top_table(sweep: Sweep, winner: Trial) -> str:
     """One column per candidate: ten of them fit beside the names of the knobs."""
-    best = ranked(sweep.trials)[:TOP]
+    best = winner_first(sweep.trials, winner)[:TOP]
     knobs = varying_knobs(best)
     chosen = knobs_of(winner.resolved)
     rows = [

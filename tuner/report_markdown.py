@@ -16,12 +16,12 @@ from tuner.report_data import (
     knobs_of,
     microseconds,
     numerical_check,
-    ranked,
     tflops,
     time_terms,
     timed,
     varying_knobs,
     winner_and_runner_up,
+    winner_first,
 )
 from tuner.report_standing import standing, status_rows
 from tuner.report_text import markdown_table
@@ -98,7 +98,7 @@ def _interval(trial: Trial) -> str:
 
 
 def _best(sweep: Sweep, winner: Trial) -> list[str]:
-    best = ranked(sweep.trials)[:TOP]
+    best = winner_first(sweep.trials, winner)[:TOP]
     knobs = varying_knobs(best)
     rows = [
         (
