@@ -85,6 +85,15 @@ def test_a_branch_helps_and_more_helps_more() -> None:
     assert outputs[0] > outputs[1] > outputs[2]
 
 
+@pytest.mark.parametrize(("dtype", "unit"), [(torch.float16, 2.0**-11), (torch.bfloat16, 2.0**-8)])
+def test_the_residual_holds_what_rounding_takes_from_the_branch(dtype: torch.dtype, unit: float) -> None:
+    """A weight of rank 4 fits the branch but for its rounding, of about half a unit; NVFP4 keeps a tenth of it."""
+    linear = torch.nn.Linear(128, 64, bias=False)
+    with torch.no_grad():
+        linear.weight.copy_(torch.randn(64, 4, generator=draw(7)) @ torch.randn(4, 128, generator=draw(8)))
+    assert SVDQuantLinear.from_linear(linear, rank=16, dtype=dtype).relative_error < unit / 8
+
+
 def test_calibration_helps_activations_with_outliers() -> None:
     linear, x = linear_of(128, 256), activations(256, 256)
     plain = SVDQuantLinear.from_linear(linear, rank=32)

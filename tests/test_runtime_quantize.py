@@ -50,6 +50,15 @@ def test_smoothing_divides_in_fp32() -> None:
     assert same(quantize_act(x, smooth, None), expected(quotient))
 
 
+def test_smoothing_is_a_division_and_no_product_with_a_reciprocal() -> None:
+    """Every block lands on the ties between codes; a quotient that is off by one unit in the last place leaves them."""
+    ties = [6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+    block = torch.tensor([*ties, *(-tie for tie in ties)])
+    smooth = torch.arange(1.0, 129.0).repeat_interleave(16)
+    z = block.repeat(128)
+    assert same(quantize_act((z * smooth).unsqueeze(0), smooth, None), expected(z.unsqueeze(0)))
+
+
 def test_lora_act_in_is_of_the_raw_activations() -> None:
     x, down = random(5, 64, torch.float16).clamp(-4, 4), torch.randn(64, 16).half()
     smooth = torch.full((64,), 8.0)

@@ -371,6 +371,14 @@ def test_smoothed_and_quantized_to_the_bit(dtype: torch.dtype) -> None:
     assert torch.equal(act.cpu(), wanted.codes)
 
 
+def test_smoothing_is_a_division_on_the_card_too() -> None:
+    ties = [6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
+    smooth = torch.arange(1.0, 129.0).repeat_interleave(16)
+    z = torch.tensor([*ties, *(-tie for tie in ties)]).repeat(128)
+    act, _, _ = quantize_act((z * smooth).unsqueeze(0).cuda(), smooth.cuda(), None)
+    assert torch.equal(act.cpu(), quantize_nvfp4(z.unsqueeze(0)).codes)
+
+
 def test_the_card_s_process_loads_no_compiler_of_ours() -> None:
     code = (
         "import sys, torch\n"

@@ -32,6 +32,7 @@ POWER_ITERATIONS = 6
 SEED = 20
 # Smoothed activations should stay below this: half of NVFP4's largest number, as unseen ones may be larger.
 ACT_RANGE = E2M1_MAX * E4M3_MAX / 2
+LEAST_ALPHA = 2.0**-7  # of the scale that the weight would have without a branch
 UNKNOWN_ACT = (
     8.0  # standard deviations that the branch must hold for an x of unit variance, without calibration
 )
@@ -81,9 +82,7 @@ def decompose(
     smooth = torch.ones(weight.shape[1], device=weight.device) if smooth is None else smooth.float()
     smoothed = weight.double() * smooth.double()
     up, down = low_rank(smoothed, rank, svd)
-    unit = _power_of_two_above(
-        nvfp4_global_scale(smoothed - up @ down)
-    )  # alpha, or nearly; powers of two divide exactly
+    unit = _unit(smoothed, smoothed - up @ down)
     down = down.T / smooth.double().unsqueeze(1)
     up = up / unit
     shift = _balance(up, _branch_inputs(down, activations))
@@ -91,7 +90,7 @@ def decompose(
     lora_up = (up / shift).to(dtype).double() * unit
     lora_down = (down * shift).to(dtype).contiguous()
     residual = smoothed - lora_up @ (lora_down.double() * smooth.double().unsqueeze(1)).T
-    alpha = _power_of_two_above(nvfp4_global_scale(residual))
+    alpha = max(unit, _power_of_two_above(nvfp4_global_scale(residual)))
     return Decomposition(
         smooth=smooth,
         lora_down=lora_down,
@@ -150,6 +149,16 @@ def _randomized(matrix: torch.Tensor, rank: int) -> tuple[torch.Tensor, torch.Te
         basis = torch.linalg.qr(a @ torch.linalg.qr(a.T @ basis)[0])[0]
     u, s, vh = torch.linalg.svd((basis.T @ a).double(), full_matrices=False)
     return basis.double() @ u, s, vh
+
+
+def _unit(smoothed: torch.Tensor, residual: torch.Tensor) -> float:
+    """What alpha will be, or a little less: a power of two, so that dividing by it is exact.
+
+    Not arbitrarily far below the weight's own scale, because the branch is divided by it too: one that holds nearly all
+    of a weight must still fit half precision, and E4M3 block scales have range to spare.
+    """
+    least = _power_of_two_above(nvfp4_global_scale(smoothed)) * LEAST_ALPHA
+    return max(least, _power_of_two_above(nvfp4_global_scale(residual)))
 
 
 def _branch_inputs(down: torch.Tensor, activations: torch.Tensor | None) -> torch.Tensor:
