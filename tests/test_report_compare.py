@@ -334,6 +334,35 @@ def test_standing_of_measured_trials() -> None:
     )
 
 
+def test_final_lists_its_contenders_by_place() -> None:
+    """The winner's own evidence is about the runner-up; a contender that was halved away has no ratio."""
+    about = {"final": "2025-11-21 x", "p_value": 0.002, "rounds": 24, "ratio_low": 1.01, "ratio_high": 1.03}
+    first = {
+        **about,
+        "final_place": 1,
+        "versus": "runner-up",
+        "ratio": 1.02,
+        "quick_us": 20.5,
+        "finals_verdict": "faster",
+    }
+    second = {**about, "final_place": 2, "versus": "winner", "ratio": 1.02}
+    trials = [
+        measured(0, 20.4, **second),
+        measured(1, 20.0, **first),
+        measured(2, 21.0, final="2025-11-21 x", final_place=3),
+        measured(3, 19.0, final="2025-11-20 old", final_place=1),
+    ]
+    text = render_markdown(sweep(trials, winner=trials[1]))
+    rows = text.partition("## Final, measured")[2].splitlines()[2:]
+    assert rows[0].startswith("Winner: faster. Contenders")
+    assert rows[4:7] == [
+        "| 1 | #1 | 20.00 | 20.50 | – | – | – | – |",
+        "| 2 | #0 | 20.40 | – | 1.0200 (1.0100 to 1.0300) | 0.002 | 24 | num_ab_stage=2 |",
+        "| 3 | #2 | 21.00 | – | – | – | – | num_ab_stage=4 |",
+    ]
+    assert "Final, measured" not in render_markdown(sweep([measured(0, 20.0)]))
+
+
 def test_conditions_of_a_measurement() -> None:
     calm = {
         "sm_mhz": 1830,

@@ -8,6 +8,7 @@ from tuner.outcome import Trial
 from tuner.report_causes import cause_rows, causes_chart, css_of, ordered_terms, why
 from tuner.report_clock import PUBLISHED, Clocked, Clocks
 from tuner.report_data import Section, Sweep
+from tuner.report_final import final_section
 from tuner.report_peers import peers_section
 from tuner.report_published import published_section
 from tuner.report_standing import conditions_section
@@ -40,7 +41,12 @@ def compared_sections(sweep: Sweep, winner: Trial) -> list[Section]:
     """The winner against others: by the clock, against what was published, against peers, and how it was measured."""
     clocks = sweep.clocks
     found = clock_sections(clocks) if clocks else []
-    found += [one for one in (published_section(sweep, winner), conditions_section(sweep)) if one]
+    others = (
+        published_section(sweep, winner),
+        final_section(sweep, winner),
+        conditions_section(sweep),
+    )
+    found += [one for one in others if one]
     return found + ([peers_section(sweep.peers, winner)] if sweep.peers else [])
 
 
