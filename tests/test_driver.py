@@ -105,10 +105,14 @@ def test_tune_finds_the_best_and_writes_it_down(tmp_path: Path) -> None:
 def test_illegal_points_are_counted_and_never_compiled(tmp_path: Path) -> None:
     pool = FakePool()
     result = run(tmp_path, pool=pool, trials=40)
-    assert result.illegal and result.counts[Status.ILLEGAL] == len(result.illegal)
+    left_out = [trial.status for trial in result.illegal]
+    assert left_out.count(Status.ILLEGAL) == result.counts[Status.ILLEGAL] > 0
+    assert left_out.count(Status.FILTERED) == result.counts[Status.FILTERED] > 0
+    assert set(left_out) == {Status.ILLEGAL, Status.FILTERED}
     assert sum(pool.submitted.values()) == 40 == len(result.trials)
     for trial in result.illegal:
-        assert not isinstance(legalize(KernelConfigSm100a.parse(trial.config), PROBLEM, SM100A), Legal)
+        legal = legalize(KernelConfigSm100a.parse(trial.config), PROBLEM, SM100A)
+        assert isinstance(legal, Legal) == (trial.status is Status.FILTERED)
 
 
 def test_nothing_compiles_if_nothing_can(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from tuner.dispatch_merge import Decision
 from tuner.evaluate import illegal_trial
 from tuner.loop import Loop, OutOfTime, Pool
 from tuner.outcome import Kind, Status, Trial
+from tuner.prefilter import Prefilter, prefilter_fact
 from tuner.progress import Progress
 from tuner.published import published_config
 from tuner.report import ReportFiles
@@ -90,7 +91,7 @@ class TuneResult:
 
     @property
     def counts(self) -> dict[Status, int]:
-        """Status -> trials, the illegal points that were proposed included."""
+        """Status -> trials, the points that were proposed but not compiled included."""
         return results.status_counts([*self.trials, *self.illegal])
 
     def failure_summary(self) -> str:
@@ -245,6 +246,7 @@ def _search(
         trials=options.trials,
         first=_first(study, options, problem, device),
         published=published and published.config,
+        prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
     )
 
 
@@ -325,6 +327,7 @@ def _facts(finished: _Finished) -> dict[str, str]:
         "search": f"seed {options.seed}, {len(loop.fresh)} new and {len(loop.known)} known trials",
         "duration": f"{finished.seconds:.1f} s with {options.jobs} compile workers",
     }
+    facts |= prefilter_fact(finished.search.rejected)
     if loop.final is not None and loop.final.verdict is not None:
         facts["final"] = f"{len(loop.final.trials)} contenders; winner: {loop.final.verdict.why}"
     if finished.device.kind is Kind.MEASURED:

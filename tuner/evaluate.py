@@ -18,6 +18,7 @@ from kernel_space.rules import Legal, Rejection
 from tuner.candidate import Candidate
 from tuner.device import NOT_VALIDATED, ChecksWinner, Device
 from tuner.outcome import Origin, Outcome, Status, Trial
+from tuner.prefilter import PREFILTER
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
@@ -87,10 +88,10 @@ def is_checked(trial: Trial) -> bool:
 
 
 def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProblem, device: Device) -> Trial:
-    """The record of a point that a rule rejects; it has no number among the candidates: -1."""
+    """The record of a point that a rule or the prefilter rejects; it has no number among the candidates: -1."""
     return dataclasses.replace(
         blank_trial(problem, device.name, device.arch, config),
-        status=Status.ILLEGAL,
+        status=Status.FILTERED if rejection.rule == PREFILTER else Status.ILLEGAL,
         reason=f"{rejection.rule}: {rejection.reason}",
     )
 

@@ -19,6 +19,7 @@ from tuner.device import ChecksAhead, ChecksWinner, Device, RanksLeaders, TimesA
 from tuner.evaluate import blamed_trial, evaluate, is_checked, utc_now, validate, validate_full
 from tuner.final_order import contenders_of, latest_final, searched_us
 from tuner.outcome import REFUTED, TRANSIENT, Status, Trial
+from tuner.prefilter import count_filtered
 from tuner.progress import Progress, State
 from tuner.rank_stability import ranked
 from tuner.space_count import Legalize
@@ -199,6 +200,7 @@ class Loop:
             total=self._search.planned,
             known=len(self.known),
             failed=sum(trial.status is not Status.OK for trial in trials),
+            filtered=count_filtered(self._search.rejected),
             compiling=len(self._in_flight),
             best_us=best and best.us,
             kind=str(self._device.kind),

@@ -19,6 +19,7 @@ class Status(enum.StrEnum):
 
     OK = "ok"
     ILLEGAL = "illegal"  # a rule rejects it; never compiled
+    FILTERED = "filtered"  # legal, but hopeless by the timing model; never compiled
     COMPILE_FAILED = "compile_failed"  # the compiler said no
     COMPILE_TIMEOUT = "compile_timeout"  # the worker was killed at its limit
     COMPILE_CRASHED = "compile_crashed"  # the worker died

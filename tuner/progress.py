@@ -15,12 +15,14 @@ PLAIN_PERIOD_S = 10.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
-    """Where a tune stands. Trials count distinct legal candidates; ``known`` of ``done`` came from the journal."""
+    """Where a tune stands. Trials count distinct legal candidates; ``known`` of ``done`` came from the journal;
+    ``filtered`` proposals were not worth a trial."""
 
     done: int = 0
     total: int = 0
     known: int = 0
     failed: int = 0
+    filtered: int = 0
     compiling: int = 0
     best_us: float | None = None
     best_config: str = ""
@@ -32,6 +34,8 @@ class State:
             parts.append(f"{self.known} from the journal")
         if self.failed:
             parts.append(f"{self.failed} failed")
+        if self.filtered:
+            parts.append(f"{self.filtered} filtered")
         parts.append(f"{self.compiling} compiling")
         if self.best_us is not None:
             parts.append(f"best {self.best_us:.2f} us {self.kind}")

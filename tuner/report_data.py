@@ -45,8 +45,8 @@ class Section:
 class Sweep:
     """Everything a report shows about one problem on one device.
 
-    ``trials`` in the order in which they were finished; points that a rule rejects may be among them (status ILLEGAL,
-    reason ``rule: why``). ``winner`` and ``runner_up`` default to the two
+    ``trials`` in the order in which they were finished; points that were never compiled may be among
+    them (status FILTERED, or ILLEGAL with reason ``rule: why``). ``winner`` and ``runner_up`` default to the two
     fastest of the best kind of time. ``budget`` is the winner's. ``facts`` are lines for the end of the
     report: command, seed, versions, hashes, protocol, what became of the dispatch row. ``cache_dir``: where compiled
     kernels live, None for the user's. ``clocks`` and ``peers`` are filled in when the report is written, unless given:
@@ -71,7 +71,7 @@ class Sweep:
     @property
     def evaluated(self) -> list[Trial]:
         """Trials that were compiled, or should have been."""
-        return [trial for trial in self.trials if trial.status is not Status.ILLEGAL]
+        return [trial for trial in self.trials if trial.status not in (Status.ILLEGAL, Status.FILTERED)]
 
     @property
     def illegal(self) -> list[Trial]:

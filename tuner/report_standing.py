@@ -14,6 +14,7 @@ from tuner.svg import escape, number
 MEANS = {
     Status.OK: "nothing speaks against it",
     Status.ILLEGAL: "a rule rejects it; never compiled",
+    Status.FILTERED: "legal, but hopeless by the timing model; never compiled",
     Status.COMPILE_FAILED: "the compiler refused it",
     Status.COMPILE_TIMEOUT: "the compiler was stopped at its time limit",
     Status.COMPILE_CRASHED: "the compiler died",

@@ -22,6 +22,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
 from tuner.candidate import Candidate
 from tuner.outcome import Origin
+from tuner.prefilter import PREFILTER, Prefilter, count_filtered
 from tuner.space import SearchSpace
 from tuner.space_count import Legalize
 
@@ -51,7 +52,8 @@ class Search:
     ``trials`` bounds the distinct legal candidates; None means 200, or all of them when at most 300 are legal.
     ``first`` holds configs of neighbouring problems, tried after the default; then comes ``published``, if it is a
     point of the space. ``planned`` is how many will come.
-    ``rejected`` collects the illegal points that were proposed, each once, with the rule that rejects it.
+    ``rejected`` collects the points that were proposed and are no trials, each once: illegal ones with the rule, and
+    those that ``prefilter`` finds hopeless.
     """
 
     def __init__(
@@ -65,15 +67,17 @@ class Search:
         first: Iterable[KernelConfig] = (),
         published: KernelConfig | None = None,
         rules: Legalize = legalize,
+        prefilter: Prefilter | None = None,
     ) -> None:
         self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
+        self._prefilter = prefilter
         self._limit = trials or TRIALS
         enough = max(EXHAUSTIVE_LIMIT + 1, min(self._limit, COUNT_LIMIT))
         legal_count = space.legal_up_to(enough, problem, arch, rules)
         self.exhaustive = legal_count <= EXHAUSTIVE_LIMIT and (trials is None or trials >= legal_count)
         all_counted = legal_count < enough
-        fewer = self.exhaustive or (all_counted and legal_count < self._limit)
-        self.planned = legal_count if fewer else self._limit
+        self._legal_count = legal_count if all_counted else None
+        self._most = legal_count if self.exhaustive else self._limit
         self._all = space.legal_points(problem, arch, rules) if all_counted else None
         self.rejected: dict[KernelConfig, Rejection] = {}
         self.seed = seed
@@ -88,6 +92,18 @@ class Search:
             name: optuna.distributions.CategoricalDistribution(knob.choices)
             for name, knob in space.knobs.items()
         }
+
+    @property
+    def planned(self) -> int:
+        """How many candidates will come, as far as is known now."""
+        if self._legal_count is None:
+            return self._most
+        return min(self._most, self._legal_count - self.filtered)
+
+    @property
+    def filtered(self) -> int:
+        """Legal points that were proposed and not tried."""
+        return count_filtered(self.rejected)
 
     @property
     def done(self) -> bool:
@@ -156,9 +172,16 @@ class Search:
         """A new legal point without the sampler's advice, None when there is none left."""
         for config in self._random_configs() if self._all is None else (legal.config for legal in self._all):
             legal = self._rules(config, self._problem, self._arch)
-            if isinstance(legal, Legal) and str(legal.config) not in self._asked:
+            if not isinstance(legal, Legal) or str(legal.config) in self._asked:
+                continue
+            if self._hopeless(legal, Origin.SAMPLED) is None:
                 return self._admit(config, Origin.SAMPLED, self._optuna_trial(config))
         return None
+
+    def _hopeless(self, legal: Legal, origin: Origin) -> Rejection | None:
+        if self._prefilter is None:
+            return None
+        return self._prefilter.rejection(legal, wanted=origin not in (Origin.SAMPLED, Origin.EXHAUSTIVE))
 
     def _random_configs(self) -> Iterator[KernelConfig]:
         return (self._space.random_config(self._random) for _ in range(RANDOM_LIMIT))
@@ -176,6 +199,11 @@ class Search:
                 self._tell_sampler(trial, asked.us)
             elif trial:
                 asked.trials.append(trial)
+            return None
+        if rejection := self._hopeless(legal, origin):
+            self.rejected.setdefault(config, rejection)
+            if trial:
+                _tell_infeasible(self._study, trial, PREFILTER)
             return None
         number = len(self._by_number)
         candidate = Candidate(number=number, config=config, legal=legal, origin=origin, seed=self.seed)

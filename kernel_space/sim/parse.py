@@ -7,11 +7,18 @@ names of their own. Source lines come from ``.loc``. PTX ISA 8.8, "Syntax" and "
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 
 from kernel_space.sim.faults import Unsupported
 from kernel_space.sim.operands import WIDTHS, Not, Operand, Reg, Symbol, parse_operand, split_top
+
+
+@functools.lru_cache(maxsize=4096)
+def _tokens(opcode: str) -> tuple[str, ...]:
+    """Asked for tens of thousands of times per kernel, of which a few hundred opcodes differ."""
+    return tuple(opcode.split("."))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,7 +35,7 @@ class Instr:
 
     @property
     def tokens(self) -> tuple[str, ...]:
-        return tuple(self.opcode.split("."))
+        return _tokens(self.opcode)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -120,13 +127,19 @@ def _outside_bodies(text: str) -> str:
     for entry in re.finditer(r"\.(?:entry|func)\b[^{;]*\{", text):
         if entry.start() < last:
             continue
-        depth, at = 1, entry.end()
-        while depth and at < len(text):
-            depth += {"{": 1, "}": -1}.get(text[at], 0)
-            at += 1
         out.append(text[last : entry.start()])
-        last = at
+        last = _end_of_body(text, entry.end())
     return "".join([*out, text[last:]])
+
+
+def _end_of_body(text: str, start: int) -> int:
+    """Behind the brace that closes the one before ``start``; the end of the text if there is none."""
+    depth = 1
+    for brace in re.finditer(r"[{}]", text[start:]):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return start + brace.end()
+    return len(text)
 
 
 def _param(match: re.Match[str]) -> Param:
