@@ -40,6 +40,7 @@ from tuner.report_data import (
 from tuner.report_html import render_html
 from tuner.report_markdown import render_markdown
 from tuner.report_roofline import dram_bytes, fill_bytes, group_of, points, roofs
+from tuner.report_standing import MEANS
 from tuner.report_style import STYLE
 from tuner.space_count import Count
 from tuner.svg import Scale, escape, number
@@ -518,6 +519,22 @@ def test_names_of_close_candidates_do_not_overlap() -> None:
         for name in ("runner-up", "default")
     ]
     assert heights[1] - heights[0] == pytest.approx(13.0, abs=0.11)
+
+
+def test_filtered_points_are_neither_failures_nor_illegal() -> None:
+    reason = "prefilter: modelled at 90 us, more than 1.75 x the best modelled 30 us"
+    filtered = [trial(-1, None, Status.FILTERED, resolved="", reason=reason)] * 2
+    whole = sweep([*SIX, *ILLEGAL, *filtered])
+    page = Page(render_html(whole))
+    assert "5 of 6" in page.words
+    assert f"2 legal proposals, never compiled; the first: {reason}." in page.words
+    assert "3, never compiled: split_k 2, cluster_of_pairs 1." in page.words
+    assert f"never compiled: 2; the first: {reason}." in render_markdown(whole)
+    assert "| filtered | 2 |" in render_markdown(whole)
+
+
+def test_every_status_has_a_meaning() -> None:
+    assert set(MEANS) == set(Status)
 
 
 def test_statuses_are_counted() -> None:

@@ -74,6 +74,11 @@ class Sweep:
         return [trial for trial in self.trials if trial.status not in (Status.ILLEGAL, Status.FILTERED)]
 
     @property
+    def filtered(self) -> list[Trial]:
+        """Legal points that the search proposed and the timing model found hopeless."""
+        return [trial for trial in self.trials if trial.status is Status.FILTERED]
+
+    @property
     def illegal(self) -> list[Trial]:
         """Points that the search proposed and a rule rejected."""
         return [trial for trial in self.trials if trial.status is Status.ILLEGAL]

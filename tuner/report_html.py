@@ -259,6 +259,9 @@ def _rejected(sweep: Sweep) -> str:
         parts.append(_space_table(sweep))
     if sweep.evaluated:
         parts.append("<h3>Trials that failed</h3>" + _failure_table(sweep))
+    if filtered := sweep.filtered:
+        about = f"{len(filtered)} legal proposals, never compiled; the first: {filtered[0].reason}."
+        parts.append(f"<h3>Hopeless by the timing model</h3><p>{escape(about)}</p>")
     if sweep.illegal:
         parts.append(_proposed(sweep))
     return "".join(parts) or "<p>Nothing was counted.</p>"

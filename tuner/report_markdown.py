@@ -139,6 +139,11 @@ def _rejected(sweep: Sweep) -> list[str]:
         blocks.append(markdown_table(("status", "trials", "reason (of the first)", "first"), failed))
     elif sweep.evaluated:
         blocks.append("No trial failed.")
+    if filtered := sweep.filtered:
+        blocks.append(
+            f"Legal proposals that the timing model found hopeless, never compiled: {len(filtered)}; the first: "
+            f"{filtered[0].reason}."
+        )
     if illegal := failures(sweep.illegal):
         blocks.append(
             f"Points that the search proposed and a rule rejected, never compiled: {len(sweep.illegal)}."
