@@ -9,6 +9,7 @@ import hashlib
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -131,6 +132,25 @@ def test_a_hang_while_timing(worker: CardWorker, objects: dict[str, Entry]) -> N
         worker.time(entry.candidate, entry.case, QUICK)
     assert fault.value.status is Status.DEADLOCK
     still_in_order(worker, objects)
+
+
+def test_a_worker_ends_with_its_tuner(scratch: Path) -> None:
+    """Even if that is killed: nothing of it stays on the card."""
+    program = (
+        "import time; from pathlib import Path; from tuner.gpu.card_worker import CardWorker\n"
+        f"worker = CardWorker(0, 'gpu-tests', lock_folder=Path({str(scratch)!r}))\n"
+        "assert worker.health; print(worker._process.pid, flush=True); time.sleep(600)"
+    )
+    tuner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert tuner.stdout is not None
+    pid = int(tuner.stdout.readline())
+    assert Path(f"/proc/{pid}").exists()
+    tuner.kill()
+    tuner.wait()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline, f"worker {pid} outlives its tuner"
+        time.sleep(0.05)
 
 
 # -- corrupt objects

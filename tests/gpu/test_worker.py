@@ -14,7 +14,7 @@ from tuner.device import probe_cuda, select_device
 from tuner.gpu.bench import QUICK, FinalsOptions, sets_needed
 from tuner.gpu.card_worker import CardWorker
 from tuner.gpu.device import CudaDevice
-from tuner.gpu.launch import object_bytes
+from tuner.gpu.launch import max_active_clusters, object_bytes
 from tuner.outcome import Kind
 
 pytestmark = pytest.mark.gpu
@@ -80,3 +80,17 @@ def test_an_object_is_what_was_compiled(objects: dict[str, Entry]) -> None:
     for entry in objects.values():
         assert object_bytes(entry.candidate)
         assert dataclasses.replace(entry.candidate).record() == entry.candidate.record()
+
+
+def test_clusters_that_the_card_holds(objects: dict[str, Entry]) -> None:
+    """One CTA per SM (more than half of its shared memory): singly they fill the card; in eights no more than fit."""
+    sms = probe_cuda()[0].sm_count
+    problem = objects["plain"].case.problem
+    config = objects["plain"].candidate
+    assert max_active_clusters(config, problem, 0, sms) == sms
+    asked = dataclasses.replace(
+        config, ctas_per_sm=2, cluster_size=2
+    )  # the kernel itself has clusters of one
+    assert max_active_clusters(asked, problem, 0, sms) == sms
+    octets = dataclasses.replace(objects["fault-octets"].candidate, cluster_size=8)
+    assert 0 < max_active_clusters(octets, problem, 0, sms) <= sms // 8

@@ -31,10 +31,12 @@ FAULTS = (
     "stores_far_away",
     "misaligned",
     "leaves_counters",  # the zeroed part of the workspace
+    "octets",  # nothing, in clusters of eight CTAs that have an SM each
 )
 
 OPTIONS = {"asserts": "--enable-assertions"}  # of the compiler, which leaves assertions out otherwise
 FULL_GRID, FULL_BLOCK = 1024, 256  # more than any chip has places for
+OCTET, MOST_OF_SMEM = 8, 160 * 1024
 
 
 def host_function(fault: str, problem_class: Any, arch: Any) -> tuple[Any, tuple[Any, ...]]:
@@ -78,8 +80,15 @@ class Faulty:
         max_active_clusters: Int32,
         stream: cuda.CUstream,
     ):
-        grid, block = (FULL_GRID, FULL_BLOCK) if self.fault == "waits" else (1, 32)
-        self.kernel(wgt, y, workspace, m, n).launch(grid=(grid, 1, 1), block=(block, 1, 1), stream=stream)
+        kernel = self.kernel(wgt, y, workspace, m, n)
+        if cutlass.const_expr(self.fault == "octets"):
+            kernel.launch(
+                grid=(OCTET, 1, 1), block=(32, 1, 1), cluster=(OCTET, 1, 1), smem=MOST_OF_SMEM, stream=stream
+            )
+        elif cutlass.const_expr(self.fault == "waits"):
+            kernel.launch(grid=(FULL_GRID, 1, 1), block=(FULL_BLOCK, 1, 1), stream=stream)
+        else:
+            kernel.launch(grid=(1, 1, 1), block=(32, 1, 1), stream=stream)
 
     @cute.kernel
     def kernel(self, wgt: cute.Pointer, y: cute.Pointer, workspace: cute.Pointer, m: Int32, n: Int32):

@@ -9,7 +9,7 @@ between the halves. The oracle is the float64 product of the dequantized operand
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -187,11 +187,12 @@ def _joined(damages: Iterable[Damage]) -> str:
     return "; ".join(str(damage) for damage in damages)
 
 
-def describe(reports: Iterable[CaseReport], card: str) -> str:
+def describe(reports: Sequence[CaseReport], card: str) -> str:
     """One line for a trial: what was checked."""
-    parts = [
-        f"{report.problem} {report.launches} times bitwise equal, worst element {report.max_ratio:.3g} x tolerance "
-        f"(seed {report.seed})"
-        for report in reports
-    ]
-    return f"checked on {card} against float64, guards untouched: {'; '.join(parts)}"
+    first, *others = reports
+    ragged = f" and {', '.join(f'({report.problem})' for report in others)}" if others else ""
+    worst = max(report.max_ratio for report in reports)
+    return (
+        f"checked on {card} against float64: {first.problem}{ragged}, {first.launches} launches{' each' * bool(others)} "
+        f"bitwise equal, guards untouched, worst error {worst:.2g} x tolerance (seed {first.seed})"
+    )
