@@ -192,7 +192,8 @@ def describe(reports: Sequence[CaseReport], card: str) -> str:
     first, *others = reports
     ragged = f" and {', '.join(f'({report.problem})' for report in others)}" if others else ""
     worst = max(report.max_ratio for report in reports)
+    launches = f"{first.launches} launches{' each' if others else ''}"
     return (
-        f"checked on {card} against float64: {first.problem}{ragged}, {first.launches} launches{' each' * bool(others)} "
-        f"bitwise equal, guards untouched, worst error {worst:.2g} x tolerance (seed {first.seed})"
+        f"checked on {card} against float64: {first.problem}{ragged}, {launches} bitwise equal, guards untouched, "
+        f"worst error {worst:.2g} x tolerance (seed {first.seed})"
     )
