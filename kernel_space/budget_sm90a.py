@@ -13,11 +13,17 @@ from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
-SIZED_BY = ("tile_mnk", "consumer_warpgroups", "register_operand")  # knobs that the size of a slot depends on
+SIZED_BY = (
+    "mainloop",
+    "tile_mnk",
+    "consumer_warpgroups",
+    "register_operand",
+)  # knobs that the size of a slot depends on
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
 MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
 MOST_AB_STAGES = 16
+MOST_EXPANDED_STAGES = 6  # three k-tiles of 128; more were not faster (H200)
 RESERVED_PER_CTA = 1024
 
 
@@ -84,6 +90,7 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     4. A slot of C for every 64 rows of a warpgroup.
     5. Packed slots take what is left, up to 16.
 
+    With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots, then packed slots.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
     foot = footprint(config, problem_class, arch)
@@ -97,6 +104,8 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
         ("c", config.row_blocks),
         ("ab", MOST_AB_STAGES),
     ]
+    if config.mainloop == "expand":
+        wishes = [wishes[0], wishes[2], ("dq", MOST_EXPANDED_STAGES), wishes[4]]
     for ring, most in wishes:
         while asked[ring] == AUTO and slots[ring] < most:
             more = {**slots, ring: slots[ring] + 1}

@@ -83,6 +83,11 @@ class KernelConfig:
         return 1
 
     @property
+    def expands_act(self) -> bool:
+        """Whether a launch expands the activations into the workspace first."""
+        return False
+
+    @property
     def cluster_size(self) -> int:
         return self.cluster_shape_mn[0] * self.cluster_shape_mn[1]
 

@@ -15,13 +15,15 @@ class KernelConfigSm90a(KernelConfig):
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of the packed ring
     ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
-    ``cluster_shape_mn``    CTAs per cluster along rows, columns; they share packed operands by multicast
+    ``cluster_shape_mn``    CTAs per cluster along rows, columns; with 2x1 both share expanded activations by multicast
     ``num_ab_stage``        SMEM ring slots of both packed operands and their scales; ``auto`` = the most that fit
-    ``num_dq_stage``        SMEM ring slots of the dequantized column operand, 64 K elements each
+    ``num_dq_stage``        SMEM ring slots of the dequantized (or expanded) column operand, 64 K elements each
     ``num_lora_stage``      SMEM ring slots of one LoRA slice of 64 columns of R; 0 without LoRA
     ``num_c_stage``         SMEM ring slots of 16 rows of y per consumer warp
     ``register_operand``    ``act`` or ``wgt``: which one wgmma takes from registers; ``wgt`` computes y.T
     ``num_dequant_warpgroups``  warpgroups that dequantize the column operand into the dq ring
+    ``mainloop``            ``wgmma``: both operands become fp16 on chip; ``expand``: a first kernel writes the
+                            activations as fp16 into the workspace, weights are dequantized in registers (y.T)
     ``wgmma_k``             K elements between two waits for wgmma: 16 waits for each instruction with dequantizing in
                             between, 32 for four with 64 rows each or two
     ``raster_order``        ``m``: consecutive tiles walk along rows first; ``n``: along columns first
@@ -40,6 +42,7 @@ class KernelConfigSm90a(KernelConfig):
     num_c_stage: int | str = stages()
     register_operand: str = word("act", "wgt")
     num_dequant_warpgroups: int = number(1)
+    mainloop: str = word("wgmma", "expand")
     wgmma_k: int = number(16)
     raster_order: str = word("m", "n")
     swizzle_size: int = number(1)
@@ -51,6 +54,10 @@ class KernelConfigSm90a(KernelConfig):
     def swap_ab(self) -> bool:
         """Whether the kernel computes y.T: its rows run over N of the problem."""
         return self.register_operand == "wgt"
+
+    @property
+    def expands_act(self) -> bool:
+        return self.mainloop == "expand"
 
     @property
     def cta_tile_mnk(self) -> tuple[int, int, int]:

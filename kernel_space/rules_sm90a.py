@@ -14,14 +14,30 @@ COLUMN_STEP = 8
 TILE_K = 128
 MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside its operand registers
 MAX_SHARED_ACCUMULATORS = 16  # with half of the registers
-CLUSTER_SHAPES = ((1, 1),)
+CLUSTER_SHAPES = {"wgmma": ((1, 1),), "expand": ((1, 1), (2, 1))}
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
 MAX_SPLIT_K = 16
 MAX_DEQUANT_GROUPS = 2
 
 
 def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
-    return config if problem.r else config.replace(num_lora_stage=0)
+    if not problem.r:
+        config = config.replace(num_lora_stage=0)
+    if config.mainloop == "expand":
+        # TMA fills the dq ring, and what a warp transposes of y leaves it before the next piece.
+        config = config.replace(num_dequant_warpgroups=1, num_c_stage=1)
+    return config
+
+
+def _mainloop(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.mainloop != "expand":
+        return None
+    if config.register_operand != "wgt":
+        got = config.register_operand
+        return f"mainloop=expand takes 64 rows of weights from registers: register_operand must be wgt, got {got}"
+    if config.ctas_per_sm != 1:
+        return f"mainloop=expand gives its consumers all registers: ctas_per_sm must be 1, got {config.ctas_per_sm}"
+    return None
 
 
 def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
@@ -64,9 +80,13 @@ def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
 
 
 def _cluster_shape(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
-    if config.cluster_shape_mn not in CLUSTER_SHAPES:
-        shapes = " ".join(print_knob(shape) for shape in CLUSTER_SHAPES)
-        return f"cluster_shape_mn must be one of {shapes}, got {print_knob(config.cluster_shape_mn)}"
+    legal = CLUSTER_SHAPES[config.mainloop]
+    if config.cluster_shape_mn not in legal:
+        shapes = " ".join(print_knob(shape) for shape in legal)
+        return (
+            f"cluster_shape_mn must be one of {shapes} with mainloop={config.mainloop}, got "
+            f"{print_knob(config.cluster_shape_mn)}"
+        )
     return None
 
 
@@ -123,6 +143,7 @@ def _split_k(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
 
 
 KNOB_RULES: dict[str, Rule] = {
+    "mainloop": _mainloop,
     "tile_rows": _tile_rows,
     "tile_columns": _tile_columns,
     "tile_k": _tile_k,

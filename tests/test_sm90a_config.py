@@ -57,6 +57,7 @@ def test_bad_spelling_is_refused(text: str, message: str) -> None:
 
 
 REJECTED = {
+    "mainloop": "mainloop=expand",
     "tile_rows": "tile_mnk=192x128x128",
     "tile_columns": "tile_mnk=256x100x128",
     "tile_k": "tile_mnk=256x128x64",

@@ -10,41 +10,38 @@ from cutlass.cute.nvgpu import cpasync, warpgroup
 from kernel_space.kernels.allocations import ACC_DTYPE
 from kernel_space.kernels.dequant_sm90a import (
     DEQUANT_SHIFT,
+    broadcast_factor,
     finish_pair,
     load_shared,
     load_shared_u16,
     scale_pair,
     store_matrices,
     unpack_half,
+    unpack_pairs,
 )
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
 from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
-from kernel_space.kernels.tile_walk import TileWalk
-from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN
+from kernel_space.kernels.split_k_sm90a import GROUP_THREADS, SplitKSm90a
 
-GROUP_THREADS = 128
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
 AHEAD = 2  # blocks between dequantizing and multiplying
 OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
-FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup,
-ALL_BARRIER = 7  # and one for all
+FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup
 FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 
 
-class ConsumerSm90a(TileWalk):
+class ConsumerSm90a(SplitKSm90a):
     """Mixin with the consumer role."""
 
     @cute.jit
-    def consumer_warps(
-        self, tiles: Any, tma_c: cute.CopyAtom, mC: cute.Tensor, pointers: Any, n: Int32, buffers: Any
-    ):
+    def consumer_warps(self, tiles: Any, store: Any, pointers: Any, n: Int32, buffers: Any):
         """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it."""
         lay = self._layouts()
         config = self.config
         wcscale, bias, workspace = pointers
         tidx, _, _ = cute.arch.thread_idx()
-        consumer = tidx - GROUP_THREADS * (1 + config.num_dequant_warpgroups)
+        consumer = tidx - GROUP_THREADS * (1 + lay.num_dequant_groups)
         thread = consumer % GROUP_THREADS
         group = cute.arch.make_warp_uniform(consumer // GROUP_THREADS)
         lane = cute.arch.lane_idx()
@@ -60,7 +57,9 @@ class ConsumerSm90a(TileWalk):
         pending = (OPERANDS - AHEAD) * config.row_blocks
         rows_per_thread = 2 * config.row_blocks
         words = cute.make_rmem_tensor((4, rows_per_thread), Uint32)
-        factors = cute.make_rmem_tensor((rows_per_thread,), Uint32)
+        factors = cute.make_rmem_tensor((2 if lay.expanded else 1, rows_per_thread), Uint32)
+        if cutlass.const_expr(lay.expanded):
+            buffers = {**buffers, "affine": cute.make_rmem_tensor((2, rows_per_thread), Float32)}
         if cutlass.const_expr(self.has_lora):
             lora_thr = lora_mma.get_slice(0)
             tCrLA = []
@@ -103,15 +102,25 @@ class ConsumerSm90a(TileWalk):
                 slices = self.lora_slices(split)
                 for _ in cutlass.range(slices, unroll=1):
                     cute.arch.mbarrier_wait(lora_full + lora.index, lora.phase)
+                    columns_slot = lora.index
+                    if cutlass.const_expr(lay.expanded):
+                        cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
+                        columns_slot = dq.index
                     warpgroup.fence()
                     for block in cutlass.range_constexpr(lay.lora_k // 16):
                         for b in cutlass.range_constexpr(config.row_blocks):
-                            coord = (None, None, block, lora.index)
-                            cute.gemm(lora_mma, accs[b], tCrLA[b][coord], tCrLB[coord], accs[b])
+                            rows, columns = tCrLA[b], tCrLB[(None, None, block, columns_slot)]
+                            cute.gemm(
+                                lora_mma, accs[b], rows[(None, None, block, lora.index)], columns, accs[b]
+                            )
                     warpgroup.commit_group()
                     warpgroup.wait_group(0)
                     self._arrive(lora_empty + lora.index)
                     lora.advance()
+                    if cutlass.const_expr(lay.expanded):
+                        self._release_dq(dq_empty + dq.index)
+                        dq.advance()
+                        done.advance()
                 for b in cutlass.range_constexpr(config.row_blocks):
                     for i in cutlass.range_constexpr(cute.size(accs[b])):
                         accs[b][i] = accs[b][i] * FROM_DEQUANT_SCALE
@@ -135,10 +144,10 @@ class ConsumerSm90a(TileWalk):
                         warpgroup.wait_group(1)
                         if cutlass.const_expr(step == 0):
                             if kt > 0:
-                                self._arrive(dq_empty + done.index)
+                                self._release_dq(dq_empty + done.index)
                                 done.advance()
                         if cutlass.const_expr(step == 2):
-                            self._arrive(dq_empty + done.index)
+                            self._release_dq(dq_empty + done.index)
                             done.advance()
                         for block in cutlass.range_constexpr(2 * step + 2, 2 * step + 4):
                             for b in cutlass.range_constexpr(config.row_blocks):
@@ -180,10 +189,10 @@ class ConsumerSm90a(TileWalk):
                                 # The last wgmma that reads the previous dq slot is done.
                                 if cutlass.const_expr(block < DQ_BLOCKS):
                                     if kt > 0:
-                                        self._arrive(dq_empty + done.index)
+                                        self._release_dq(dq_empty + done.index)
                                         done.advance()
                                 else:
-                                    self._arrive(dq_empty + done.index)
+                                    self._release_dq(dq_empty + done.index)
                                     done.advance()
                             self._dequant(
                                 words,
@@ -199,20 +208,26 @@ class ConsumerSm90a(TileWalk):
                         if cutlass.const_expr(block % DQ_BLOCKS == DQ_BLOCKS - 1):
                             dq.advance()
             warpgroup.wait_group(0)
-            self._arrive(dq_empty + done.index)
+            self._release_dq(dq_empty + done.index)
             done.advance()
 
             if cutlass.const_expr(self.split_k == 1):
-                self._store(lay, accs, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
+                self._store(lay, accs, buffers, store, tile_m, tile_n, thread, group)
             else:
                 self._write_partials(lay, accs, workspace, tiles, tile_m, tile_n, split, consumer)
                 if self._is_last_split(lay, workspace, buffers, tiles, tile_m, tile_n, consumer):
                     self._sum_partials(lay, accs, workspace, tiles, tile_m, tile_n, consumer)
-                    self._store(lay, accs, buffers, (tma_c, mC), tile_m, tile_n, thread, group)
-            # The next tile overwrites wcscale and bias.
-            cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
+                    self._store(lay, accs, buffers, store, tile_m, tile_n, thread, group)
+            if cutlass.const_expr(not lay.expanded):
+                # The next tile overwrites wcscale and bias.
+                cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
             work += num_clusters
-        cute.arch.cp_async_bulk_wait_group(0, read=True)
+        if cutlass.const_expr(not lay.expanded):
+            cute.arch.cp_async_bulk_wait_group(0, read=True)
+
+    def _release_dq(self, barrier: Any) -> None:
+        """Give a dq slot back, once this warp's wgmma that read it are done."""
+        self._arrive(barrier)
 
     def _release_packed(self, barrier: Any) -> None:
         """Give a packed slot back. The fence waits for this thread's loads from it and orders them before TMA, another
@@ -237,21 +252,30 @@ class ConsumerSm90a(TileWalk):
         codes = buffers["rows"].iterator.toint() + slot * lay.a_bytes
         scales = buffers["row scales"].iterator.toint() + slot * lay.sfa_bytes
         scales = scales + quad // 2 * SF_BLOCK_BYTES + quad % 2 * 2
-        for i in cutlass.range_constexpr(cute.size(factors)):
+        for i in cutlass.range_constexpr(2 * self.config.row_blocks):
             offset = i // 2 * MMA_ROWS + i % 2 * 8
             loaded = load_shared(codes + packed_chunk(row + offset, quad), 4)
             for w in cutlass.range_constexpr(4):
                 words[w, i] = loaded[w]
             block = (scale_row + offset) // 128 * (lay.sf_k_blocks * SF_BLOCK_BYTES)
-            factors[i] = scale_pair(load_shared_u16(scales + block + scale_offset(scale_row + offset)))
+            pair = scale_pair(load_shared_u16(scales + block + scale_offset(scale_row + offset)))
+            factors[0, i] = pair
+            if cutlass.const_expr(lay.expanded):
+                factors[0, i] = broadcast_factor(pair, 0)
+                factors[1, i] = broadcast_factor(pair, 1)
 
-    @staticmethod
-    def _dequant(words: cute.Tensor, factors: cute.Tensor, frag: cute.Tensor, block: int, rows: int) -> None:
+    def _dequant(
+        self, words: cute.Tensor, factors: cute.Tensor, frag: cute.Tensor, block: int, rows: int
+    ) -> None:
         """16 K elements of this lane's two rows of row block ``rows`` into the register operand of one wgmma."""
         target = cute.recast_tensor(frag, Uint32)
         for half in range(2):
             i = 2 * rows + half
-            pairs = unpack_half(words[block // 2, i], factors[i], block // DQ_BLOCKS, block % 2)
+            word, half_of_k = words[block // 2, i], block // DQ_BLOCKS
+            if self.config.mainloop == "expand":
+                pairs = unpack_pairs(word, factors[half_of_k, i], block % 2, pinned=True)
+            else:
+                pairs = unpack_half(word, factors[0, i], half_of_k, block % 2)
             for k_octet in range(2):
                 target[(0, half, k_octet), 0, 0] = pairs[k_octet]
 
@@ -329,102 +353,6 @@ class ConsumerSm90a(TileWalk):
                 )
                 cute.copy(tma_c, source, target[(None, *coord)])
             cute.arch.cp_async_bulk_commit_group()
-
-    # ------------------------------------------------------------ split-K
-
-    def _partials(
-        self, lay: LayoutsSm90a, accs: Any, workspace: Any, tiles: Any, tile_m: Any, tile_n: Any, thread: Any
-    ) -> Any:
-        """fp32 partial sums of this thread (4, value / 4, row block, split) of one tile.
-
-        The workspace holds one int32 counter per tile, then the partials; a warp's 16-byte accesses are contiguous.
-        """
-        shape_m, shape_n = self.config.cluster_shape_mn
-        tiles_n = tiles[1] * shape_n
-        num_tiles = tiles[0] * shape_m * tiles_n
-        index = tile_m * tiles_n + tile_n
-        threads = GROUP_THREADS * self.config.consumer_warpgroups
-        values, blocks = cute.size(accs[0]), self.config.row_blocks
-        first = (num_tiles * COUNTER_BYTES + PARTIALS_ALIGN - 1) // PARTIALS_ALIGN * PARTIALS_ALIGN
-        base = cute.recast_ptr(workspace + cute.assume(first, PARTIALS_ALIGN), dtype=Float32)
-        offset = cutlass.Int64(index) * (threads * values * blocks * self.split_k) + thread * 4
-        layout = cute.make_layout(
-            (4, values // 4, blocks, self.split_k),
-            stride=(1, 4 * threads, threads * values, threads * values * blocks),
-        )
-        return cute.make_tensor((base + cute.assume(offset, 4)).align(16), layout)
-
-    @cute.jit
-    def _write_partials(
-        self,
-        lay: LayoutsSm90a,
-        accs: Any,
-        workspace: cute.Pointer,
-        tiles: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        split: Int32,
-        thread: Int32,
-    ):
-        partials = self._partials(lay, accs, workspace, tiles, tile_m, tile_n, thread)
-        for b in cutlass.range_constexpr(self.config.row_blocks):
-            flat = cute.make_tensor(accs[b].iterator, cute.make_layout((4, cute.size(accs[b]) // 4)))
-            cute.autovec_copy(flat, partials[(None, None, b, split)])
-
-    @cute.jit
-    def _is_last_split(
-        self,
-        lay: LayoutsSm90a,
-        workspace: cute.Pointer,
-        buffers: Any,
-        tiles: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        thread: Int32,
-    ):
-        """Count this split in; true in every consumer thread of the CTA that completes the tile.
-
-        The barrier before the atomic makes the other threads' partials part of what thread 0 releases; the one after
-        makes what it acquired visible to them.
-        """
-        flag = buffers["split-K flag"]
-        shape_m, shape_n = self.config.cluster_shape_mn
-        counter = cute.recast_ptr(workspace, dtype=Int32) + (tile_m * (tiles[1] * shape_n) + tile_n)
-        threads = GROUP_THREADS * self.config.consumer_warpgroups
-        cute.arch.barrier(barrier_id=ALL_BARRIER, number_of_threads=threads)
-        if thread == 0:
-            cute.arch.fence_acq_rel_gpu()
-            arrived = cute.arch.atomic_add(counter, Int32(1), sem="acq_rel", scope="gpu")
-            flag[0] = arrived
-            if arrived == self.split_k - 1:
-                # Ready for the next launch: every split of this tile has arrived.
-                cute.make_tensor(counter, cute.make_layout(1))[0] = Int32(0)
-            cute.arch.fence_acq_rel_gpu()
-        cute.arch.barrier(barrier_id=ALL_BARRIER, number_of_threads=threads)
-        return flag[0] == self.split_k - 1
-
-    @cute.jit
-    def _sum_partials(
-        self,
-        lay: LayoutsSm90a,
-        accs: Any,
-        workspace: cute.Pointer,
-        tiles: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        thread: Int32,
-    ):
-        """Sum in the order of the split index, whoever arrived last."""
-        partials = self._partials(lay, accs, workspace, tiles, tile_m, tile_n, thread)
-        piece = cute.make_rmem_tensor((4,), ACC_DTYPE)
-        for b in cutlass.range_constexpr(self.config.row_blocks):
-            flat = cute.make_tensor(accs[b].iterator, cute.make_layout((4, cute.size(accs[b]) // 4)))
-            cute.autovec_copy(partials[(None, None, b, 0)], flat)
-            for split in cutlass.range_constexpr(1, self.split_k):
-                for vector in cutlass.range_constexpr(cute.size(accs[b]) // 4):
-                    cute.autovec_copy(partials[(None, vector, b, split)], piece)
-                    for i in cutlass.range_constexpr(4):
-                        flat[i, vector] = flat[i, vector] + piece[i]
 
     # ------------------------------------------------------------ store
 

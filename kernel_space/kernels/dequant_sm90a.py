@@ -8,7 +8,7 @@ The factor 2^14 that both operands together lack is given back in the epilogue.
 
 from typing import Any
 
-from cutlass import Int32, Uint32
+from cutlass import Int32, Int64, Uint32
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
@@ -63,11 +63,25 @@ def unpack_word(word: Any, factors: Any, half: int) -> tuple[Any, Any, Any, Any]
     return _call(text.replace("SELECTOR", _SELECTORS[half]), [word, factors], 4)
 
 
-def unpack_pairs(word: Any, factor: Any, odd: int) -> tuple[Any, Any]:
-    """``unpack_half`` with a factor that ``broadcast_factor`` made."""
+def unpack_pairs(word: Any, factor: Any, odd: int, *, pinned: bool = False) -> tuple[Any, Any]:
+    """``unpack_half`` with a factor that ``broadcast_factor`` made; volatile only if ``pinned``."""
     text = _DECLARE + (_ODD if odd else _EVEN) + _PAIRS + "}"
     text = text.replace("OUT0", "$0").replace("OUT1", "$1").replace("WORD", "$2").replace("FACTOR", "$3")
-    return _call(text, [word, factor], 2)
+    return _call(text, [word, factor], 2, effects=pinned)
+
+
+def pair_of_word(word: Any, shift: Any, factor: Any) -> Any:
+    """The pair (n_i, n_(i+4)) of a word of eight codes times ``factor``; ``shift`` = 4i, known at run time."""
+    text = (
+        "{\n.reg .b32 v, s, t;\nshr.b32 v, $1, $2;\nand.b32 t, v, 0x00070007;\nshl.b32 t, t, 9;\n"
+        "and.b32 s, v, 0x00080008;\nshl.b32 s, s, 12;\nor.b32 t, t, s;\nmul.rn.f16x2 $0, t, $3;\n}"
+    )
+    return _call(text, [word, shift, factor], 1)[0]
+
+
+def gather_bytes(low: Any, high: Any, selector: Any) -> Any:
+    """Four of eight bytes; nibble i of ``selector`` names byte i of the result."""
+    return _call("prmt.b32 $0, $1, $2, $3;", [low, high, selector], 1)[0]
 
 
 def scale_pairs(word: Any) -> tuple[Any, Any]:
@@ -139,6 +153,28 @@ def store_matrices(address: Any, words: Any, transpose: bool) -> None:
     values = ", ".join(f"${i + 1}" for i in range(len(words)))
     text = f"stmatrix.sync.aligned.m8n8.x{len(words)}{kind}.shared.b16 [$0], {{{values}}};"
     _call(text, [address, *words], 0, effects=True)
+
+
+def load_global_if(address: Any, wanted: Any) -> Any:
+    """One 32-bit word at a 64-bit global address, or 0 without a load when ``wanted`` is false."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $2, 0;\nmov.b32 $0, 0;\n@p ld.global.b32 $0, [$1];\n}"
+    i32 = ir.IntegerType.get_signless(32)
+    operands = [Int64(address).ir_value(), Int32(wanted).ir_value()]
+    return Uint32(llvm.inline_asm(i32, operands, text, "=&r,l,r", has_side_effects=True, asm_dialect=0))
+
+
+def store_global_if(address: Any, words: Any, wanted: Any) -> None:
+    """``store_global``, unless ``wanted`` is false."""
+    operands = [Int64(address).ir_value(), *(word.ir_value() for word in words), Int32(wanted).ir_value()]
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $5, 0;\n@p st.global.v4.b32 [$0], {$1, $2, $3, $4};\n}"
+    llvm.inline_asm(None, operands, text, "l,r,r,r,r,r", has_side_effects=True, asm_dialect=0)
+
+
+def store_global(address: Any, words: Any) -> None:
+    """Four 32-bit words to a 64-bit global address that is a multiple of 16."""
+    operands = [Int64(address).ir_value(), *(word.ir_value() for word in words)]
+    text = "st.global.v4.b32 [$0], {$1, $2, $3, $4};"
+    llvm.inline_asm(None, operands, text, "l,r,r,r,r", has_side_effects=True, asm_dialect=0)
 
 
 def _call(text: str, operands: list[Any], results: int, *, effects: bool = False) -> tuple[Any, ...]:

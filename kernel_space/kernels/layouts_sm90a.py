@@ -30,6 +30,7 @@ WARP_ROWS = 16  # rows of y one warp holds of a wgmma
 SWIZZLE_ALIGN = 1024
 TMA_ALIGN = 128
 STORE_COLUMNS = 64  # columns of one swizzled store box
+PIECE_ROWS = 32  # rows of y that a warp transposes at a time
 
 
 def lora_slice_k(r: int) -> int:
@@ -47,13 +48,16 @@ class LayoutsSm90a:
 
     def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
         self.config = config
+        # Whether the column operand comes expanded from global memory: no packed columns, no dequantizing warps.
+        self.expanded = config.mainloop == "expand"
         self.r = problem_class.r
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
         self.c_dtype = HALF_DTYPES[problem_class.out_dtype]
         self.rows, self.columns, self.k = config.tile_mnk
         self.group_rows = MMA_ROWS * config.row_blocks
         self.num_consumer_warps = WARPS_PER_GROUP * config.consumer_warpgroups
-        self.num_dequant_warps = WARPS_PER_GROUP * config.num_dequant_warpgroups
+        self.num_dequant_groups = 0 if self.expanded else config.num_dequant_warpgroups
+        self.num_dequant_warps = WARPS_PER_GROUP * self.num_dequant_groups
         self.lora_k = lora_slice_k(self.r)
         # ptxas (13.0) serializes the wgmma of the main loop beside a LoRA loop of a single turn (warning C7512; 15 %
         # at R = 32), so slices are narrow enough for two; the second of R = 16 lies beyond R, where TMA loads zeros.
@@ -101,9 +105,17 @@ class LayoutsSm90a:
         self.a_bytes, self.b_bytes = self.rows * packed_k, self.columns * packed_k
         self.sfa_bytes = self.sfa_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
         self.sfb_bytes = self.sfb_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
-        self.ab_bytes = self.a_bytes + self.b_bytes + self.sfa_bytes + self.sfb_bytes
-        self.lora_bytes = (self.rows + self.columns) * self.lora_k * 2
+        self.ab_bytes = self.a_bytes + self.sfa_bytes
+        if not self.expanded:
+            self.ab_bytes += self.b_bytes + self.sfb_bytes
+        self.dq_bytes = self.columns * DQ_K * 2
+        # Bytes of a LoRA slice by operand; expanded activations let its columns pass through the dq ring.
+        self.lora_row_bytes, self.lora_column_bytes = (
+            self.rows * self.lora_k * 2,
+            self.columns * self.lora_k * 2,
+        )
         self.dq = self._k_major(DQ_DTYPE, "K_SW128", (self.columns, DQ_K), config.num_dq_stage)
+        self.dq_box = self.k_major_box(DQ_DTYPE, "K_SW128", (self.columns, DQ_K))
         if self.num_lora_slices:
             stages = config.num_lora_stage
             kind = {16: "K_SW32", 32: "K_SW64", 64: "K_SW128"}[self.lora_k]
@@ -111,6 +123,11 @@ class LayoutsSm90a:
             self.lora_b_box = self.k_major_box(self.lora_dtype, kind, (self.columns, self.lora_k))
             self.lora_a = self._k_major(self.lora_dtype, kind, (self.rows, self.lora_k), stages)
             self.lora_b = self._k_major(self.lora_dtype, kind, (self.columns, self.lora_k), stages)
+            outer = self.lora_b_box.outer
+            # Slices as slots of the dq ring.
+            self.lora_in_dq = cute.make_layout(
+                (*outer.shape, config.num_dq_stage), stride=(*outer.stride, self.columns * DQ_K)
+            )
 
     @staticmethod
     def _k_major(dtype: Any, kind: str, shape: tuple[int, int], stages: Any) -> Any:
@@ -130,11 +147,14 @@ class LayoutsSm90a:
     def _make_store(self) -> None:
         """One warp stores 16 rows of a tile at a time: boxes of 64 swizzled columns, or one box of all columns.
 
-        Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y, ``columns`` rows.
+        Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y, ``columns`` rows. With
+        expanded activations a warp only transposes in SMEM, ``PIECE_ROWS`` rows of y at a time.
         """
         stages = self.config.num_c_stage
         self.store_swizzled = not self.config.swap_ab and self.columns % STORE_COLUMNS == 0
-        if self.config.swap_ab:
+        if self.expanded:
+            self.store_shape = (PIECE_ROWS, WARP_ROWS)
+        elif self.config.swap_ab:
             self.store_shape = (self.columns, WARP_ROWS)
         else:
             self.store_shape = (WARP_ROWS, STORE_COLUMNS if self.store_swizzled else self.columns)
@@ -170,6 +190,9 @@ class LayoutsSm90a:
             Allocation("wcscale", cutlass.Float32, self.affine, "one", 16),
             Allocation("bias", cutlass.Float32, self.affine, "one", 16),
         ]
+        if self.expanded:
+            dropped = ("columns", "column scales", "LoRA columns", "wcscale", "bias")
+            regions = [region for region in regions if region.name not in dropped]
         regions += [
             Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)
             for name, count, ring in self.barriers()

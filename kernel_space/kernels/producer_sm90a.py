@@ -102,7 +102,9 @@ class ProducerSm90a(TileWalk):
                 barrier = full + slot
                 cute.arch.mbarrier_wait(empty + slot, state.phase)
                 with cute.arch.elect_one():
-                    cute.arch.mbarrier_arrive_and_expect_tx(barrier, lay.lora_bytes)
+                    cute.arch.mbarrier_arrive_and_expect_tx(
+                        barrier, lay.lora_row_bytes + lay.lora_column_bytes
+                    )
                 cute.copy(tma_la, tAgLA[(None, tile_m, piece)], tAsLA[(None, slot)], tma_bar_ptr=barrier)
                 cute.copy(tma_lb, tBgLB[(None, tile_n, piece)], tBsLB[(None, slot)], tma_bar_ptr=barrier)
                 state.advance()

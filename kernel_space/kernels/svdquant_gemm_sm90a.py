@@ -184,11 +184,12 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         )
         return atom, cute.make_tensor(coords.iterator, overlapping)
 
-    def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32) -> Any:
+    def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32, sharers: int = 1) -> Any:
+        """Slices of a LoRA operand ``[extent, R]``; with several sharers a load writes to all of them."""
         r = self.problem_class.r
         gmem = cute.make_tensor(ptr, cute.make_layout((extent, r), stride=(r, 1)))
         tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
-        return cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
+        return cpasync.make_tiled_tma_atom(self._load_op(sharers), gmem, box, tiler)
 
     @cute.kernel
     def kernel(
@@ -214,13 +215,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             for atom in (*atoms, *lora_atoms, tma_c):
                 if cutlass.const_expr(atom is not None):
                     cpasync.prefetch_descriptor(atom)
-        smem = memory.SmemAllocator()
-        buffers = {}
-        for region in lay.allocations():
-            layout, swizzle = region.layout, None
-            if cutlass.const_expr(isinstance(layout, cute.ComposedLayout)):
-                layout, swizzle = layout.outer, layout.inner
-            buffers[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
+        buffers = self._allocate(lay)
         self._init_barriers(lay, buffers, warp_idx)
         if cutlass.const_expr(self.config.use_pdl):
             # Everything above overlaps the previous kernel; from here on its writes are visible.
@@ -247,13 +242,24 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         else:
             if cutlass.const_expr(moves_registers):
                 cute.arch.setmaxregister_increase(consumer_registers)
-            self.consumer_warps(tiles, tma_c, mC, (wcscale, bias, workspace), n, buffers)
+            self.consumer_warps(tiles, (tma_c, mC), (wcscale, bias, workspace), n, buffers)
 
-    @cute.jit
-    def _init_barriers(self, lay: LayoutsSm90a, buffers: Any, warp_idx: Int32):
-        """Arrivals per phase: see the table of rings in the module's docstring."""
+    @staticmethod
+    def _allocate(lay: LayoutsSm90a) -> dict[str, Any]:
+        """Shared memory by the names of the layouts."""
+        smem = memory.SmemAllocator()
+        buffers = {}
+        for region in lay.allocations():
+            layout, swizzle = region.layout, None
+            if isinstance(layout, cute.ComposedLayout):
+                layout, swizzle = layout.outer, layout.inner
+            buffers[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
+        return buffers
+
+    def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
+        """Arrivals per phase of every barrier of a ring: see the table of rings in the module's docstring."""
         readers = lay.num_consumer_warps + lay.num_dequant_warps
-        counts = {
+        return {
             "ab_full": 1,
             "ab_empty": readers,
             "dq_full": WARPS_PER_GROUP,  # of the warpgroup that fills the slot
@@ -261,6 +267,10 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             "lora_full": 1,
             "lora_empty": lay.num_consumer_warps,
         }
+
+    @cute.jit
+    def _init_barriers(self, lay: LayoutsSm90a, buffers: Any, warp_idx: Int32):
+        counts = self._arrivals(lay)
         barriers = [
             (buffers[name].iterator + slot, counts[name])
             for name, count, _ in lay.barriers()
@@ -306,7 +316,12 @@ def host_function(
 
     ``config`` must be resolved and legal. Addresses and sizes are run-time values: those given here only carry types.
     """
-    return SvdquantGemmSm90a(config, problem_class), _typed_arguments(problem_class)
+    generator = SvdquantGemmSm90a
+    if config.mainloop == "expand":
+        from kernel_space.kernels.svdquant_expand_sm90a import SvdquantExpandSm90a
+
+        generator = SvdquantExpandSm90a
+    return generator(config, problem_class), _typed_arguments(problem_class)
 
 
 def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:

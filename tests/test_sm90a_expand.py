@@ -1,0 +1,234 @@
+"""``mainloop=expand`` of the sm_90a kernel: its first kernel executed, rules, budget, workspace, both launches."""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import numpy as np
+import pytest
+
+from kernel_space.arch import SM90A
+from kernel_space.capture import CaptureRuntime, Launch
+from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.dsl_compile import Artifacts, compile_for_capture, compile_function
+from kernel_space.dsl_env import import_dsl
+from kernel_space.loading import load_bytes
+from kernel_space.problem import GemmProblem
+from kernel_space.rules import Legal, Rejection, legalize
+from kernel_space.sim.run import run_ptx
+from kernel_space.workspace import workspace_bytes, zeroed_bytes
+from tests.nvfp4_oracle import e2m1_value, e4m3_value
+
+PROBLEM = GemmProblem.parse("4352,3840,3072,128")
+EXPAND = "mainloop=expand register_operand=wgt"
+FIRST_ADDRESS, ADDRESS_STEP, SM_COUNT = 0x7F00_0000_0000, 1 << 32, 132
+POISON = 0x7E7E
+
+
+def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
+    verdict = legalize(KernelConfigSm90a.parse(f"{EXPAND} {text}"), problem, SM90A)
+    assert isinstance(verdict, Legal), verdict
+    return verdict
+
+
+# ------------------------------------------------------------------ the expanding kernel
+
+
+@functools.cache
+def expanding_ptx(use_pdl: bool) -> str:
+    """PTX of the first kernel alone."""
+    cute = import_dsl("sm_90a")
+    import cuda.bindings.driver as cuda
+    import cutlass
+
+    from kernel_space.kernels.svdquant_expand_sm90a import SvdquantExpandSm90a
+
+    config = legal(f"use_pdl={str(use_pdl).lower()}").config
+    kernel = SvdquantExpandSm90a(config, PROBLEM.problem_class)
+
+    def pointer(dtype: type) -> object:
+        return cute.runtime.make_ptr(dtype, 256, cute.AddressSpace.gmem, assumed_align=16)
+
+    compiled = compile_for_capture(
+        kernel.launch_expand,
+        pointer(cutlass.Float4E2M1FN),
+        pointer(cutlass.Float8E4M3FN),
+        pointer(cutlass.Float16),
+        cutlass.Int32(256),
+        cutlass.Int32(256),
+        cuda.CUstream(0),
+        arch="sm_90a",
+    )
+    return compiled.ptx
+
+
+def expanded_by_definition(codes: np.ndarray, scales: np.ndarray, k: int) -> np.ndarray:
+    """``[rows, K']``: what wgmma number b of a k-tile multiplies at its K index j is element 32c + 8(b div 2) + b mod 2
+    + 2h + 4e of the k-tile, with j = 8h + 2c + e: lane c of a quad holds columns 2c, 2c + 1 of both halves h of a
+    16-element row of wgmma's register operand (PTX ISA, wgmma m64nNk16), and owns elements 32c..32c+31 of the weights.
+    """
+    rows = codes.shape[0]
+    padded = -(-k // 128) * 128
+    values = np.zeros((rows, padded))
+    table = np.array([float(e2m1_value(code)) for code in range(16)])
+    scale = np.array([float(e4m3_value(byte)) if byte & 0x7F != 0x7F else np.nan for byte in range(256)])
+    values[:, :k] = table[codes] * np.repeat(scale[scales], 16, axis=1)
+    element = np.empty(128, dtype=int)
+    for position in range(128):
+        b, j = divmod(position, 16)
+        h, c, e = j // 8, j % 8 // 2, j % 2
+        element[position] = 32 * c + 8 * (b // 2) + b % 2 + 2 * h + 4 * e
+    return values.reshape(rows, -1, 128)[:, :, element].reshape(rows, padded) * 2.0**-7
+
+
+def blocked(scales: np.ndarray) -> np.ndarray:
+    """Byte (m % 32) * 16 + (m % 128) // 32 * 4 + g % 4 of block (m // 128) * ceil(K/64) + g // 4 (docs/operator.md)."""
+    rows, groups = scales.shape
+    blocks = -(-groups // 4)
+    out = np.zeros(-(-rows // 128) * blocks * 512, dtype=np.uint8)
+    for m in range(rows):
+        for g in range(groups):
+            inside = m % 32 * 16 + m % 128 // 32 * 4 + g % 4
+            out[(m // 128 * blocks + g // 4) * 512 + inside] = scales[m, g]
+    return out
+
+
+@pytest.mark.parametrize(("m", "k"), [(8, 256), (13, 160), (133, 96), (1, 672)])
+@pytest.mark.parametrize("use_pdl", [False, True])
+def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: bool) -> None:
+    """Every code meets random scales; rows and K ragged; nothing is written outside ``[M, K']``."""
+    random = np.random.default_rng(m * k)
+    codes = random.integers(0, 16, (m, k))
+    scales = random.integers(0, 0x7F, (m, k // 16)).astype(np.uint8)
+    packed = (codes[:, 0::2] | codes[:, 1::2] << 4).astype(np.uint8)
+    padded = -(-k // 128) * 128
+    expanded = np.full(m * padded + 64, POISON, dtype=np.uint16)
+    result = run_ptx(
+        expanding_ptx(use_pdl),
+        packed,
+        blocked(scales),
+        expanded,
+        m,
+        k,
+        grid=(-(-padded // 8 // 256), -(-m // 8), 1),
+        block=(256, 1, 1),
+    )
+    assert result.ok, result
+    got = expanded[: m * padded].view(np.float16).reshape(m, padded).astype(np.float64)
+    np.testing.assert_array_equal(got, expanded_by_definition(codes, scales, k))
+    assert (expanded[m * padded :] == POISON).all()
+
+
+# ------------------------------------------------------------------ rules, budget, workspace
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "message"),
+    [
+        ("mainloop=expand", "mainloop", "register_operand must be wgt, got act"),
+        (f"{EXPAND} ctas_per_sm=2 tile_mnk=64x16x128", "mainloop", "ctas_per_sm must be 1, got 2"),
+        ("cluster_shape_mn=2x1", "cluster_shape", "must be one of 1x1 with mainloop=wgmma, got 2x1"),
+        (f"{EXPAND} cluster_shape_mn=1x2", "cluster_shape", "1x1 2x1 with mainloop=expand, got 1x2"),
+        (f"{EXPAND} tile_mnk=256x152x128", "accumulators", "152"),
+    ],
+)
+def test_refused(text: str, rule: str, message: str) -> None:
+    verdict = legalize(KernelConfigSm90a.parse(text), PROBLEM, SM90A)
+    assert isinstance(verdict, Rejection)
+    assert (verdict.rule, message in verdict.reason) == (rule, True), verdict
+
+
+def test_knobs_without_effect_take_one_value() -> None:
+    spelled = legal("tile_mnk=128x200x128 num_dequant_warpgroups=2 num_c_stage=2").config
+    assert spelled == legal("tile_mnk=128x200x128").config
+
+
+def test_bytes_of_one_slot_by_hand() -> None:
+    """128x200x128: 64 bytes a packed row of weights, 128 bytes an expanded row of 64, no packed activations."""
+    each = {row.name: row.each for row in legal("tile_mnk=128x200x128").budget.smem.rows}
+    assert each["dequantized"] == 200 * 128
+    assert each["rows"] == 128 * 64
+    assert each["row scales"] == 2 * 512
+    assert each["LoRA rows"] == 128 * 128
+    assert each["C"] == 8 * 32 * 16 * 2  # 32 rows of 16 columns of y for each of 8 warps
+    assert not {"columns", "column scales", "LoRA columns", "wcscale", "bias"} & set(each)
+
+
+def test_workspace_by_hand() -> None:
+    """fp16 activations with K rounded up to 128; split-K counters and partial sums come before them."""
+    problem = GemmProblem.parse("1000,672,1032,48")
+    whole = legal("tile_mnk=128x200x128 cluster_shape_mn=2x1", problem).config
+    assert workspace_bytes(whole, problem) == 1000 * 768 * 2
+    assert zeroed_bytes(whole, problem) == 0
+    split = whole.replace(split_k=3)
+    tiles = (
+        5 * 2 * 5
+    )  # clusters of 256 rows cover 1032 rows of weights, tiles of 200 columns 1000 rows of act
+    partials = tiles * 3 * 128 * 200 * 4
+    assert zeroed_bytes(split, problem) == 256
+    assert workspace_bytes(split, problem) == 256 + partials + 1000 * 768 * 2
+
+
+# ------------------------------------------------------------------ compiled
+
+
+def compile_and_capture(config: KernelConfigSm90a, problem: GemmProblem) -> tuple[Artifacts, list[Launch]]:
+    import_dsl("sm_90a")
+    from kernel_space.kernels import svdquant_gemm_sm90a as kernel
+
+    function, arguments = kernel.host_function(config, problem.problem_class, SM90A)
+    _, artifacts = compile_function(function, arguments, {}, arch="sm_90a", prefix="case")
+    runtime = CaptureRuntime(artifacts.ptx)
+    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=kernel.ARGUMENTS) as loaded:
+        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(kernel.POINTERS))]
+        clusters = config.max_active_clusters(SM_COUNT)
+        loaded.call(*addresses, problem.m, problem.n, problem.k, clusters, 0)
+    return artifacts, runtime.launches
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [
+        ("tile_mnk=128x200x128 cluster_shape_mn=2x1", "4352,3840,3072,128"),
+        ("tile_mnk=256x136x128 wgmma_k=32 use_pdl=true", "333,3232,520,16"),
+        ("tile_mnk=64x64x128 consumer_warpgroups=1 split_k=3 cluster_shape_mn=2x1", "100,672,1032,0"),
+    ],
+)
+def test_two_launches(text: str, shape: str) -> None:
+    """Grids, cluster, PDL, shared memory as the budget says, and the descriptor of the expanded activations."""
+    problem = GemmProblem.parse(shape)
+    resolved = legal(text, problem)
+    config = resolved.config
+    artifacts, (first, second) = compile_and_capture(config, problem)
+    padded = -(-problem.k // 128) * 128
+    pdl = "programmatic_stream_serialization"
+
+    assert first.grid == (-(-padded // 8 // 256), -(-problem.m // 8), 1)
+    assert first.block == (256, 1, 1)
+    assert bool(first.attributes.get(pdl)) == config.use_pdl
+    assert not first.tensor_maps
+
+    assert second.attributes[pdl] == 1
+    assert second.smem_bytes == resolved.budget.smem_bytes
+    assert second.block[0] == 128 * (1 + config.consumer_warpgroups)
+    cluster = config.cluster_shape_mn[0]
+    assert second.cluster == (cluster, 1, 1)
+    rows, columns, _ = config.tile_mnk
+    tiles = -(-problem.n // (rows * cluster)) * -(-problem.m // columns)
+    assert second.grid == (cluster, 1, min(SM_COUNT // cluster, tiles * config.split_k))
+
+    workspace = FIRST_ADDRESS + ADDRESS_STEP * 9
+    start = workspace + workspace_bytes(config, problem) - problem.m * padded * 2
+    (expanded,) = [tensor for tensor in second.tensor_maps.values() if tensor.address == start]
+    assert (expanded.dims, expanded.box) == ((padded, problem.m), (64, columns))
+    assert (expanded.strides, expanded.swizzle_bytes) == ((padded * 2,), 128)
+    multicasts = len(re.findall(r"\.multicast::cluster", artifacts.ptx))
+    assert multicasts == (0 if cluster == 1 else 2 if problem.r else 1)
+    assert "ld.local" not in artifacts.ptx and "st.local" not in artifacts.ptx
+
+
+def test_class_without_lora_has_no_lora_ring() -> None:
+    problem = GemmProblem.parse("4352,3840,3072,0")
+    names = [row.name for row in legal("tile_mnk=128x200x128", problem).budget.smem.rows]
+    assert not [name for name in names if "lora" in name.lower()]
