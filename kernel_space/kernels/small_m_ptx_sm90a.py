@@ -34,13 +34,16 @@ def mma_16x8x16(acc: Any, a: Any, b: Any, is_bf16: bool) -> None:
 
 def map_to_rank(address: Any, rank: Any) -> Any:
     """The address of this CTA's shared byte ``address`` in CTA ``rank`` of the cluster."""
-    return Int32(_asm("mapa.shared::cluster.u32 $0, $1, $2;", "r", ("r", address), ("r", rank), effects=False)[0])
+    return Int32(
+        _asm("mapa.shared::cluster.u32 $0, $1, $2;", "r", ("r", address), ("r", rank), effects=False)[0]
+    )
 
 
-def store_cluster(address: Any, values: Any) -> None:
-    """Four fp32 to a 16-byte aligned address of the cluster's shared memory."""
+def store_async(address: Any, values: Any, barrier: Any) -> None:
+    """Four fp32 to a 16-byte aligned address of the cluster's shared memory; ``barrier``, there, counts 16 bytes."""
+    kind = "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
     operands = [("f", value) for value in values]
-    _asm("st.shared::cluster.v4.f32 [$0], {$1, $2, $3, $4};", "", ("r", address), *operands)
+    _asm(f"{kind} [$0], {{$1, $2, $3, $4}}, [$5];", "", ("r", address), *operands, ("r", barrier))
 
 
 def store_shared_f32(address: Any, value: Any) -> None:

@@ -3,20 +3,17 @@
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 
 from kernel_space.kernels.dequant_sm90a import finish_pair, load_shared
-from kernel_space.kernels.layouts_small_m_sm90a import OCTETS, SUM_STRIDE, LayoutsSmallM
+from kernel_space.kernels.layouts_small_m_sm90a import LayoutsSmallM
 from kernel_space.kernels.small_m_ptx_sm90a import (
     load_shared_f32,
     map_to_rank,
-    store_cluster,
+    store_async,
     store_global,
     store_shared_f32,
 )
-from kernel_space.kernels.small_m_stream_sm90a import FROM_DEQUANT_SCALE
-
-QUADS_OF_WARP = 8  # 16-byte pieces of the 32 columns of y that one warp sums
 
 
 class SmallMReduce:
@@ -33,37 +30,47 @@ class SmallMReduce:
             for quad in cutlass.range(place["thread"], quads, lay.threads, unroll=1):
                 self._finish(lay, place, quad, self._sum_warps(lay, place, quad))
         else:
-            owned = (quads + lay.splits - 1) // lay.splits
-            cute.arch.cluster_wait()  # all CTAs of the cluster run: their shared memory may be written
+            cute.arch.cluster_wait()  # every CTA of the cluster has its barrier ready
             for quad in cutlass.range(place["thread"], quads, lay.threads, unroll=1):
-                owner = quad // owned
-                to = place["received"] + (place["rank"] * lay.owned + quad - owner * owned) * 16
-                store_cluster(map_to_rank(to, owner), self._sum_warps(lay, place, quad))
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
-            first = place["rank"] * owned
-            end = cutlass.min(first + owned, quads)
+                owner = quad // lay.owned
+                to = place["received"] + (place["rank"] * lay.owned + quad - owner * lay.owned) * 16
+                barrier = map_to_rank(place["arrived"].toint(), owner)
+                store_async(map_to_rank(to, owner), self._sum_warps(lay, place, quad), barrier)
+            cute.arch.mbarrier_wait(place["arrived"], 0)
+            first = place["rank"] * lay.owned
+            end = cutlass.min(first + lay.owned, quads)
             for quad in cutlass.range(first + place["thread"], end, lay.threads, unroll=1):
                 self._finish(lay, place, quad, self._sum_cluster(lay, place, quad - first))
 
-    @staticmethod
-    def _write_sums(lay: LayoutsSmallM, place: Any, accs: Any) -> None:
-        """Row 8i + 2t + e of act, weight row g of octet 2b + h: [act row][weight row], rows padded by 16 bytes."""
+    @cute.jit
+    def announce(self, lay: LayoutsSmallM, arrived: Any, rank: Int32, rows: Int32):
+        """Before all else: this CTA's barrier, which completes when all sums that it owns are here."""
+        tidx, _, _ = cute.arch.thread_idx()
+        if tidx == 0:
+            cute.arch.mbarrier_init(arrived, 1)
+            cute.arch.mbarrier_init_fence()
+            quads = cutlass.min(rows, Int32(lay.columns)) * lay.quads - rank * lay.owned
+            quads = cutlass.max(cutlass.min(quads, Int32(lay.owned)), Int32(0))
+            cute.arch.mbarrier_arrive_and_expect_tx(arrived, quads * (16 * lay.splits))
+        cute.arch.cluster_arrive_relaxed()
+
+    def _write_sums(self, lay: LayoutsSmallM, place: Any, accs: Any) -> None:
+        """[act row][weight row] of this warp, rows padded by 16 bytes."""
         lane = place["lane"]
-        base = place["ring"] + lane % 4 * (2 * SUM_STRIDE) + lane // 4 * 4
-        for i in range(lay.act_tiles):
-            for octet in range(OCTETS):
+        base = place["ring"] + lane % 4 * (2 * lay.sum_stride) + lane // 4 * 4
+        for tile in range(lay.act_tiles):
+            for octet in range(lay.octets):
                 for e in range(2):
-                    value = accs[2 * i + octet // 2][octet % 2 * 2 + e]
-                    store_shared_f32(base + (8 * i + e) * SUM_STRIDE + octet * 32, value)
+                    address = base + (8 * tile + e) * lay.sum_stride + octet * 32
+                    store_shared_f32(address, self.sum_at(accs, tile, octet, e))
 
     @staticmethod
     def _sum_warps(lay: LayoutsSmallM, place: Any, quad: Any) -> Any:
         """Sums of one quad over the warps that share it along K, in their order."""
         column, row = quad % lay.quads, quad // lay.quads
-        warp = column // QUADS_OF_WARP
+        warp = column // lay.warp_quads
         ring_bytes = lay.slot_bytes * lay.stages
-        address = place["rings"] + warp * ring_bytes + row * SUM_STRIDE + column % QUADS_OF_WARP * 16
+        address = place["rings"] + warp * ring_bytes + row * lay.sum_stride + column % lay.warp_quads * 16
         total = load_shared_f32(address)
         for part in range(1, lay.warps_k):
             piece = load_shared_f32(address + part * (lay.warps_n * ring_bytes))
@@ -88,9 +95,8 @@ class SmallMReduce:
         if column < place["n"]:
             scales = load_shared(place["wcscale_smem"] + piece * 16, 4)
             biases = load_shared(place["bias_smem"] + piece * 16, 4)
-            values = [value * Float32(1.0 / FROM_DEQUANT_SCALE) for value in sums]
             words = [
-                finish_pair(values[i], values[i + 1], scales[i : i + 2], biases[i : i + 2], lay.out_bf16)
+                finish_pair(sums[i], sums[i + 1], scales[i : i + 2], biases[i : i + 2], lay.out_bf16)
                 for i in (0, 2)
             ]
             row = place["first_row"] + quad // lay.quads
@@ -102,5 +108,5 @@ class SmallMReduce:
 
         32 columns in a row are octets 0..3 of one place in a 128-row block of scale factors, 32 rows apart.
         """
-        index = tile * lay.warps_n + quad // QUADS_OF_WARP
-        return index // 4 * 128 + index % 4 * 8 + quad % QUADS_OF_WARP // 2 * 32 + quad % 2 * 4
+        index = tile * (lay.rows // 32) + quad // 8
+        return index // 4 * 128 + index % 4 * 8 + quad % 8 // 2 * 32 + quad % 2 * 4

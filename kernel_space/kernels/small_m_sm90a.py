@@ -10,8 +10,8 @@ rows and a part of K and works alone until the sums are added up:
 3. sums of the warps that share rows are added through shared memory in the order of the warps, those of the CTAs of
    a cluster (``split_k`` along K) in the order of their ranks; then epilogue and store.
 
-LoRA units stand first in the list of units that is dealt out to the warps; its sum is multiplied by 2^-14 (what both
-dequantized operands together lack), and the epilogue multiplies by 2^14, both exact.
+LoRA units come last in a warp, after its sums were multiplied by 2^14 (what both dequantized operands together lack;
+exact).
 
 With ``use_pdl`` weights, their scale factors, lora_up, wcscale and bias are read before the previous kernel has ended
 (``griddepcontrol.wait``): that kernel must not be the one that writes them. Dependents are let go after that wait, so
@@ -23,16 +23,18 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.memory as memory
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 
 from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.kernels.layouts_small_m_sm90a import OCTETS, WARP_ROWS, LayoutsSmallM
+from kernel_space.kernels.layouts_small_m_sm90a import UNIT_K, LayoutsSmallM
 from kernel_space.kernels.small_m_reduce_sm90a import SmallMReduce
-from kernel_space.kernels.small_m_stream_sm90a import SCALE_BLOCK, SmallMStream
+from kernel_space.kernels.small_m_stream_sm90a import SCALE_BLOCK, SmallMStream, exists
+from kernel_space.kernels.small_m_sync_sm90a import SmallMSync
+from kernel_space.kernels.small_m_wgmma_sm90a import SmallMWgmma
 from kernel_space.problem import ProblemClass
 
 
-class SmallMSm90a(SmallMStream, SmallMReduce):
+class SmallMSm90a(SmallMStream, SmallMSync, SmallMReduce):
     """Generator of one kernel: a resolved config with ``mainloop=mma`` and a problem class."""
 
     def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
@@ -63,11 +65,9 @@ class SmallMSm90a(SmallMStream, SmallMReduce):
     ):
         """Launch a cluster of ``split_k`` CTAs for every tile of y; not persistent, no workspace."""
         lay = self._layouts()
-        row_tiles = cute.ceil_div(n, 128) * (128 // WARP_ROWS)
-        tiles = cute.ceil_div(row_tiles, lay.warps_n)
-        self.kernel(
-            (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y), m, n, k
-        ).launch(
+        # Rows 32 apart share scale factors: a tile takes octets of a 128-row block, four at a time.
+        tiles = cute.ceil_div(cute.ceil_div(n, 128) * 4, lay.rows // 32)
+        self.kernel((act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y), m, n, k).launch(
             grid=(tiles * lay.splits, cute.ceil_div(m, lay.columns), 1),
             block=[lay.threads, 1, 1],
             cluster=(lay.splits, 1, 1),
@@ -80,15 +80,22 @@ class SmallMSm90a(SmallMStream, SmallMReduce):
     @cute.kernel
     def kernel(self, pointers: Any, m: Int32, n: Int32, k: Int32):
         lay = self._layouts()
-        if cutlass.const_expr(lay.splits > 1):
-            cute.arch.cluster_arrive_relaxed()  # waited for before the first store to another CTA
         smem = memory.SmemAllocator()
-        regions = {
-            region.name: smem.allocate_tensor(region.dtype, region.layout, region.align, None).iterator.toint()
-            for region in lay.allocations()
-        }
+        tensors = {}
+        for region in lay.allocations():
+            layout, swizzle = region.layout, None
+            if cutlass.const_expr(isinstance(layout, cute.ComposedLayout)):
+                layout, swizzle = layout.outer, layout.inner
+            tensors[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
+        regions = {name: tensor.iterator for name, tensor in tensors.items()}
+        if cutlass.const_expr(lay.splits > 1):
+            cta, row_tile, _ = cute.arch.block_idx()
+            self.announce(lay, regions["arrived"], cta % lay.splits, m - row_tile * lay.columns)
         place = self._place(lay, pointers, regions, m, n, k)
-        accs = [cute.make_rmem_tensor((4,), Float32) for _ in range(2 * lay.act_tiles)]
+        if cutlass.const_expr(lay.uses_wgmma):
+            place["dq"] = tensors["dequantized act"]
+            place |= self.make_fragments(lay)
+        accs = self.make_sums(lay)
         for acc in accs:
             acc.fill(0.0)
         self.stream(lay, place, accs)
@@ -100,65 +107,93 @@ class SmallMSm90a(SmallMStream, SmallMReduce):
     ) -> dict[str, Any]:
         """Where this lane stands: its units, its rows in every operand, its ring."""
         names = ("act", "ascales", "wgt", "wscales", "lora_act_in", "lora_up", "wcscale", "bias", "y")
-        place: dict[str, Any] = {
-            name: pointer.toint() for name, pointer in zip(names, pointers, strict=True)
-        }
+        place: dict[str, Any] = {name: pointer.toint() for name, pointer in zip(names, pointers, strict=True)}
+        at = {name: pointer.toint() for name, pointer in regions.items()}
         thread, _, _ = cute.arch.thread_idx()
         cta, row_tile, _ = cute.arch.block_idx()
         lane = cute.arch.lane_idx()
         warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
         rank, tile = cta % lay.splits, cta // lay.splits
-        units = Int32(lay.lora_units) + (k + 127) // 128
-        workers = lay.splits * lay.warps_k
-        worker = rank * lay.warps_k + warp // lay.warps_n
-        rest = units % workers
+        part, row_warp = warp // lay.warps_n, warp % lay.warps_n
         place |= {
             "m": m, "n": n, "k": k, "k_blocks": (k + 63) // 64, "thread": thread, "lane": lane,
-            "quarter": lane % 4, "rank": rank, "tile": tile, "first_row": row_tile * lay.columns,
-            "begin": worker * (units // workers) + cutlass.min(worker, rest),
-            "count": units // workers + cutlass.max(cutlass.min(rest - worker, Int32(1)), Int32(0)),
-            "rings": regions["operands"], "wcscale_smem": regions["wcscale"], "bias_smem": regions["bias"],
-            "received": regions.get("sums of the cluster"),
-            "ring": regions["operands"] + warp * (lay.slot_bytes * lay.stages),
+            "quarter": lane % 4, "rank": rank, "tile": tile, "part": part, "first_row": row_tile * lay.columns,
+            "rings": at["operands"], "wcscale_smem": at["wcscale"], "bias_smem": at["bias"],
+            "received": at.get("sums of the cluster"), "arrived": regions.get("arrived"),
+            "ring": at["operands"] + warp * (lay.slot_bytes * lay.stages),
+            "first_tile": row_warp if lay.uses_wgmma else Int32(0),
+            "tile_step": lay.warps_n if lay.uses_wgmma else 1, "first_octet": row_warp * lay.octets % 4,
         }  # fmt: skip
-        _add_weight_rows(lay, place, tile * lay.warps_n + warp % lay.warps_n)
+        if lay.uses_wgmma:
+            place["dq_address"] = at["dequantized act"]
+        _add_units(lay, place)
+        _add_weight_rows(lay, place, tile * (lay.rows // 32) + row_warp * lay.octets // 4)
         _add_act_rows(lay, place)
         return place
+
+
+class SmallMWgmmaSm90a(SmallMWgmma, SmallMSm90a):
+    """The same with wgmma (``num_dq_stage`` > 0)."""
+
+
+def _add_units(lay: LayoutsSmallM, place: dict[str, Any]) -> None:
+    """Units of this warp: its first one, their distance and their number, along K and along R.
+
+    K is dealt out evenly, the first get one more; LoRA units from the last on, who have less to do.
+    """
+    units = (place["k"] + UNIT_K - 1) // UNIT_K
+    if not lay.uses_wgmma:
+        workers = lay.splits * lay.warps_k
+        worker = place["rank"] * lay.warps_k + place["part"]
+        place["k_begin"], place["k_count"] = _share(units, workers, worker)
+        lora = _share(Int32(lay.lora_units), workers, workers - 1 - worker)
+        place["lora_begin"], place["lora_count"] = lora
+        place["k_step"] = place["lora_step"] = 1
+        return
+    # Neighbouring parts take neighbouring units: each CTA's are dealt out one by one.
+    begin, count = _share(units, lay.splits, place["rank"])
+    place["k_begin"], place["k_count"] = begin + place["part"], _turns(lay, count, place["part"])
+    begin, count = _share(Int32(lay.lora_units), lay.splits, lay.splits - 1 - place["rank"])
+    part = lay.warps_k - 1 - place["part"]
+    place["lora_begin"], place["lora_count"] = begin + part, _turns(lay, count, part)
+    place["k_step"] = place["lora_step"] = lay.warps_k
+
+
+def _share(units: Any, workers: int, worker: Any) -> tuple[Any, Any]:
+    """(first, number) of the consecutive units of one worker; the first workers take the remainder."""
+    each, rest = units // workers, units % workers
+    return worker * each + cutlass.min(worker, rest), each + exists(rest - worker)
+
+
+def _turns(lay: LayoutsSmallM, count: Any, part: Any) -> Any:
+    """How many of ``count`` units part ``part`` gets when they are dealt out in turns."""
+    return cutlass.max(count - part + lay.warps_k - 1, Int32(0)) // lay.warps_k
 
 
 def _add_weight_rows(lay: LayoutsSmallM, place: dict[str, Any], index: Any) -> None:
     """First row of this lane, the step to the next one, and 16 or 0 bytes of each of its four rows."""
     block, octet = index // 4, index % 4
     in_octet = octet * 8 + place["lane"] // 4
-    row = block * 128 + in_octet
+    row = block * 128 + in_octet + place["first_octet"] * 32
     half_k = place["k"] // 2
     place["wgt"] = place["wgt"] + Int64(row) * half_k + Int64(place["quarter"] * 16)
     place["wgt_step"] = Int64(half_k) * 32
     place["lora_up"] = place["lora_up"] + Int64(row) * (lay.r * 2) + Int64(place["quarter"] * 16)
-    place["lora_up_step"] = 32 * lay.r * 2
-    place["row_sizes"] = [_exists(place["n"] - row - 32 * i) * 16 for i in range(OCTETS)]
-    place["tile_exists"] = _exists((place["n"] + 127) // 128 - block)
+    place["row_sizes"] = [exists(place["n"] - row - 32 * i) * 16 for i in range(lay.octets)]
+    place["tile_exists"] = exists((place["n"] + 127) // 128 - block)
     place["wscales"] = (
         place["wscales"] + Int64(block) * place["k_blocks"] * SCALE_BLOCK + Int64(in_octet * 16)
     )
 
 
 def _add_act_rows(lay: LayoutsSmallM, place: dict[str, Any]) -> None:
-    """The same of the rows of act: row 8i + g of the tile for every i."""
-    row = place["first_row"] + place["lane"] // 4
+    """The same of the rows of act: row g of every own tile."""
+    row = place["first_row"] + place["first_tile"] * 8 + place["lane"] // 4
     half_k = place["k"] // 2
     place["act"] = place["act"] + Int64(row) * half_k + Int64(place["quarter"] * 16)
-    place["act_step"] = Int64(half_k) * 8
+    place["act_step"] = Int64(half_k) * (8 * place["tile_step"])
     place["lora_act_in"] = place["lora_act_in"] + Int64(row) * (lay.r * 2) + Int64(place["quarter"] * 16)
-    place["lora_act_in_step"] = 8 * lay.r * 2
-    place["act_sizes"] = [_exists(place["m"] - row - 8 * i) * 16 for i in range(lay.act_tiles)]
-    block_row = Int64(place["first_row"] // 128) * place["k_blocks"] * SCALE_BLOCK
-    places = [row + 8 * i for i in range(lay.act_scale_loads)]
-    place["ascales"] = [
-        place["ascales"] + block_row + Int64(at % 32 * 16 + at % 128 // 32 * 4) for at in places
-    ]
-
-
-def _exists(count: Any) -> Any:
-    """1 if ``count`` is positive, else 0."""
-    return cutlass.max(cutlass.min(count, Int32(1)), Int32(0))
+    rows = [row + 8 * place["tile_step"] * x for x in range(lay.own_tiles)]
+    place["act_sizes"] = [exists(place["m"] - at) * 16 for at in rows]
+    blocks = place["ascales"] + Int64(place["first_row"] // 128) * place["k_blocks"] * SCALE_BLOCK
+    place["ascales"] = [blocks + Int64(at % 32 * 16 + at % 128 // 32 * 4) for at in rows]

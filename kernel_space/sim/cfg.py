@@ -124,6 +124,8 @@ def uses(instr: Instr) -> list[Reg]:
     """Registers read; the guard and, for a guarded definition, the old value count."""
     operands = instr.operands[1:] if has_destination(instr) else instr.operands
     found = [register for operand in operands for register in registers_of(operand)]
+    if instr.tokens[0] == "wgmma":
+        found.extend(definitions(instr))  # the sums it adds to
     if instr.guard is not None:
         found.append(instr.guard)
         found.extend(definitions(instr))

@@ -1,32 +1,64 @@
-"""``mma.sync``: warp-level matrix products. PTX ISA 9.7.14.5; modelled for m16n8k16 of f16 and bf16 into f32."""
+"""Matrix products of a warp: ``mma.sync`` m16n8k16 (PTX ISA 9.7.14.5) and ``wgmma`` m64nNk16 with A in registers."""
 
 from __future__ import annotations
 
+import re
+
 from kernel_space.sim.opcodes import Modifiers, opcode
+from kernel_space.sim.opcodes_sync import uniform
 from kernel_space.sim.operands import Imm, Operand, Vec
 from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
+
+_HALVES = ("f16", "bf16")
 
 
 @opcode("mma.sync")
 def mma_sync(c: Writer, i: Instr, m: Modifiers) -> None:
     for word in ("aligned", "m16n8k16", "row", "col"):
         m.need(word)
-    if m.rest not in (["f32", kind, kind, "f32"] for kind in ("f16", "bf16")):
+    if m.rest not in (["f32", kind, kind, "f32"] for kind in _HALVES):
         raise c.fail("types are not modelled", modifier=".".join(m.rest))
     kind, m.rest = m.rest[1], []
-    target = i.operands[0]
-    assert isinstance(target, Vec)
+    groups = ", ".join(_words(c, operand) for operand in i.operands[1:])
+    _write(c, i, f"mma_16x8x16({kind!r}, {groups})")
+
+
+@opcode("wgmma.mma_async")
+def wgmma(c: Writer, i: Instr, m: Modifiers) -> None:
+    m.need("sync")
+    m.need("aligned")
+    shape = re.fullmatch(r"m64n(\d+)k16", m.rest[0])
+    if shape is None or m.rest[1:] not in (["f32", kind, kind] for kind in _HALVES):
+        raise c.fail("shape and types are not modelled", modifier=".".join(m.rest))
+    kind, m.rest = m.rest[-1], []
+    sums, a, b, scale, *signs = i.operands
+    if not isinstance(a, Vec) or [sign.value for sign in signs if isinstance(sign, Imm)] != [1, 1, 0]:
+        raise c.fail("needs A in registers, no negation and a K-major column operand")
+    accumulate = uniform(c, c.predicate(scale), scale)
+    descriptor = uniform(c, c.read(b, 64), b)
+    words = f"{_words(c, a)}, {descriptor}, {accumulate}, {_words(c, sums)}"
+    _write(c, i, f"wgmma_registers(w, {kind!r}, {int(shape[1])}, {words}, {c.site})")
+
+
+@opcode("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
+def wgmma_order(c: Writer, i: Instr, m: Modifiers) -> None:
+    """``wgmma`` is complete when it is issued in this machine."""
+    m.ignore("sync", "aligned")
+
+
+def _words(c: Writer, operand: Operand) -> str:
+    """The registers of a vector operand; PTX may write constants for accumulators that start at zero."""
+    assert isinstance(operand, Vec)
+    return f"({', '.join(str(item.value) if isinstance(item, Imm) else c.read(item, 32) for item in operand.items)})"
+
+
+def _write(c: Writer, i: Instr, call: str) -> None:
     if not c.converged:
         raise c.fail("not all lanes of the warp are known to be here")
-    groups = ", ".join(f"({', '.join(_words(c, operand))})" for operand in i.operands[1:])
+    target = i.operands[0]
+    assert isinstance(target, Vec)
     name = c.temporary()
-    c.emit(f"{name} = mma_16x8x16({kind!r}, {groups})")
+    c.emit(f"{name} = {call}")
     for number, item in enumerate(target.items):
         c.write(item, f"{name}[{number}]")
-
-
-def _words(c: Writer, operand: Operand) -> list[str]:
-    """The registers of a vector operand; ptx may write constants for accumulators that start at zero."""
-    assert isinstance(operand, Vec)
-    return [str(item.value) if isinstance(item, Imm) else c.read(item, 32) for item in operand.items]

@@ -54,6 +54,11 @@ class MemoryRaces(SyncRaces):
         access = Access(w.clock.read_slot, w.bulk_current + 1, site)
         self._read(w, cta, words_of(offset, size), access, ASYNC, "bulk store")
 
+    def wgmma_read(self, w: Warp, cta: Cta, offset: Any, size: int, site: int) -> None:
+        """The column operand of a ``wgmma``, which this machine reads at issue."""
+        cells = words_of(offset, size)
+        self._read(w, cta, cells, Access(w.clock.slot, w.clock.epoch, site), ASYNC, "wgmma")
+
     def copy_read(self, w: Warp, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """A copy from shared to shared memory reads its source: done when the destination's barrier completes."""
         access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)

@@ -27,6 +27,7 @@ from kernel_space.sim import (
     tensor_pipe,
     tma,
     tmem,
+    wgmma,
 )
 from kernel_space.sim.address_windows import SHARED_WINDOW
 from kernel_space.sim.lanes import UNSIGNED, Value, first_lane, ndarray
@@ -132,7 +133,8 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 NAMES: dict[str, Any] = {
     **_public(async_stores, atomics, barriers, bulk, clc, conversions, directed_rounding, fences, floats),
-    **_public(global_memory, lanes, local_memory, mbarrier, mma_sync, scalars, smem, tensor_map_updates, tensor_pipe, tma, tmem),
+    **_public(global_memory, lanes, local_memory, mbarrier, mma_sync, scalars, smem, tensor_map_updates),
+    **_public(tensor_pipe, tma, tmem, wgmma),
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,
