@@ -18,13 +18,18 @@ _LAUNCH_SYMBOL = "_cudaLaunchKernelEx"
 class OccupancyRuntime(CudaRuntime):
     """A CUDA runtime in which a launch only asks: an object loaded with it sets ``clusters`` when it is called.
 
-    ``clusters`` is 0 before the first call and for a kernel that does not fit at all. Raises as ``CudaRuntime``.
+    ``clusters`` is 0 before the first call and for a kernel that does not fit at all; of several launches the least
+    counts, for a helper's CTAs are alone and many. Raises as ``CudaRuntime``.
     """
 
     def __init__(self, device_ids: tuple[int, ...] = (0,), **options: Any) -> None:
         super().__init__(device_ids, **options)
-        self.clusters = 0
+        self._counts: list[int] = []
         self._callback = _LAUNCH(self._ask)
+
+    @property
+    def clusters(self) -> int:
+        return min(self._counts, default=0)
 
     def addresses(self) -> dict[str, int]:
         ours = ctypes.cast(self._callback, ctypes.c_void_p).value or 0
@@ -39,5 +44,5 @@ class OccupancyRuntime(CudaRuntime):
         count = ctypes.c_int()
         ask = self.driver.cuOccupancyMaxActiveClusters
         code = ask(ctypes.byref(count), ctypes.c_void_p(kernel), ctypes.c_void_p(config))
-        self.clusters = count.value
+        self._counts.append(count.value)
         return int(code)
