@@ -10,11 +10,9 @@ of y and workspace changed, the split-K counters zero again. What fails is a val
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import time
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -34,7 +32,7 @@ from kernel_space.validate_regions import ROLES, RegionWatch, barrier_names
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
-__all__ = ["ALL", "CheckResult", "CheckStatus", "check_candidate", "check_full", "check_version", "exercise"]
+__all__ = ["ALL", "CheckResult", "CheckStatus", "check_candidate", "check_full", "exercise"]
 
 ALL = tuple(SCHEDULES)
 FULL_LIMIT_S = 300.0
@@ -306,18 +304,3 @@ def _machine_verdict(found: SimResult) -> list[tuple[CheckStatus, str, str]]:
 def _different(first: torch.Tensor, second: torch.Tensor) -> int:
     """Elements whose bits differ."""
     return int((first.view(torch.int16) != second.view(torch.int16)).sum())
-
-
-@functools.cache
-def check_version() -> str:
-    """Hash of everything a verdict depends on besides kernel, problem and seed: machine, reference, this module."""
-    here = Path(__file__).parent
-    machine = [path for path in (here / "sim").glob("*.py") if not path.name.startswith("mutat")]
-    parts = [*sorted(machine), *sorted(here.glob("validate*.py"))]
-    parts += [
-        here / f"{name}.py" for name in ("reference", "operands", "nvfp4", "inputs", "workspace", "capture")
-    ]
-    digest = hashlib.sha256()
-    for path in parts:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]

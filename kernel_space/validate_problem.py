@@ -11,6 +11,7 @@ import dataclasses
 
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
+from kernel_space.tiles import cluster_extents, cluster_tiles
 
 LEAST_TILES_PER_CTA = 3
 LORA_UNIT_K = 64  # at most so many columns of R are issued together; each unit wants a k-tile before it
@@ -38,7 +39,7 @@ def exercise(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[GemmProb
     and every A/B slot is used at least twice.
     """
     tiles_m, tiles_n, clusters = _grid(config)
-    rows, columns = mma_extents(config)
+    rows, columns = cluster_extents(config)
     m = (tiles_m - 1) * rows + _ragged(rows, 128, 69)
     n = (tiles_n - 1) * columns + _ragged(columns, config.mma_tiler_mn[1], config.mma_tiler_mn[1] // 2 + 5)
     if config.swap_ab:
@@ -47,19 +48,6 @@ def exercise(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[GemmProb
     k = (k_tiles - 1) * config.mma_tiler_k + RAGGED_K[config.mma_tiler_k]
     small = dataclasses.replace(problem, m=m, n=-(-n // 8) * 8, k=k)
     return small, clusters * config.cluster_size
-
-
-def mma_extents(config: KernelConfigSm100a) -> tuple[int, int]:
-    """Rows and columns of the MMA's result that one cluster covers with one tile per CTA."""
-    rows, columns, _ = config.cta_tile_mnk
-    return rows * config.cluster_shape_mn[0], columns * config.cluster_shape_mn[1]
-
-
-def cluster_tiles(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[int, int]:
-    """Cluster tiles along M and N of the MMA."""
-    rows, columns = mma_extents(config)
-    m, n = (problem.n, problem.m) if config.swap_ab else (problem.m, problem.n)
-    return -(-m // rows), -(-n // columns)
 
 
 def tiles_per_cta(config: KernelConfigSm100a, problem: GemmProblem, sms: int) -> int:
@@ -101,7 +89,7 @@ def _k_tiles(config: KernelConfigSm100a, r: int, tiles: int, clusters: int) -> i
 def full_seconds(config: KernelConfigSm100a, problem: GemmProblem) -> float:
     """About how long ``check_full`` takes on one core: the figure only decides what is worth starting."""
     tiles_m, tiles_n = cluster_tiles(config, problem)
-    rows, columns = mma_extents(config)
+    rows, columns = cluster_extents(config)
     elements = tiles_m * tiles_n * rows * columns
     products = elements * (problem.k + problem.r)
     return products * SECONDS_PER_PRODUCT + elements / 128**2 * config.split_k * SECONDS_PER_TILE
@@ -110,7 +98,7 @@ def full_seconds(config: KernelConfigSm100a, problem: GemmProblem) -> float:
 def cut(config: KernelConfigSm100a, problem: GemmProblem, limit_s: float) -> GemmProblem:
     """``problem`` itself if ``check_full`` takes at most about ``limit_s`` seconds, else one with the same K, R and
     ragged edges but fewer whole cluster tiles: halved along M or N, whichever has more, as often as needed."""
-    rows, columns = mma_extents(config)
+    rows, columns = cluster_extents(config)
     if config.swap_ab:
         rows, columns = columns, rows
     while full_seconds(config, problem) > limit_s:

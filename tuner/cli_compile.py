@@ -18,7 +18,7 @@ from tuner.device import Device, select_device
 from tuner.store import atomic_write
 
 SASS = "kernel.sass"
-TENSOR_PREFIX = "UTC"  # tcgen05 instructions
+TENSOR_PREFIXES = ("UTC", "HGMMA", "HMMA")  # tcgen05, wgmma, mma.sync
 
 
 def compile_command(args: argparse.Namespace) -> int:
@@ -83,14 +83,16 @@ def _record(problem: GemmProblem, legal: Legal, compiled: CompiledKernel) -> dic
 
 def _print(problem: GemmProblem, legal: Legal, compiled: CompiledKernel) -> None:
     resources, counts = compiled.resources, compiled.sass_counts()
-    tensor = ", ".join(f"{name} {count}" for name, count in counts.items() if name.startswith(TENSOR_PREFIX))
+    tensor = ", ".join(
+        f"{name} {count}" for name, count in counts.items() if name.startswith(TENSOR_PREFIXES)
+    )
     text.print_block(
         [
             ("problem", f"{text.describe_problem(problem)}, class {compiled.problem_class}"),
             ("config", compiled.config),
             ("registers", f"{resources.registers} per thread, {resources.spill_bytes} bytes of spills"),
             ("SMEM", f"{legal.budget.smem_bytes} bytes dynamic, {resources.static_smem_bytes} static"),
-            ("TMEM", f"{legal.budget.tmem_columns_allocated} columns"),
+            *_tmem_line(legal),
             ("SASS", f"{sum(counts.values())} instructions: {tensor or 'none of the tensor core'}"),
             ("PTX", compiled.ptx_path),
             ("cubin", compiled.cubin_path),
@@ -99,3 +101,8 @@ def _print(problem: GemmProblem, legal: Legal, compiled: CompiledKernel) -> None
             ("compiler", f"nvidia-cutlass-dsl {compiled.dsl_version}, {compiled.variant}"),
         ]
     )
+
+
+def _tmem_line(legal: Legal) -> list[tuple[str, str]]:
+    """Nothing for a kernel without tensor memory."""
+    return [("TMEM", f"{legal.budget.tmem_columns_allocated} columns")] if legal.budget.tmem.rows else []

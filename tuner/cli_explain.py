@@ -1,4 +1,4 @@
-"""``explain``: both budgets, legality, the schedule, and the modelled time term by term."""
+"""``explain``: budget, legality, the schedule and, where there is a model, the modelled time term by term."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
+from kernel_space.tiles import Waves, waves
 from tuner import cli_text as text
 from tuner.cli_options import check_out, config_of, problems_of
 from tuner.device import Device, select_device
+from tuner.machine_constants import has_model
 from tuner.timing_model import ModelledTime, model_time
 
 
@@ -35,10 +37,19 @@ def explain_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def explain(problem: GemmProblem, config: KernelConfig | None, device: Device) -> tuple[Legal, ModelledTime]:
-    """The legal form of ``config`` (None: the default rule's) and its modelled time. Raises ``InputError``."""
+def explain(
+    problem: GemmProblem, config: KernelConfig | None, device: Device
+) -> tuple[Legal, Waves, ModelledTime | None]:
+    """The legal form of ``config`` (None: the default rule's), its schedule, and its modelled time or None for a kernel
+    without a model. Raises ``InputError``.
+    """
     legal = legal_config(problem, config, device)
-    return legal, model_time(legal.config, problem, device)
+    schedule = waves(legal.config, problem, device.sm_count)
+    if not has_model(device.arch):
+        return legal, schedule, None
+    time = model_time(legal.config, problem, device)
+    # The model knows that clusters do not fill groups of SMs.
+    return legal, dataclasses.replace(schedule, places=time.work.schedule.places), time
 
 
 def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Device) -> Legal:
@@ -53,25 +64,30 @@ def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Devi
     return legal
 
 
-def _record(problem: GemmProblem, legal: Legal, time: ModelledTime) -> dict[str, Any]:
+def _record(problem: GemmProblem, legal: Legal, schedule: Waves, time: ModelledTime | None) -> dict[str, Any]:
     return {
         **text.problem_record(problem),
         "config": str(legal.config),
         "budget": text.budget_record(legal.budget),
-        "schedule": dataclasses.asdict(time.work.schedule),
-        "modelled": {
-            "us": time.us,
-            "low_us": time.low_us,
-            "high_us": time.high_us,
-            "bound": time.bound,
-            "terms_us": time.terms,
-            "demands_us": time.demands,
-        },
+        "schedule": {**dataclasses.asdict(schedule), "waves": schedule.waves},
+        "modelled": time and _time_record(time),
     }
 
 
-def _print(problem: GemmProblem, legal: Legal, time: ModelledTime, device: Device) -> None:
-    schedule = time.work.schedule
+def _time_record(time: ModelledTime) -> dict[str, Any]:
+    return {
+        "us": time.us,
+        "low_us": time.low_us,
+        "high_us": time.high_us,
+        "bound": time.bound,
+        "terms_us": time.terms,
+        "demands_us": time.demands,
+    }
+
+
+def _print(
+    problem: GemmProblem, legal: Legal, schedule: Waves, time: ModelledTime | None, device: Device
+) -> None:
     text.print_block(
         [
             ("problem", text.describe_problem(problem)),
@@ -81,13 +97,19 @@ def _print(problem: GemmProblem, legal: Legal, time: ModelledTime, device: Devic
         ]
     )
     print(f"\n{legal.budget}\n")
+    at_once = f"{schedule.clusters} cluster tiles, {schedule.places} at once"
+    text.print_block([("schedule", f"{at_once}: {schedule.waves} waves of {schedule.k_tiles} k-tiles")])
+    if time is None:
+        text.print_block(
+            [("time", f"no model of {device.arch.name}; it is measured on a card, --device cuda:N")]
+        )
+    else:
+        _print_time(time)
+
+
+def _print_time(time: ModelledTime) -> None:
     text.print_block(
         [
-            (
-                "schedule",
-                f"{schedule.clusters} cluster tiles, {schedule.places} at once: {schedule.waves} waves of "
-                f"{time.work.loop.k_tiles} k-tiles",
-            ),
             ("time", text.describe_time(time.us, time.low_us, time.high_us, "modelled")),
             ("bound", f"{time.bound}, {time.demands[time.bound]:.2f} us if nothing else took time"),
         ]

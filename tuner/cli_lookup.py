@@ -11,7 +11,7 @@ from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner import results
 from tuner.cli_options import check_out, problems_of
-from tuner.device import select_device
+from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
 
 
@@ -29,7 +29,7 @@ def lookup_command(args: argparse.Namespace) -> int:
         return 0
     for number, (problem, answer) in enumerate(answers):
         print("\n" * min(number, 1), end="")
-        _print(problem, answer)
+        _print(problem, answer, device)
     return 0
 
 
@@ -57,7 +57,7 @@ def _record(problem: GemmProblem, answer: Lookup) -> dict[str, Any]:
     }
 
 
-def _print(problem: GemmProblem, answer: Lookup) -> None:
+def _print(problem: GemmProblem, answer: Lookup, device: Device) -> None:
     row, path = answer.row, _object_path(answer)
     pairs: list[tuple[str, object]] = [
         ("problem", text.describe_problem(problem)),
@@ -67,6 +67,7 @@ def _print(problem: GemmProblem, answer: Lookup) -> None:
     if row is not None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
-    missing = f'not in the build cache; make it: tune.py compile --shape {problem} --config "{answer.config}"'
+    command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
+    missing = f"not in the build cache; make it: {command}"
     pairs.append(("object", path or missing))
     text.print_block(pairs)

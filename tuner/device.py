@@ -133,9 +133,14 @@ class AbsentDevice:
         return Outcome(status=Status.OK, reason=NOT_VALIDATED)
 
     def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        return Outcome(
-            status=Status.UNSUPPORTED,
-            reason=f"{self.arch.kernel} has no simulator; it is timed on a card, cuda:N",
+        return Outcome(status=Status.UNSUPPORTED, reason=self.refusal)
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no time, and what to do."""
+        return (
+            f"{self.name} has no timing model: it is measured on a card, --device cuda:N; without one, "
+            f"tune.py compile-only --device {self.name} prepares candidates for tune.py measure on another machine"
         )
 
 

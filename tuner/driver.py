@@ -22,7 +22,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import results
 from tuner.candidate import Asks
-from tuner.device import Device
+from tuner.device import AbsentDevice, Device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
 from tuner.evaluate import illegal_trial
@@ -118,6 +118,8 @@ def tune(
     kernel's, ``search`` that of the search through it. Raises ``InputError`` for what the user can mend and
     ``StoreError`` when the disk refuses.
     """
+    if isinstance(device, AbsentDevice):
+        raise InputError(device.refusal)
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()

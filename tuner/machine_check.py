@@ -43,7 +43,7 @@ class Task:
     @property
     def path(self) -> Path:
         """Where the verdict is kept: with the kernel, so that both go together. Its name is all that decides it."""
-        from kernel_space.validate import check_version
+        from kernel_space.check_version import check_version
 
         parts = [self.kind, self.compiled.cubin_sha256, check_version(), *map(str, self._subject())]
         return (

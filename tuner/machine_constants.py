@@ -198,6 +198,11 @@ H200_ROOFS: Final[dict[str, Constant]] = {
 }
 
 
+def has_model(arch: Arch) -> bool:
+    """Is there a timing model for kernels of ``arch``?"""
+    return arch.name in _BY_ARCH
+
+
 def constants_of(arch: Arch) -> dict[str, Constant]:
     """The table of ``arch``. Raises ``InputError`` where there is none."""
     if arch.name not in _BY_ARCH:

@@ -9,8 +9,6 @@ import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kernel_space.build import cached_build
-from kernel_space.capture import CaptureError
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.rules import Legal, legalize
@@ -129,6 +127,7 @@ def _candidates(sweep: Sweep) -> Iterator[tuple[str, str]]:
 
 
 def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
+    from kernel_space.capture import CaptureError
     from kernel_space.sim.faults import Fault, Unsupported
     from tuner.simulated_time import simulate
 
@@ -153,6 +152,8 @@ def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
 
 
 def _from_cache(config: str, sweep: Sweep) -> CompiledKernel:
+    from kernel_space.build import cached_build
+
     try:
         parsed = parse_config(sweep.arch, config)
         found = cached_build(parsed, sweep.problem.problem_class, sweep.arch, cache_dir=sweep.cache_dir)

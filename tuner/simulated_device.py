@@ -130,7 +130,7 @@ class SimulatedDevice:
 @functools.cache
 def simulated_judge() -> str:
     """What simulated rows of today depend on besides the kernel."""
-    from kernel_space.validate import check_version
+    from kernel_space.check_version import check_version
 
     return f"{simulation_hash()} check {check_version()}"
 
