@@ -1,4 +1,6 @@
-"""Global workspace of a split-K kernel: one int32 arrival counter per CTA tile, then fp32 partial sums."""
+"""Global workspace of a kernel: with split-K one int32 arrival counter per CTA tile, then fp32 partial sums; then the
+activations as fp16, where a first kernel expands them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from kernel_space.tiles import num_cta_tiles
 COUNTER_BYTES = 4
 PARTIALS_ALIGN = 256
 PARTIAL_BYTES = 4
+EXPANDED_BYTES = 2
 
 
 def zeroed_bytes(config: KernelConfig, problem: GemmProblem) -> int:
@@ -20,9 +23,17 @@ def zeroed_bytes(config: KernelConfig, problem: GemmProblem) -> int:
 
 
 def workspace_bytes(config: KernelConfig, problem: GemmProblem) -> int:
-    """Bytes of workspace one launch needs; 0 without split-K. The address must be 256-byte aligned."""
-    if config.split_k == 1:
+    """Bytes of workspace one launch needs, often 0. The address must be 256-byte aligned."""
+    partials = 0
+    if config.split_k > 1:
+        cta_m, cta_n, _ = config.cta_tile_mnk
+        partials = num_cta_tiles(config, problem) * config.split_k * cta_m * cta_n * PARTIAL_BYTES
+    return zeroed_bytes(config, problem) + partials + expanded_bytes(config, problem)
+
+
+def expanded_bytes(config: KernelConfig, problem: GemmProblem) -> int:
+    """fp16 activations ``[M, K']`` with K' = K rounded up to the K of a tile, where the kernel expands them."""
+    if not config.expands_act:
         return 0
-    cta_m, cta_n, _ = config.cta_tile_mnk
-    partials = num_cta_tiles(config, problem) * config.split_k * cta_m * cta_n * PARTIAL_BYTES
-    return zeroed_bytes(config, problem) + partials
+    k = config.cta_tile_mnk[2]
+    return problem.m * (-(-problem.k // k) * k) * EXPANDED_BYTES
