@@ -97,7 +97,9 @@ def test_the_truly_fastest_wins_after_halving() -> None:
     groups = [names for names, _ in card.asked]
     assert [len(names) for names in groups] == [13, 7, 5], "halved to 6 and 4, the default besides"
     assert all("c09" in names for names in groups)
-    assert card.asked[0][1].settle_ms > 0 == card.asked[1][1].settle_ms, "settled once"
+    assert all(options.settle_ms > 0 for _, options in card.asked), (
+        "the card rested while graphs were captured"
+    )
     assert len({options.seed for _, options in card.asked}) == 3
     places = [one.resolved for one in found.trials]
     assert places[:5] == ["c00", "c01", "c02", "c03", "c09"], "finalists first"

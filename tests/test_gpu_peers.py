@@ -15,6 +15,7 @@ from kernel_space.problem import OP, GemmProblem
 from tests.fake_card import FakeTelemetry
 from tests.test_gpu_finals import Card
 from tuner import cli_peers
+from tuner.cli import CommandError
 from tuner.gpu import peers
 from tuner.gpu.samples import State
 from tuner.progress import Silent
@@ -86,17 +87,21 @@ def answer(problem: GemmProblem) -> dict[str, Any]:
     }
 
 
-def test_the_document_is_what_the_report_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(cli_peers, "_ask", lambda request, card: json.loads(json.dumps(answer(PROBLEM))))
+def test_the_document_is_what_the_report_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = SimpleNamespace(ask=lambda request: json.loads(json.dumps(answer(PROBLEM))))
     device = SimpleNamespace(
         name="h200", worker=SimpleNamespace(uuid="test"), card=SimpleNamespace(index=0, name="NVIDIA H200")
     )
-    document = cli_peers.measure_peers(PROBLEM, device, tmp_path, None, None, Silent())
+    document = cli_peers.measure_peers(process, PROBLEM, device, tmp_path, None, None, Silent())
     found = read_peers(tmp_path / "h200" / "48x256x192x32", PROBLEM)
     assert found is not None and found.device == "NVIDIA H200" and found.driver == "580.0"
     assert [row.name for row in found.rows] == [peers.EAGER] and found.own is not None
     assert found.own.us == pytest.approx(10.0, rel=0.01)
     cli_peers.print_peers(PROBLEM, document)
     assert "1.00" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")
+def test_a_process_that_fails_is_one_line() -> None:
+    with cli_peers.PeersProcess(0) as process, pytest.raises(CommandError, match="gave no answer: code 1, "):
+        process.ask({"problem": {}, "kernel": None})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner.cli import INTERRUPTED, CommandError
 from tuner.cli_options import check_out, named_problems
-from tuner.cli_peers import cuda_device, measure_peers
+from tuner.cli_peers import PeersProcess, cuda_device, measure_peers
 from tuner.cli_tune import print_result, result_record
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
@@ -75,31 +76,38 @@ def _measure_all(
     work: dict[GemmProblem, tuple[Entry, ...]], device: CudaDevice, args: argparse.Namespace, start: float
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; what is left of the budget is shared by those to come."""
-    for index, (problem, entries) in enumerate(work.items()):
-        options = TuneOptions(out=args.out, jobs=1, count_space=False)
-        if args.budget_seconds is not None:
-            left = args.budget_seconds - (time.monotonic() - start)
-            if index and left <= 0:
-                Progress().say(f"the budget is spent: {len(work) - index} problems are left for the next run")
+    with contextlib.ExitStack() as stack:
+        peers = stack.enter_context(PeersProcess(device.card.index)) if args.peers else None
+        for index, (problem, entries) in enumerate(work.items()):
+            options = TuneOptions(out=args.out, jobs=1, count_space=False)
+            if args.budget_seconds is not None:
+                left = args.budget_seconds - (time.monotonic() - start)
+                if index and left <= 0:
+                    Progress().say(
+                        f"the budget is spent: {len(work) - index} problems are left for the next run"
+                    )
+                    return
+                options = dataclasses.replace(options, timeout_s=_share(left, len(work) - index, args.peers))
+            search = GivenCandidates(entries, problem, device.arch)
+            pool = ObjectsPool(args.folder, entries)
+            result = tune(problem, device, options, pool=pool, search=search)
+            if peers is not None and result.stopped != STOPPED_BY_USER:
+                _peers(peers, result, device, args)
+            yield result
+            if result.stopped == STOPPED_BY_USER:
                 return
-            reserve = RESERVE_S + (PEERS_RESERVE_S if args.peers else 0.0)
-            share = left / (len(work) - index) - reserve
-            options = dataclasses.replace(options, timeout_s=max(LEAST_S, share))
-        search = GivenCandidates(entries, problem, device.arch)
-        pool = ObjectsPool(args.folder, entries)
-        result = tune(problem, device, options, pool=pool, search=search)
-        if args.peers and result.stopped != STOPPED_BY_USER:
-            _peers(result, device, args)
-        yield result
-        if result.stopped == STOPPED_BY_USER:
-            return
 
 
-def _peers(result: TuneResult, device: CudaDevice, args: argparse.Namespace) -> None:
+def _share(left_s: float, problems: int, peers: bool) -> float:
+    """Seconds for the candidates of the next problem, when ``problems`` are still to come, it among them."""
+    return max(LEAST_S, left_s / problems - RESERVE_S - (PEERS_RESERVE_S if peers else 0.0))
+
+
+def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: argparse.Namespace) -> None:
     """Beside the winner of this visit; the report then shows them."""
     problem, config, compiled = result.problem, None, None
     if result.winner is not None:
         config = result.winner.resolved_config
         compiled = cached_build(config, problem.problem_class, device.arch, cache_dir=args.folder / OBJECTS)
-    measure_peers(problem, device, args.out, config, compiled, Progress(str(problem)))
+    measure_peers(process, problem, device, args.out, config, compiled, Progress(str(problem)))
     write_sweep(args.out, problem, device, [*result.trials, *result.illegal])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.errors import InputError
 from kernel_space.problem import OP, GemmProblem
@@ -43,16 +47,17 @@ def peers_command(args: argparse.Namespace) -> int:
     if args.objects is not None:
         Manifest.load(args.objects).adopt(device.arch)
     documents = []
-    for problem in problems:
-        progress = Progress(str(problem))
-        row = DispatchTable.load(args.out / device.name, arch=device.arch).lookup(problem)
-        config = row.config if row.source == "exact" else None
-        compiled = None if config is None else _compiled(config, problem, device, args.objects)
-        if compiled is None:
-            progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
-        documents.append(measure_peers(problem, device, args.out, config, compiled, progress))
-        if not args.json:
-            print_peers(problem, documents[-1])
+    with PeersProcess(device.card.index) as process:
+        for problem in problems:
+            progress = Progress(str(problem))
+            row = DispatchTable.load(args.out / device.name, arch=device.arch).lookup(problem)
+            config = row.config if row.source == "exact" else None
+            compiled = None if config is None else _compiled(config, problem, device, args.objects)
+            if compiled is None:
+                progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
+            documents.append(measure_peers(process, problem, device, args.out, config, compiled, progress))
+            if not args.json:
+                print_peers(problem, documents[-1])
     if args.json:
         text.print_json({"device": text.device_record(device), "results": documents})
     return 0
@@ -66,6 +71,7 @@ def cuda_device(name: str) -> CudaDevice:
 
 
 def measure_peers(
+    process: PeersProcess,
     problem: GemmProblem,
     device: CudaDevice,
     out: Path,
@@ -73,7 +79,7 @@ def measure_peers(
     compiled: CompiledKernel | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Time the peers in a process of their own and write ``peers.json`` beside the trials; returns the document.
+    """Time the peers in their process and write ``peers.json`` beside the trials; returns the document.
 
     ``config`` (resolved) and ``compiled``: this project's kernel, timed with them. Raises ``CommandError`` when the
     process fails, ``StoreError`` when the disk refuses.
@@ -86,7 +92,7 @@ def measure_peers(
         }
     request = {"problem": dataclasses.asdict(problem), "kernel": kernel}
     with card_lock(device.worker.uuid, say=progress.say):
-        answer = _ask(request, device.card.index)
+        answer = process.ask(request)
     for peer, reason in answer.pop("missing").items():
         progress.say(f"{peer} is not timed: {reason}")
     document = {"device": device.card.name, "date": utc_now(), **answer}
@@ -119,17 +125,50 @@ def _compiled(
         return None
 
 
-def _ask(request: dict[str, Any], card: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tuner.gpu.peers", "--card", str(card), "--parent", str(os.getpid())]
-    try:
-        done = subprocess.run(
-            command, input=json.dumps(request) + "\n", capture_output=True, text=True, timeout=LIMIT_S
+class PeersProcess:
+    """The process that times peers, one for all problems of a visit: it imports torch while others use the card.
+
+    Use it as a context manager; it ends with it, and with this process in any case.
+    """
+
+    def __init__(self, card: int) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tuner.gpu.peers", "--card", str(card), "--parent", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
-    except subprocess.TimeoutExpired:
-        raise CommandError(f"the peers did not end within {LIMIT_S:g} s") from None
-    lines = done.stderr.strip().splitlines()
-    if done.returncode or not done.stdout.strip():
-        raise CommandError(
-            f"the peers failed with code {done.returncode}: {lines[-1] if lines else 'no reason'}"
-        )
-    return json.loads(done.stdout.splitlines()[-1])
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Raises ``CommandError`` when there is no answer within ``LIMIT_S``."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with contextlib.suppress(BrokenPipeError):  # the end of stdout tells it too
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        watchdog = threading.Timer(LIMIT_S, self._process.kill)
+        watchdog.start()
+        try:
+            line = self._process.stdout.readline()
+        finally:
+            watchdog.cancel()
+        if not line:
+            raise CommandError(f"the peers gave no answer: {self._last_words()}")
+        return json.loads(line)
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f"code {code}, {lines[-1] if lines else 'nothing said'}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._log.close()

@@ -27,7 +27,7 @@ WITHIN = 1.25  # of the fastest cheap timing; those are off by a few percent, no
 RUNGS = ((6, 6), (12, 4))
 FINAL_ROUNDS = 24
 FINAL_BATCHES = 3  # of FINAL_ROUNDS, while more rounds could separate someone from the fastest
-SETTLE_MS = 1500.0  # at most, before the first rung
+SETTLE_MS = 1500.0  # at most, before each set of rounds: while graphs are captured the card rests
 CARRIED = ("gpu_ms", "samples")  # of the cheap timing, kept beside the final's
 
 
@@ -100,16 +100,16 @@ def run_final(
     """
     stage = _Stage(device, problem, seed)
     alive, out = list(contenders), []
-    for rung, (rounds, survivors) in enumerate(RUNGS):
+    for rounds, survivors in RUNGS:
         if len(alive) <= survivors + 1:
             continue
-        times = stage.run(alive, rounds, settle=rung == 0)
+        times = stage.run(alive, rounds)
         order = _by_median(alive, times)
         alive, lost = _halve(order, survivors)
         out = [(one, times[one.name]) for one in lost] + out
     samples: dict[str, Samples] = {}
     for _ in range(FINAL_BATCHES if alive else 0):
-        more = stage.run(alive, FINAL_ROUNDS, settle=not out and not samples)
+        more = stage.run(alive, FINAL_ROUNDS)
         samples = {one: joined(samples.get(one), more[one]) for one in more}  # who failed is not in ``more``
         if not samples or not undecided(_deciding_times(samples)):
             break
@@ -131,7 +131,7 @@ def joined(first: Samples | None, second: Samples) -> Samples:
         us=first.us + second.us,
         states=first.states + second.states,
         warm_up_ms=first.warm_up_ms + second.warm_up_ms,
-        settled=first.settled,
+        settled=bool(first.settled and second.settled),
         gpu_ms=first.gpu_ms + second.gpu_ms,
     )
 
@@ -143,10 +143,10 @@ class _Stage:
         self._device, self._problem, self._seed = device, problem, seed
         self.failed: list[Trial] = []
 
-    def run(self, contenders: list[Contender], rounds: int, *, settle: bool) -> dict[str, Samples]:
+    def run(self, contenders: list[Contender], rounds: int) -> dict[str, Samples]:
         """Samples per contender; those that fail leave the list."""
         while contenders:
-            answer = self._ask(contenders, rounds, settle)
+            answer = self._ask(contenders, rounds, SETTLE_MS)
             if not isinstance(answer, Outcome):
                 return {one.name: samples for one, samples in zip(contenders, answer, strict=True)}
             if not self._drop_culprits(contenders):
@@ -155,9 +155,9 @@ class _Stage:
                 )
         return {}
 
-    def _ask(self, contenders: Sequence[Contender], rounds: int, settle: bool) -> list[Samples] | Outcome:
+    def _ask(self, contenders: Sequence[Contender], rounds: int, settle_ms: float) -> list[Samples] | Outcome:
         self._seed += 1
-        options = FinalsOptions(rounds=rounds, seed=self._seed, settle_ms=SETTLE_MS if settle else 0.0)
+        options = FinalsOptions(rounds=rounds, seed=self._seed, settle_ms=settle_ms)
         pairs = [(one.compiled, one.legal) for one in contenders]
         return self._device.interleave(pairs, self._problem, options)
 
@@ -165,7 +165,7 @@ class _Stage:
         """Time each alone; those that fail then are out. Was there one?"""
         before = len(contenders)
         for one in list(contenders):
-            answer = self._ask([one], 1, settle=False)
+            answer = self._ask([one], 1, 0.0)
             if isinstance(answer, Outcome):
                 contenders.remove(one)
                 reason = f"in the final: {answer.reason}"

@@ -1,8 +1,8 @@
 """What else computes the layer on a card, timed by the same protocol: ``python -m tuner.gpu.peers --card N``.
 
-One request on stdin (``problem``, and ``kernel``: candidate and case of this project's kernel, or null), one JSON
-document on stdout: ``rows`` of peers that ran, ``missing`` for those that did not and why. Every peer's result is
-compared with an oracle first. Operands are those of ``make_operands``; what a peer takes is made from them beforehand:
+Per line on stdin one request (``problem``, and ``kernel``: candidate and case of this project's kernel, or null), per
+line on stdout its JSON document: ``rows`` of peers that ran, ``missing`` for those that did not and why. Every peer's
+result is compared with an oracle first. Operands are those of ``make_operands``; what a peer takes is made beforehand:
 
 | peer | what is timed |
 |---|---|
@@ -20,6 +20,7 @@ import argparse
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -206,6 +207,7 @@ def measure(request: dict[str, Any], device: torch.device) -> dict[str, Any]:
     telemetry = Telemetry(str(properties.uuid))
     rows: list[dict[str, Any]] = []
     missing: dict[str, str] = {}
+    begun = time.monotonic()
     if request["kernel"] is not None:
         samples = _time_kernel(request["kernel"], problem, device, properties, telemetry)
         rows.append(_row(problem, OP, samples, config=request["kernel"]["candidate"]["config"]))
@@ -222,11 +224,20 @@ def measure(request: dict[str, Any], device: torch.device) -> dict[str, Any]:
                 missing[peer.name] = str(failure).strip().splitlines()[0]
             else:
                 rows.append(_row(problem, peer.name, samples, relative_error=float(f"{error:.2g}")))
-    return {"rows": rows, "missing": missing, "driver": telemetry.driver, "protocol": f"{PROTOCOL}; {FULL}"}
+    return {
+        "rows": rows,
+        "missing": missing,
+        "driver": telemetry.driver,
+        "protocol": f"{PROTOCOL}; {FULL}",
+        "seconds": round(time.monotonic() - begun, 3),
+    }
 
 
 def _compiler() -> Callable[[Function], Function]:
+    import torch._inductor.config
+
     torch._dynamo.reset()
+    torch._inductor.config.compile_threads = 1  # two small graphs: a pool of processes takes longer to start
     return lambda function: torch.compile(function, dynamic=False)
 
 
@@ -281,6 +292,7 @@ def main(arguments: list[str] | None = None) -> None:
     for line in _requests():
         out.write(json.dumps(measure(json.loads(line), device), allow_nan=False) + "\n")
         out.flush()
+        torch.cuda.empty_cache()  # others use the card until the next request
 
 
 def _requests() -> Iterator[str]:

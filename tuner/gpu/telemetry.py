@@ -36,6 +36,24 @@ REASONS = {
 _REASON_CALLS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
 
 
+_POWER_INSTANT = 186  # NVML_FI_DEV_POWER_INSTANT
+_UNSIGNED_INT = 1  # NVML_VALUE_TYPE_UNSIGNED_INT
+
+
+class _FieldValue(ctypes.Structure):
+    """nvmlFieldValue_t; ``value`` is a union of 8 bytes."""
+
+    _fields_ = (
+        ("field_id", ctypes.c_uint),
+        ("scope_id", ctypes.c_uint),
+        ("timestamp", ctypes.c_longlong),
+        ("latency_us", ctypes.c_longlong),
+        ("kind", ctypes.c_int),
+        ("code", ctypes.c_int),
+        ("value", ctypes.c_ulonglong),
+    )
+
+
 class NvmlError(RuntimeError):
     """NVML is not there, or it refused a call."""
 
@@ -64,7 +82,9 @@ class Telemetry:
         """The state now; what this card does not tell is None."""
         if self.missing:
             return State()
-        milliwatts = self._number("nvmlDeviceGetPowerUsage")
+        milliwatts = self._instant_power()
+        if milliwatts is None:  # a mean over a second on recent cards, far behind a short timing
+            milliwatts = self._number("nvmlDeviceGetPowerUsage")
         reasons = self._number(self._reason_call, kind=ctypes.c_ulonglong) or 0
         return State(
             sm_mhz=self._number("nvmlDeviceGetClockInfo", _CLOCK_SM),
@@ -113,6 +133,15 @@ class Telemetry:
         except NvmlError:
             return None
         return int(value.value)
+
+    def _instant_power(self) -> int | None:
+        """Milliwatts at this moment; None where the driver or the card does not tell."""
+        field = _FieldValue(field_id=_POWER_INSTANT)
+        try:
+            self._call("nvmlDeviceGetFieldValues", self._handle, 1, ctypes.byref(field))
+        except (NvmlError, AttributeError):
+            return None
+        return None if field.code or field.kind != _UNSIGNED_INT else int(field.value & 0xFFFFFFFF)
 
     def _first_of(self, names: tuple[str, ...]) -> str:
         for name in names:
