@@ -6,6 +6,7 @@ import dataclasses
 import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,9 @@ PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 def clocked(role: str, terms: dict[str, float], shares: tuple[float, ...] = (1.0, 1.0)) -> Clocked:
     """``shares``: its time under each set of constants over the nominal one, which is the sum of ``terms``."""
     us = sum(terms.values())
-    time = SimulatedTime(sets_us=us * np.array(shares), discrepancy=0.0, terms=terms, run=None)  # type: ignore[arg-type]
+    sets_us = us * np.array(shares)
+    run = SimpleNamespace(cycles=1000 * (sets_us - terms["launch"]))
+    time = SimulatedTime(sets_us=sets_us, discrepancy=0.0, terms=terms, run=run)  # type: ignore[arg-type]
     timeline = timeline_of([], us_per_cycle=1.0, launch_us=1.0, end_us=us)
     return Clocked(roles=(role,), config="", time=time, timeline=timeline, tail_us=0.5, waves="2 on 1")
 
@@ -64,13 +67,36 @@ def test_why_of_a_winner_that_is_nominally_behind() -> None:
 
 def test_why_of_the_same_course() -> None:
     same = dataclasses.replace(WINNER, roles=("default",))
-    assert "no effect on simulated time" in why(WINNER, same)
-    clocks = Clocks(shown=(WINNER, same, RIVAL))
+    assert "no effect on the simulation" in why(WINNER, same)
+    later = clocked("runner-up", WINNER.time.terms | {"launch": 2.5})  # as without programmatic launch
+    assert why(WINNER, later).endswith("it spends less on the launch (0.50 µs).")
+    clocks = Clocks(shown=(WINNER, later, same, RIVAL))
     assert clocks.rivals == (RIVAL,)
-    assert (
-        "Left out, because it runs the winner's course to the cycle: default."
-        in clock_sections(clocks)[0].body
+    body = clock_sections(clocks)[0].body
+    assert "from its first CTA on it is the winner to the cycle: runner-up, default." in body.replace(
+        "&#x27;", "'"
     )
+
+
+def test_next_best_is_the_first_of_another_course(tmp_path: Path) -> None:
+    """The runner-up's breakdown differs from the winner's in the launch alone; that of the third does otherwise."""
+    both = {"kind": Kind.SIMULATED, "low_us": 1.0, "high_us": 99.0}
+    breakdowns = (
+        {"launch": 2.0, "tensor": 18.0},
+        {"launch": 3.0, "tensor": 18.0},
+        {"launch": 2.0, "tensor": 20.0},
+    )
+    trials = [
+        trial(place, sum(terms.values()), config=stages(place + 2), evidence=terms, **both)
+        for place, terms in enumerate(breakdowns)
+    ]
+    [sentence] = clock(sweep(trials, cache_dir=tmp_path)).missing
+    assert sentence.startswith(
+        "No timeline of winner, runner-up, next best, published: not in the build cache"
+    )
+    other = [trials[0], trials[2]]  # the runner-up itself takes another course
+    [sentence] = clock(sweep(other, cache_dir=tmp_path)).missing
+    assert sentence.startswith("No timeline of winner, runner-up, published: not")
 
 
 def test_cause_table_by_hand() -> None:

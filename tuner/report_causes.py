@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tuner.report_clock import Clocked, faster_share, same_course
+from tuner.report_clock import Clocked, faster_share, same_time
 from tuner.svg import Chart, Scale, number
 
 WIDTH: Final = 1040
@@ -98,8 +98,8 @@ def _signed(difference: float) -> str:
 def why(winner: Clocked, other: Clocked) -> str:
     """One or two sentences: by how much, how surely, and which causes make the difference."""
     difference = other.time.us - winner.time.us
-    if same_course(winner, other):
-        return f"The {other.label} configuration runs the same course: what differs has no effect on simulated time."
+    if same_time(winner, other):
+        return f"The {other.label} configuration takes the same time: what differs has no effect on the simulation."
     sure = f"{faster_share(winner, other):.0%} of {len(winner.time.sets_us)} admissible sets of constants"
     relation = "less" if difference >= 0 else "more"
     amount = f"{abs(difference):.2f} µs ({abs(difference) / other.time.us:.1%}) {relation}"

@@ -6,6 +6,7 @@ Every time is simulated. What cannot be had is a sentence in the report, not an 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -15,20 +16,23 @@ from kernel_space.rules import Legal, legalize
 from tuner.device import has_simulator
 from tuner.model_work import count_work
 from tuner.published import Published, published_config
-from tuner.report_data import Sweep, default_trial, winner_and_runner_up
+from tuner.report_data import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
 from tuner.report_timeline import Timeline, timeline_of
 from tuner.tail_wave import tail_wave
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
+    from kernel_space.sim.timed.clock import Times
+    from tuner.outcome import Trial
     from tuner.simulated_time import SimulatedTime
 
-WINNER, RUNNER_UP, PUBLISHED, DEFAULT = "winner", "runner-up", "published", "default"
+WINNER, RUNNER_UP, NEXT, PUBLISHED, DEFAULT = "winner", "runner-up", "next best", "published", "default"
+LAUNCH = "launch"  # the cause that is no part of a cluster's course
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clocked:
-    """One candidate. ``roles``: winner, runner-up, published, default; one config may be several.
+    """One candidate. ``roles``: winner, runner-up, next best, published, default; one config may be several.
 
     ``config`` is resolved and printed; ``tail_us``: what the average cluster idles in the last wave, which ``waves``
     describes.
@@ -61,15 +65,23 @@ class Clocks:
 
     @property
     def rivals(self) -> tuple[Clocked, ...]:
-        """Those whose clock shows another course than the winner's: a knob without effect leaves it as it is."""
+        """Those whose clusters run another course than the winner's: a knob without effect leaves it as it is, and
+        programmatic launch changes the launch alone."""
         return tuple(one for one in self.shown[1:] if not same_course(one, self.shown[0]))
 
 
 def same_course(one: Clocked, other: Clocked) -> bool:
-    """The same time under every set of constants."""
-    return len(one.time.sets_us) == len(other.time.sets_us) and bool(
-        (abs(one.time.sets_us - other.time.sets_us) < 1e-6 * other.time.sets_us).all()
-    )
+    """The same cycles under every set of constants."""
+    return _equal(one.time.run.cycles, other.time.run.cycles)
+
+
+def same_time(one: Clocked, other: Clocked) -> bool:
+    """The same course, and the same launch."""
+    return _equal(one.time.sets_us, other.time.sets_us)
+
+
+def _equal(one: Times, other: Times) -> bool:
+    return len(one) == len(other) and bool((abs(one - other) < 1e-6 * other).all())
 
 
 def faster_share(winner: Clocked, other: Clocked) -> float:
@@ -88,7 +100,8 @@ def resolved_published(sweep: Sweep) -> tuple[Published, str] | None:
 
 
 def clock(sweep: Sweep) -> Clocks:
-    """Run winner, runner-up, published and default configuration with a clock, 0.1 s each."""
+    """Run winner, runner-up, published and default configuration with a clock, 0.1 s each; also the next best one that
+    takes another course, where the runner-up does not."""
     if not has_simulator(sweep.arch):
         return Clocks(
             missing=(f"Timelines are simulated for sm_100a and sm_103a, not for {sweep.arch.name}.",)
@@ -120,10 +133,19 @@ def _candidates(sweep: Sweep) -> Iterator[tuple[str, str]]:
         yield WINNER, winner.resolved
     if runner_up:
         yield RUNNER_UP, runner_up.resolved
+    if winner and runner_up and _course(runner_up) == _course(winner):
+        others = (trial for trial in ranked(sweep.trials) if _course(trial) != _course(winner))
+        yield from ((NEXT, trial.resolved) for trial in itertools.islice(others, 1))
     if winner and (found := resolved_published(sweep)):
         yield PUBLISHED, found[1]
     if default:
         yield DEFAULT, default.resolved
+
+
+def _course(trial: Trial) -> dict[str, float] | str:
+    """What tells courses apart by a simulated trial's evidence; its config where that has no breakdown."""
+    terms = time_terms(trial)
+    return {name: us for name, us in terms.items() if name != LAUNCH} if terms else trial.resolved
 
 
 def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
@@ -141,8 +163,8 @@ def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
     run = time.run
     timeline = timeline_of(
         run.record or [],
-        us_per_cycle=(time.us - time.terms["launch"]) / float(run.cycles[0]),
-        launch_us=time.terms["launch"],
+        us_per_cycle=(time.us - time.terms[LAUNCH]) / float(run.cycles[0]),
+        launch_us=time.terms[LAUNCH],
         end_us=time.us,
         pieces=work.schedule.waves if run.rounds == 1 else 0,
         k_tiles=work.loop.k_tiles,

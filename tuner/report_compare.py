@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tuner.outcome import Trial
 from tuner.report_causes import cause_rows, causes_chart, css_of, ordered_terms, why
-from tuner.report_clock import PUBLISHED, Clocked, Clocks
+from tuner.report_clock import PUBLISHED, Clocked, Clocks, same_course
 from tuner.report_data import Section, Sweep
 from tuner.report_final import final_section
 from tuner.report_peers import peers_section
@@ -79,10 +79,10 @@ def _pictures(clocks: Clocks) -> str:
 
 def _unchanged(clocks: Clocks) -> str:
     """Who is left out of the picture because its clock shows the winner's course."""
-    same = [one.label for one in clocks.shown[1:] if one not in clocks.rivals]
+    same = [one.label for one in clocks.shown[1:] if same_course(one, clocks.shown[0])]
     if not same:
         return ""
-    return f"<p>Left out, because it runs the winner's course to the cycle: {escape(', '.join(same))}.</p>"
+    return f"<p>Left out, because from its first CTA on it is the winner to the cycle: {escape(', '.join(same))}.</p>"
 
 
 def _causes(clocks: Clocks) -> Section:
