@@ -54,6 +54,17 @@ def submit(pool: CompilePool, value: int, code: int = FINE) -> Any:
     return pool.submit(config(value, code), CLASS, STAMP)
 
 
+def test_workers_start_before_their_first_candidate(tmp_path: Path) -> None:
+    others = set(workers_of(os.getpid()))
+    with CompilePool(2, 60.0, tmp_path) as pool:
+        pool.start(STAMP)
+        deadline = time.monotonic() + 60
+        while len(started := set(workers_of(os.getpid())) - others) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert len(started) == 2, "both, without a candidate"
+        assert submit(pool, 1).result(timeout=60).status is Status.OK
+
+
 def test_twenty_four_candidates_keep_their_own_artifacts(pool: CompilePool, tmp_path: Path) -> None:
     """Every PTX carries its candidate's constant; every fourth cubin is compared with a build made here."""
     futures = {value: submit(pool, value) for value in range(24)}

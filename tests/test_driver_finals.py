@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
@@ -176,10 +178,14 @@ def test_candidates_may_be_given(tmp_path: Path) -> None:
 
 def test_usage_counts_work_and_waiting() -> None:
     usage = Usage()
-    with usage.idle():
+    start = time.monotonic()
+    with usage.idle_between():
         time.sleep(0.02)
-    with usage.busy():
-        time.sleep(0.06)
-    assert 0.02 <= usage.idle_s < 0.05 and 0.06 <= usage.busy_s < 0.1
-    assert str(Usage(busy_s=9.0, idle_s=1.0)) == "9.0 s at work, 1.0 s waiting for compilations (10.0%)"
-    assert str(Usage()) == "0.0 s at work, 0.0 s waiting for compilations (0.0%)"
+        with usage.busy():
+            time.sleep(0.06)
+        time.sleep(0.02)
+    whole = time.monotonic() - start
+    assert usage.busy_s >= 0.06 and usage.idle_s >= 0.04
+    assert usage.busy_s + usage.idle_s == pytest.approx(whole, abs=0.005)
+    assert str(Usage(busy_s=9.0, idle_s=1.0)) == "9.0 s at work, 1.0 s waiting for candidates (10.0%)"
+    assert str(Usage()) == "0.0 s at work, 0.0 s waiting for candidates (0.0%)"

@@ -23,7 +23,7 @@ from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.gpu.manifest import ObjectsPool
 from tuner.loop import Pool
-from tuner.outcome import Trial
+from tuner.outcome import Kind, Trial
 from tuner.progress import Progress
 from tuner.rank_stability import faster_in
 from tuner.report_data import differences
@@ -82,9 +82,12 @@ def _tune_all(
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
     with contextlib.ExitStack() as stack:
-        pool: Pool = stack.enter_context(
+        compilers = stack.enter_context(
             CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir)
         )
+        if device.kind is Kind.MEASURED:
+            compilers.start(device.arch)  # while the card's worker starts
+        pool: Pool = compilers
         if objects is not None:
             pool = ObjectsPool(objects, otherwise=pool)
         for problem in problems:

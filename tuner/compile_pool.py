@@ -71,13 +71,22 @@ class CompilePool:
         self._tasks_per_worker = tasks_per_worker
         _sweep_scratch()
         self._scratch = Path(tempfile.mkdtemp(prefix=f"{_SCRATCH}{os.getpid()}-"))
-        self._tasks: queue.SimpleQueue[tuple[Future[CompileResult], Task] | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[tuple[Future[CompileResult], Task] | Arch | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closing = False
         self._workers: set[_Worker] = set()
         self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(jobs)]
         for thread in self._threads:
             thread.start()
+
+    def start(self, arch: Arch) -> None:
+        """Start the workers now instead of with their first candidates: importing the DSL takes seconds, in which a
+        tuner has other things to do. Returns at once; a worker that cannot start tells its first candidate so."""
+        with self._lock:
+            if self._closing:
+                raise RuntimeError("the compile pool is closed")
+            for _ in range(self.jobs):
+                self._tasks.put(arch)
 
     def submit(self, config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> Future[CompileResult]:
         """Compiles a resolved ``config`` in a worker, or answers at once from the cache.
@@ -107,7 +116,7 @@ class CompilePool:
         with contextlib.suppress(queue.Empty):
             while True:
                 item = self._tasks.get_nowait()
-                if item is not None:
+                if isinstance(item, tuple):
                     item[0].cancel()
         for _ in self._threads:
             self._tasks.put(None)
@@ -128,6 +137,10 @@ class CompilePool:
     def _serve(self) -> None:
         worker: _Worker | None = None
         while (item := self._tasks.get()) is not None:
+            if isinstance(item, Arch):
+                with contextlib.suppress(WorkerError):
+                    worker = worker or self._start_worker(item.name)
+                continue
             future, task = item
             if not future.set_running_or_notify_cancel():
                 continue

@@ -45,7 +45,8 @@ class Pool(Protocol):
 
 @dataclasses.dataclass(kw_only=True)
 class Usage:
-    """Seconds of the wall clock in which the device worked, and in which it waited for a compiler."""
+    """Seconds of the wall clock in which the device worked, and in which the search kept it waiting: for a compiler,
+    for the sampler, for the disk."""
 
     busy_s: float = 0.0
     idle_s: float = 0.0
@@ -59,16 +60,17 @@ class Usage:
             self.busy_s += time.monotonic() - start
 
     @contextlib.contextmanager
-    def idle(self) -> Iterator[None]:
-        start = time.monotonic()
+    def idle_between(self) -> Iterator[None]:
+        """A block in which the device waits whenever it is not ``busy``."""
+        start, before = time.monotonic(), self.busy_s
         try:
             yield
         finally:
-            self.idle_s += time.monotonic() - start
+            self.idle_s += time.monotonic() - start - (self.busy_s - before)
 
     def __str__(self) -> str:
         share = self.idle_s / ((self.busy_s + self.idle_s) or 1.0)
-        return f"{self.busy_s:.1f} s at work, {self.idle_s:.1f} s waiting for compilations ({share:.1%})"
+        return f"{self.busy_s:.1f} s at work, {self.idle_s:.1f} s waiting for candidates ({share:.1%})"
 
 
 class OutOfTime(Exception):
@@ -112,13 +114,14 @@ class Loop:
 
     def search(self) -> None:
         """Run until the search is done. Raises ``OutOfTime`` and ``KeyboardInterrupt``; the journal is whole then."""
-        while True:
-            self._check_time()
-            self._fill()
-            self._progress.update(self.state)
-            if not self._in_flight:
-                return
-            self._collect()
+        with self.usage.idle_between():
+            while True:
+                self._check_time()
+                self._fill()
+                self._progress.update(self.state)
+                if not self._in_flight:
+                    return
+                self._collect()
 
     def validate_leaders(self) -> None:
         """Have the device check the fastest until ``LEADERS`` of them stand. Raises as ``search`` does."""
@@ -161,7 +164,9 @@ class Loop:
             if (compiled := self.compiled(trial)) is None:
                 checked = _not_rebuilt(trial)
             else:
-                checked = validate_full(trial, compiled, self._legal(trial), self._problem, self._device)
+                legal = self._legal(trial)
+                with self.usage.busy():
+                    checked = validate_full(trial, compiled, legal, self._problem, self._device)
             self._replace(trial, checked)
             if checked.ok:
                 return
@@ -238,10 +243,9 @@ class Loop:
 
     def _collect(self) -> None:
         """Judge the first candidate that is compiled. One at a time: workers get the next to compile meanwhile."""
-        with self.usage.idle():
-            finished, _ = concurrent.futures.wait(
-                self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
-            )
+        finished, _ = concurrent.futures.wait(
+            self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
+        )
         if not finished:
             return
         future = min(finished, key=lambda future: self._in_flight[future].number)
