@@ -209,6 +209,12 @@ _ATTRIBUTES = {
 }
 
 
+def cluster_of(config: int) -> tuple[int, int, int]:
+    """CTAs per cluster of the launch that a ``cudaLaunchConfig_t`` at address ``config`` describes."""
+    fields = _CONFIG.unpack(ctypes.string_at(config, _CONFIG.size))
+    return _read_attributes(fields[8], fields[9]).get("cluster_dimension", (1, 1, 1))
+
+
 def _read_launch(name: str, parameters: tuple[Parameter, ...], config: int, arguments: int) -> Launch:
     fields = _CONFIG.unpack(ctypes.string_at(config, _CONFIG.size))
     attributes = _read_attributes(fields[8], fields[9])

@@ -7,8 +7,10 @@ than SMs / cluster size. A persistent grid of more clusters than fit runs its la
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
+from kernel_space.capture import cluster_of
 from kernel_space.runtime_symbols import CudaRuntime
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
@@ -18,8 +20,8 @@ _LAUNCH_SYMBOL = "_cudaLaunchKernelEx"
 class OccupancyRuntime(CudaRuntime):
     """A CUDA runtime in which a launch only asks: an object loaded with it sets ``clusters`` when it is called.
 
-    ``clusters`` is 0 before the first call and for a kernel that does not fit at all; of several launches the least
-    counts, for a helper's CTAs are alone and many. Raises as ``CudaRuntime``.
+    ``clusters`` is 0 before the first call and for a kernel that does not fit at all; launches without clusters (a
+    helper's) do not count. Raises as ``CudaRuntime``.
     """
 
     def __init__(self, device_ids: tuple[int, ...] = (0,), **options: Any) -> None:
@@ -41,6 +43,8 @@ class OccupancyRuntime(CudaRuntime):
         ``cudaKernel_t`` is the driver's ``CUkernel``, which its occupancy calls take as a function, and the two launch
         configurations have one layout: the runtime's 64-bit shared memory size is the driver's 32 bits and padding.
         """
+        if math.prod(cluster_of(config)) == 1:
+            return 0
         count = ctypes.c_int()
         ask = self.driver.cuOccupancyMaxActiveClusters
         code = ask(ctypes.byref(count), ctypes.c_void_p(kernel), ctypes.c_void_p(config))

@@ -33,6 +33,10 @@ RIGHT = {
     "bf16": (GemmProblem.parse("333,480,264,32", lora_dtype="bf16", out_dtype="bf16"), ""),
     "split": (GemmProblem.parse("100,1056,264,32"), "tile_mnk=128x64x128 split_k=3"),
     "swapped": (GemmProblem.parse("16,1056,520,128"), "register_operand=wgt tile_mnk=128x16x128 split_k=2"),
+    "clusters": (
+        GemmProblem.parse("333,480,264,32"),
+        "tile_mnk=128x96x128 consumer_warpgroups=1 cluster_shape_mn=2x1 register_operand=wgt mainloop=expand",
+    ),
     "large": (GemmProblem.parse("4352,3840,3072,128"), "tile_mnk=256x136x128"),
 }
 FAULT_PROBLEM = GemmProblem.parse("64,128,64,0")

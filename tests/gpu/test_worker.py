@@ -83,14 +83,14 @@ def test_an_object_is_what_was_compiled(objects: dict[str, Entry]) -> None:
 
 
 def test_clusters_that_the_card_holds(objects: dict[str, Entry]) -> None:
-    """One CTA per SM (more than half of its shared memory): singly they fill the card; in eights no more than fit."""
+    """Of CTAs that have an SM each (more than half of its shared memory) no more than there are SMs."""
     sms = probe_cuda()[0].sm_count
     problem = objects["plain"].case.problem
-    config = objects["plain"].candidate
-    assert max_active_clusters(config, problem, 0, sms) == sms
-    asked = dataclasses.replace(
-        config, ctas_per_sm=2, cluster_size=2
-    )  # the kernel itself has clusters of one
-    assert max_active_clusters(asked, problem, 0, sms) == sms
+    assert max_active_clusters(objects["plain"].candidate, problem, 0, sms) == sms
     octets = dataclasses.replace(objects["fault-octets"].candidate, cluster_size=8)
     assert 0 < max_active_clusters(octets, problem, 0, sms) <= sms // 8
+    meant = objects["clusters"].candidate
+    assert meant.cluster_size == 2
+    assert max_active_clusters(meant, objects["clusters"].case.problem, 0, sms) == sms // 2, (
+        "TPCs are pairs of SMs"
+    )
