@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 WINNER, RUNNER_UP, NEXT, PUBLISHED, DEFAULT = "winner", "runner-up", "next best", "published", "default"
 LAUNCH = "launch"  # the cause that is no part of a cluster's course
+SAME = 1e-3  # of the time: a few instructions more or less, as programmatic launch needs, are the same course
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,17 +72,17 @@ class Clocks:
 
 
 def same_course(one: Clocked, other: Clocked) -> bool:
-    """The same cycles under every set of constants."""
-    return _equal(one.time.run.cycles, other.time.run.cycles)
+    """The same cycles under every set of constants, but for ``SAME``."""
+    return _equal(one.time.run.cycles, other.time.run.cycles, SAME)
 
 
 def same_time(one: Clocked, other: Clocked) -> bool:
     """The same course, and the same launch."""
-    return _equal(one.time.sets_us, other.time.sets_us)
+    return _equal(one.time.sets_us, other.time.sets_us, 1e-6)
 
 
-def _equal(one: Times, other: Times) -> bool:
-    return len(one) == len(other) and bool((abs(one - other) < 1e-6 * other).all())
+def _equal(one: Times, other: Times, share: float) -> bool:
+    return len(one) == len(other) and bool((abs(one - other) <= share * other).all())
 
 
 def faster_share(winner: Clocked, other: Clocked) -> float:
@@ -133,8 +134,8 @@ def _candidates(sweep: Sweep) -> Iterator[tuple[str, str]]:
         yield WINNER, winner.resolved
     if runner_up:
         yield RUNNER_UP, runner_up.resolved
-    if winner and runner_up and _course(runner_up) == _course(winner):
-        others = (trial for trial in ranked(sweep.trials) if _course(trial) != _course(winner))
+    if winner and runner_up and _looks_same(runner_up, winner):
+        others = (trial for trial in ranked(sweep.trials) if not _looks_same(trial, winner))
         yield from ((NEXT, trial.resolved) for trial in itertools.islice(others, 1))
     if winner and (found := resolved_published(sweep)):
         yield PUBLISHED, found[1]
@@ -142,10 +143,14 @@ def _candidates(sweep: Sweep) -> Iterator[tuple[str, str]]:
         yield DEFAULT, default.resolved
 
 
-def _course(trial: Trial) -> dict[str, float] | str:
-    """What tells courses apart by a simulated trial's evidence; its config where that has no breakdown."""
-    terms = time_terms(trial)
-    return {name: us for name, us in terms.items() if name != LAUNCH} if terms else trial.resolved
+def _looks_same(one: Trial, other: Trial) -> bool:
+    """Do two trials run the same course, as far as the breakdown of their simulated times tells?"""
+    first, second = time_terms(one), time_terms(other)
+    if not first or not second:
+        return one.resolved == other.resolved
+    causes = {*first, *second} - {LAUNCH}
+    apart = sum(abs(first.get(cause, 0.0) - second.get(cause, 0.0)) for cause in causes)
+    return apart <= SAME * sum(second.values())
 
 
 def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:

@@ -82,7 +82,7 @@ def _unchanged(clocks: Clocks) -> str:
     same = [one.label for one in clocks.shown[1:] if same_course(one, clocks.shown[0])]
     if not same:
         return ""
-    return f"<p>Left out, because from its first CTA on it is the winner to the cycle: {escape(', '.join(same))}.</p>"
+    return f"<p>Left out, because from the first CTA on it runs as the winner does: {escape(', '.join(same))}.</p>"
 
 
 def _causes(clocks: Clocks) -> Section:
