@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +18,14 @@ pytest.importorskip("optuna")
 from kernel_space.arch import SM90A, Arch
 from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem, ProblemClass
+from tests.gpu.conftest import LAUNCH_LIMIT_S
 from tests.gpu.objects import Entry
 from tuner.compile_pool import CompilePool
 from tuner.device import select_device
 from tuner.driver import TuneOptions, TuneResult, tune
+from tuner.gpu.card_worker import CardWorker
 from tuner.gpu.device import CudaDevice
+from tuner.gpu.worker_process import worker_command
 from tuner.outcome import Kind, Status
 from tuner.space import SearchSpace
 
@@ -82,8 +86,10 @@ def space() -> SearchSpace:
 
 
 def run(pool: Pool, out: Path) -> TuneResult:
-    device = select_device("cuda:0")
-    assert isinstance(device, CudaDevice)
+    chosen = select_device("cuda:0")
+    assert isinstance(chosen, CudaDevice)
+    command = worker_command(0, "--launch-limit", str(LAUNCH_LIMIT_S))
+    device = dataclasses.replace(chosen, worker=CardWorker(0, chosen.card.uuid, command=command))
     try:
         return tune(
             PROBLEM, device, TuneOptions(out=out, jobs=2, count_space=False), pool=pool, space=space()
