@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from typing import Any
 
 import pytest
 
-from kernel_space.config import print_knob
+from kernel_space.config import KernelConfig, flag, number, print_knob, sizes, stages, word
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 
@@ -132,3 +133,31 @@ def test_a_config_is_frozen_and_hashable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         KernelConfigSm100a().split_k = 2  # type: ignore[misc]
     assert len({KernelConfigSm100a(), KernelConfigSm100a(), KernelConfigSm100a(split_k=2)}) == 2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TwoKnobs(KernelConfig):
+    """A kernel's config is its fields and nothing else."""
+
+    tile: tuple[int, int, int] = sizes(64, 32, 16, form="AxBxC such as 64x32x16")
+    course: str = word("ring", "direct", "late")
+    depth: int | str = number(2, "most")
+    slots: int | str = stages()
+    quick: bool = flag(True)
+
+
+def test_a_knob_is_one_line_of_the_config() -> None:
+    assert str(TwoKnobs()) == "tile=64x32x16 course=ring depth=2 slots=auto quick=true"
+    config = TwoKnobs.parse("course=late tile=1x2x3 depth=most slots=4 quick=false")
+    assert config == TwoKnobs(tile=(1, 2, 3), course="late", depth="most", slots=4, quick=False)
+    assert TwoKnobs.parse(str(config)) == config
+    assert TwoKnobs.stage_names() == ("slots",)
+    messages = {
+        "course=up": "course must be one of ring, direct, late, got 'up'",
+        "tile=1x2": "tile must be AxBxC such as 64x32x16, got '1x2'",
+        "depth=auto": "depth must be a whole number or most, got 'auto'",
+        "use_pdl=true": "unknown knob 'use_pdl'; the knobs are tile course depth slots quick",
+    }
+    for text, message in messages.items():
+        with pytest.raises(InputError, match=re.escape(message)):
+            TwoKnobs.parse(text)

@@ -20,11 +20,13 @@ from kernel_space.rules import Legal, Rejection, legalize, rule_names
 from kernel_space.tiles import waves
 from tests.fakes import FakeDevice, FakePool, fake_us
 from tests.test_cli import SHAPE, run
+from tests.test_sm90a_config import SERIALIZED
 from tests.test_space import DEFAULT_GRID
+from tuner.compile_worker import CompileResult, Task, _answer
 from tuner.device import select_device
 from tuner.dispatch import DispatchTable
 from tuner.driver import TuneOptions, tune
-from tuner.outcome import Origin
+from tuner.outcome import Kind, Origin, Status
 from tuner.space import SearchSpace
 
 KERNEL = "svdquant_gemm_sm90a"
@@ -36,10 +38,10 @@ NARROW = {
     "num_dq_stage": "auto 4",
     "num_lora_stage": "auto 2",
     "register_operand": "act wgt",
+    "mainloop": "wgmma expand",
     "num_dequant_warpgroups": "1 2",
     "ctas_per_sm": "1 2",
     "split_k": "1 10",
-    "use_pdl": "false true",
 }
 
 
@@ -55,7 +57,7 @@ def narrow(space: SearchSpace, **choices: str) -> SearchSpace:
 
 
 def h200(**fields: object) -> FakeDevice:
-    return FakeDevice(name="h200", arch=SM90A, sm_count=132, **fields)
+    return FakeDevice(name="h200", arch=SM90A, sm_count=132, kind=Kind.MEASURED, **fields)
 
 
 def options(out: Path, **fields: object) -> TuneOptions:
@@ -190,6 +192,16 @@ def test_row_of_the_other_kernels_knobs_is_passed_over(tmp_path: Path) -> None:
     assert answer.source == "default" and "unknown knob 'mma_tiler_mn'" in answer.reason
 
 
+def test_serialized_wgmma_is_a_failed_trial(tmp_path: Path) -> None:
+    legal = legalize(KernelConfigSm90a.parse(SERIALIZED), PROBLEM, SM90A)
+    assert isinstance(legal, Legal)
+    answer = _answer(
+        Task(config=legal.config, problem_class=PROBLEM.problem_class, arch=SM90A, cache_dir=tmp_path)
+    )
+    assert isinstance(answer, CompileResult) and answer.status is Status.COMPILE_FAILED
+    assert answer.reason.startswith("ptxas serializes wgmma (C7512): ")
+
+
 # -- command line --
 
 
@@ -221,17 +233,18 @@ def test_compile_for_h200_names_a_hopper_kernel() -> None:
     assert ".target sm_90a" in Path(result["ptx"]).read_text()
     assert any(name.startswith("HGMMA") for name in result["sass_counts"])
     assert result["tmem_columns"] == 0
-    failed = run(
-        "compile", "--shape", SHAPE, "--device", "h200",
-        "--config", "tile_mnk=128x32x128 num_dequant_warpgroups=2 wgmma_k=32 ctas_per_sm=2",
-    )  # fmt: skip
+    failed = run("compile", "--shape", SHAPE, "--device", "h200", "--config", SERIALIZED)
     assert failed.returncode == 1 and "ptxas serializes wgmma (C7512)" in failed.stderr
 
 
-def test_lookup_and_space_answer_for_h200(tmp_path: Path) -> None:
+def test_lookup_answers_for_h200(tmp_path: Path) -> None:
     found = run("lookup", "--shape", SHAPE, "--device", "h200", "--out", str(tmp_path / "none"), "--json")
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)["results"][0]
     assert result["source"] == "default" and result["config"].startswith("tile_mnk=")
+
+
+@pytest.mark.slow
+def test_space_counts_every_point_for_h200() -> None:
     counted = run("space", "--shape", SHAPE, "--device", "h200", "--json")
     assert json.loads(counted.stdout)["results"][0]["size"] == SearchSpace.load(KERNEL).raw_size
