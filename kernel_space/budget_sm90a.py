@@ -24,6 +24,11 @@ WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being writ
 MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
 MOST_AB_STAGES = 16
 MOST_EXPANDED_STAGES = 6  # three k-tiles of 128; more were not faster (H200)
+LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES = (
+    2,
+    4,
+)  # more than one warp has units for at K = 3840 were not faster (H200)
+WGMMA_COLUMNS = 32  # from here on wgmma is faster than mma.sync (H200)
 RESERVED_PER_CTA = 1024
 
 
@@ -58,6 +63,10 @@ def footprint(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch
         **{f"num_{ring}_stage": 1 for ring in RINGS},
         split_k=2 if config.split_k > 1 else 1,
     )
+    if (
+        config.mainloop == "mma"
+    ):  # the sums of a cluster depend on its size; without dq slots it is another kernel
+        one_slot = one_slot.replace(split_k=config.split_k, num_dq_stage=min(small_m_dq(config), 1))
     return _read_footprint(one_slot, problem_class, arch.name)
 
 
@@ -71,6 +80,10 @@ def _read_footprint(one_slot: KernelConfigSm90a, problem_class: ProblemClass, ar
 
 def layouts(config: KernelConfigSm90a, problem_class: ProblemClass) -> Any:
     """What the kernel allocates; imports the DSL, needs an MLIR context."""
+    if config.mainloop == "mma":
+        from kernel_space.kernels.layouts_small_m_sm90a import LayoutsSmallM
+
+        return LayoutsSmallM(config, problem_class)
     from kernel_space.kernels.layouts_sm90a import LayoutsSm90a
 
     return LayoutsSm90a(config, problem_class)
@@ -91,8 +104,11 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     5. Packed slots take what is left, up to 16.
 
     With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots, then packed slots.
+    With ``mainloop=mma``: dq slots as below, then up to 4 packed slots.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
+    if config.mainloop == "mma":
+        return _solve_small_m(config, problem_class, arch)
     foot = footprint(config, problem_class, arch)
     least = {"dq": 2, "ab": 2, "lora": 1 if problem_class.r else 0, "c": 1}
     asked = {ring: getattr(config, f"num_{ring}_stage") for ring in RINGS}
@@ -113,3 +129,24 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
                 break
             slots = more
     return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})
+
+
+def _solve_small_m(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> KernelConfigSm90a:
+    """2 packed slots, and up to 4 where they fit."""
+    config = config.replace(num_dq_stage=small_m_dq(config))
+    foot = footprint(config, problem_class, arch)
+    slots = {"dq": int(config.num_dq_stage), "ab": LEAST_SMALL_M_STAGES, "lora": 0, "c": 0, "one": 1}
+    if config.num_ab_stage != AUTO:
+        return config
+    while slots["ab"] < MOST_SMALL_M_STAGES:
+        if foot.smem_bytes({**slots, "ab": slots["ab"] + 1}) > smem_limit(config, arch):
+            break
+        slots["ab"] += 1
+    return config.replace(num_ab_stage=slots["ab"])
+
+
+def small_m_dq(config: KernelConfigSm90a) -> int:
+    """``auto``: wgmma where there are columns enough for it, with a slot to write, one to wait for and one to read."""
+    if config.num_dq_stage != AUTO:
+        return int(config.num_dq_stage)
+    return 3 if config.tile_mnk[1] >= WGMMA_COLUMNS else 0

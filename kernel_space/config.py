@@ -88,6 +88,16 @@ class KernelConfig:
         return False
 
     @property
+    def splits_in_workspace(self) -> int:
+        """CTAs that share an output tile along K and add their sums through the workspace."""
+        return self.split_k
+
+    @property
+    def partial_sums(self) -> int:
+        """Parts of K that are summed apart and then added."""
+        return self.split_k
+
+    @property
     def cluster_size(self) -> int:
         return self.cluster_shape_mn[0] * self.cluster_shape_mn[1]
 

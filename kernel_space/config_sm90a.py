@@ -17,20 +17,24 @@ class KernelConfigSm90a(KernelConfig):
     ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
     ``cluster_shape_mn``    CTAs per cluster along rows, columns; with 2x1 both share expanded activations by multicast
     ``num_ab_stage``        SMEM ring slots of both packed operands and their scales; ``auto`` = the most that fit
-    ``num_dq_stage``        SMEM ring slots of the dequantized (or expanded) column operand, 64 K elements each
+    ``num_dq_stage``        SMEM ring slots of the dequantized (or expanded) column operand, 64 K elements each; with
+                            ``mainloop=mma`` 128 for each part of K, and 0 takes mma.sync in place of wgmma
     ``num_lora_stage``      SMEM ring slots of one LoRA slice of 64 columns of R; 0 without LoRA
     ``num_c_stage``         SMEM ring slots of 16 rows of y per consumer warp
     ``register_operand``    ``act`` or ``wgt``: which one wgmma takes from registers; ``wgt`` computes y.T
     ``num_dequant_warpgroups``  warpgroups that dequantize the column operand into the dq ring
     ``mainloop``            ``wgmma``: both operands become fp16 on chip; ``expand``: a first kernel writes the
-                            activations as fp16 into the workspace, weights are dequantized in registers (y.T)
+                            activations as fp16 into the workspace, weights are dequantized in registers (y.T);
+                            ``mma``: for few rows of act: warps that work alone on their part of K, no TMA (y.T)
     ``wgmma_k``             K elements between two waits for wgmma: 16 waits for each instruction with dequantizing in
                             between, 32 for four with 64 rows each or two
     ``raster_order``        ``m``: consecutive tiles walk along rows first; ``n``: along columns first
     ``swizzle_size``        clusters per band of the raster; 1 = none
     ``ctas_per_sm``         CTAs that share an SM; with 2 each has half of its registers and shared memory
-    ``split_k``             CTAs that share one output tile along K; reduced in a fixed order
-    ``use_pdl``             programmatic dependent launch: the prologue overlaps the previous kernel
+    ``split_k``             CTAs that share one output tile along K; reduced in a fixed order, through the workspace
+                            or with ``mainloop=mma`` through the shared memory of a cluster
+    ``use_pdl``             programmatic dependent launch: the prologue overlaps the previous kernel; with
+                            ``mainloop=mma`` the loads of weights too
     """
 
     tile_mnk: tuple[int, int, int] = sizes(256, 128, 128, form="RxCxK such as 256x128x128")
@@ -42,7 +46,7 @@ class KernelConfigSm90a(KernelConfig):
     num_c_stage: int | str = stages()
     register_operand: str = word("act", "wgt")
     num_dequant_warpgroups: int = number(1)
-    mainloop: str = word("wgmma", "expand")
+    mainloop: str = word("wgmma", "expand", "mma")
     wgmma_k: int = number(16)
     raster_order: str = word("m", "n")
     swizzle_size: int = number(1)
@@ -63,6 +67,21 @@ class KernelConfigSm90a(KernelConfig):
     def cta_tile_mnk(self) -> tuple[int, int, int]:
         """What one CTA owns."""
         return self.tile_mnk
+
+    @property
+    def splits_in_workspace(self) -> int:
+        return 1 if self.mainloop == "mma" else self.split_k
+
+    @property
+    def warp_rows(self) -> int:
+        """With ``mainloop=mma``: weight rows of one warp."""
+        return 32 if self.num_dq_stage == 0 else 16
+
+    @property
+    def partial_sums(self) -> int:
+        if self.mainloop != "mma":
+            return self.split_k
+        return self.split_k * 4 * self.consumer_warpgroups * self.warp_rows // self.tile_mnk[0]
 
     @property
     def row_blocks(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernel_space import budget_sm90a
+from kernel_space import budget_sm90a, rules_small_m_sm90a
 from kernel_space.config import AUTO, print_knob
 from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
 from kernel_space.kernel_spec import KernelSpec, Rule
@@ -21,6 +21,8 @@ MAX_DEQUANT_GROUPS = 2
 
 
 def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
+    if config.mainloop == "mma":
+        return rules_small_m_sm90a.canonical(config)
     if not problem.r:
         config = config.replace(num_lora_stage=0)
     if config.mainloop == "expand":
@@ -142,7 +144,7 @@ def _split_k(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
     return None
 
 
-KNOB_RULES: dict[str, Rule] = {
+_RING_RULES: dict[str, Rule] = {
     "mainloop": _mainloop,
     "tile_rows": _tile_rows,
     "tile_columns": _tile_columns,
@@ -157,6 +159,22 @@ KNOB_RULES: dict[str, Rule] = {
     "ctas_per_sm": _ctas_per_sm,
     "split_k": _split_k,
 }
+
+
+def _by_mainloop(name: str) -> Rule:
+    """Rule ``name`` of the main loop that the config asks for; some have no such rule, as the knob has no effect."""
+
+    def rule(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
+        if config.mainloop != "mma" or name in _SHARED:
+            return _RING_RULES[name](config, problem)
+        own = rules_small_m_sm90a.SMALL_M_RULES.get(name)
+        return own(config, problem) if own else None
+
+    return rule
+
+
+_SHARED = ("tile_k",)
+KNOB_RULES: dict[str, Rule] = {name: _by_mainloop(name) for name in _RING_RULES}
 
 SPEC = KernelSpec(
     config_class=KernelConfigSm90a,

@@ -241,13 +241,13 @@ class _Check:
         verdicts = []
         if self._first is None:
             self._first = memory.operands.y.clone()
-            self._output = memory.operands.check(split_k=self._config.split_k)
+            self._output = memory.operands.check(split_k=self._config.partial_sums)
             verdicts = self._error_verdict(self._output)
         elif (different := _different(self._first, memory.operands.y)) > 0:
             line = (
                 f"{different} elements of y differ between schedules {self._runs[0].schedule} and {schedule}"
             )
-            check = memory.operands.check(split_k=self._config.split_k)
+            check = memory.operands.check(split_k=self._config.partial_sums)
             verdicts = self._error_verdict(check) or [_verdict(CheckStatus.RACE, line)]
         if left := memory.left_counters():
             verdicts.append(_verdict(CheckStatus.WRONG_RESULT, left))

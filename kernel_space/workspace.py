@@ -16,7 +16,7 @@ EXPANDED_BYTES = 2
 
 def zeroed_bytes(config: KernelConfig, problem: GemmProblem) -> int:
     """Leading bytes that must be zero before the first launch; every launch leaves them zero."""
-    if config.split_k == 1:
+    if config.splits_in_workspace == 1:
         return 0
     counters = num_cta_tiles(config, problem) * COUNTER_BYTES
     return -(-counters // PARTIALS_ALIGN) * PARTIALS_ALIGN
@@ -25,9 +25,10 @@ def zeroed_bytes(config: KernelConfig, problem: GemmProblem) -> int:
 def workspace_bytes(config: KernelConfig, problem: GemmProblem) -> int:
     """Bytes of workspace one launch needs, often 0. The address must be 256-byte aligned."""
     partials = 0
-    if config.split_k > 1:
+    splits = config.splits_in_workspace
+    if splits > 1:
         cta_m, cta_n, _ = config.cta_tile_mnk
-        partials = num_cta_tiles(config, problem) * config.split_k * cta_m * cta_n * PARTIAL_BYTES
+        partials = num_cta_tiles(config, problem) * splits * cta_m * cta_n * PARTIAL_BYTES
     return zeroed_bytes(config, problem) + partials + expanded_bytes(config, problem)
 
 

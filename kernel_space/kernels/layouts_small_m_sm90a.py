@@ -22,7 +22,7 @@ import cutlass.utils.hopper_helpers as sm90_utils
 from cutlass import Float32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
-from kernel_space.kernels.allocations import HALF_DTYPES, MBARRIER_BYTES, Allocation
+from kernel_space.kernels.allocations import HALF_DTYPES, MBARRIER_BYTES, Allocation, smem_rows
 
 OCTETS = 4  # of 8 rows, 32 apart, whose scale factors share 16-byte pieces
 LANES = 32
@@ -94,6 +94,10 @@ class LayoutsSmallM:
         shape = (self.columns, DQ_K, 2 * self.warps_k * self.dq_stages)
         self.dq = cute.tile_to_shape(atom, shape, order=(0, 1, 2))
         self.dq_bytes = self.columns * DQ_K * 2  # of half a unit
+
+    def footprint(self) -> dict[str, Any]:
+        """Fields of ``budget.Footprint``."""
+        return {"smem": smem_rows(self.allocations())}
 
     def allocations(self) -> list[Allocation]:
         """Shared memory in the order in which the kernel lays it out."""

@@ -136,6 +136,11 @@ class SmallMWgmmaSm90a(SmallMWgmma, SmallMSm90a):
     """The same with wgmma (``num_dq_stage`` > 0)."""
 
 
+def small_m_generator(config: KernelConfigSm90a) -> type[SmallMSm90a]:
+    """The generator of a config with ``mainloop=mma``."""
+    return SmallMWgmmaSm90a if config.num_dq_stage else SmallMSm90a
+
+
 def _add_units(lay: LayoutsSmallM, place: dict[str, Any]) -> None:
     """Units of this warp: its first one, their distance and their number, along K and along R.
 

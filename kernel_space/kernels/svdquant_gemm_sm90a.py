@@ -185,11 +185,16 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         return atom, cute.make_tensor(coords.iterator, overlapping)
 
     def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32, sharers: int = 1) -> Any:
-        """Slices of a LoRA operand ``[extent, R]``; with several sharers a load writes to all of them."""
-        r = self.problem_class.r
+        """Slices of a LoRA operand ``[extent, R]``; with several sharers a load writes to all of them.
+
+        Coordinates go on beyond R where slices do (R = 16): those of a tensor of one slice would be 0 for the second.
+        """
+        lay, r = self._layouts(), self.problem_class.r
         gmem = cute.make_tensor(ptr, cute.make_layout((extent, r), stride=(r, 1)))
         tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
-        return cpasync.make_tiled_tma_atom(self._load_op(sharers), gmem, box, tiler)
+        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(sharers), gmem, box, tiler)
+        slices = cute.make_layout((extent, lay.num_lora_slices * lay.lora_k), stride=coords.stride)
+        return atom, cute.make_tensor(coords.iterator, slices)
 
     @cute.kernel
     def kernel(
@@ -321,6 +326,10 @@ def host_function(
         from kernel_space.kernels.svdquant_expand_sm90a import SvdquantExpandSm90a
 
         generator = SvdquantExpandSm90a
+    elif config.mainloop == "mma":
+        from kernel_space.kernels.small_m_sm90a import small_m_generator
+
+        generator = small_m_generator(config)
     return generator(config, problem_class), _typed_arguments(problem_class)
 
 

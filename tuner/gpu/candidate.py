@@ -46,7 +46,7 @@ class Loadable:
             config=str(config),
             cluster_size=config.cluster_size,
             ctas_per_sm=getattr(config, "ctas_per_sm", 1),  # kernels without the knob have one CTA per SM
-            split_k=config.split_k,
+            split_k=config.partial_sums,
         )
 
     def record(self) -> dict[str, Any]:

@@ -1,0 +1,118 @@
+"""Legality of ``mainloop=mma``: the same rule names as in ``rules_sm90a.py``, which asks these in their place."""
+
+from __future__ import annotations
+
+from kernel_space.budget_sm90a import LEAST_SMALL_M_STAGES, small_m_dq
+from kernel_space.config import AUTO, print_knob
+from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
+from kernel_space.kernel_spec import Rule
+from kernel_space.problem import GemmProblem
+
+ROW_STEP = 32  # rows that share 16-byte pieces of scale factors
+MAX_ROWS = 256
+COLUMNS = {
+    "mma.sync": (8, 16, 32, 64),
+    "wgmma": (16, 32, 64, 128),
+}  # a tile lies in one block of scale factors
+MAX_WARPGROUPS = 4
+MAX_CLUSTER = 8  # portable size
+MAX_COLUMN_TILES = 8  # each reads and dequantizes all weights again
+REGISTERS = 65536
+# Registers a thread may have -> accumulators it can hold beside its operands without spills (ptxas 13).
+ACCUMULATORS = {"mma.sync": ((168, 64), (128, 16), (80, 8)), "wgmma": ((168, 64), (128, 32), (80, 8))}
+
+
+def canonical(config: KernelConfigSm90a) -> KernelConfigSm90a:
+    """Knobs of the ring kernel take one value."""
+    return config.replace(
+        cluster_shape_mn=(1, 1),
+        num_lora_stage=0,
+        num_c_stage=0,
+        register_operand="wgt",
+        num_dequant_warpgroups=1,
+        wgmma_k=16,
+        raster_order="m",
+        swizzle_size=1,
+    )
+
+
+def _kind(config: KernelConfigSm90a) -> str:
+    """By the knob as it is written: ``auto`` takes wgmma only where ``solve_stages`` does."""
+    return "wgmma" if small_m_dq(config) else "mma.sync"
+
+
+def _warp_rows(config: KernelConfigSm90a) -> int:
+    return ROW_STEP if _kind(config) == "mma.sync" else MMA_ROWS // 4
+
+
+def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    kind, rows = _kind(config), config.tile_mnk[0]
+    step = ROW_STEP if kind == "mma.sync" else MMA_ROWS
+    if not step <= rows <= MAX_ROWS or rows % step:
+        return f"rows of tile_mnk must be a multiple of {step} up to {MAX_ROWS} for {kind}, got {rows}"
+    return None
+
+
+def _tile_columns(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
+    kind, columns = _kind(config), config.tile_mnk[1]
+    if columns not in COLUMNS[kind]:
+        choices = " ".join(map(str, COLUMNS[kind]))
+        return f"columns of tile_mnk must be one of {choices} for {kind}, got {columns}"
+    if problem.m > MAX_COLUMN_TILES * columns:
+        most = MAX_COLUMN_TILES * columns
+        return f"weights are read again for every {columns} rows of act: M must be at most {most}, got {problem.m}"
+    return None
+
+
+def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    groups, warps_n = config.consumer_warpgroups, config.tile_mnk[0] // _warp_rows(config)
+    if not 1 <= groups <= MAX_WARPGROUPS or 4 * groups % warps_n:
+        return (
+            f"consumer_warpgroups must be 1 to {MAX_WARPGROUPS} and their warps a multiple of the {warps_n} that share "
+            f"{config.tile_mnk[0]} rows, got {groups}"
+        )
+    return None
+
+
+def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    each = _warp_rows(config) * config.tile_mnk[1] // 32
+    registers = REGISTERS // (128 * config.consumer_warpgroups * config.ctas_per_sm)
+    most = next((count for least, count in ACCUMULATORS[_kind(config)] if registers >= least), 0)
+    if each > most:
+        return (
+            f"a thread with {registers} registers can hold {most} accumulators, {print_knob(config.tile_mnk)} needs "
+            f"{each}; use fewer columns, warpgroups or CTAs per SM"
+        )
+    return None
+
+
+def _stages(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.num_ab_stage != AUTO and config.num_ab_stage < LEAST_SMALL_M_STAGES:
+        return f"num_ab_stage must be at least {LEAST_SMALL_M_STAGES} or auto, got {config.num_ab_stage}"
+    if config.num_dq_stage == 1:
+        return "num_dq_stage must be 0 (mma.sync), 2 or more (wgmma reads one while one is written) or auto, got 1"
+    return None
+
+
+def _ctas_per_sm(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    return None if 1 <= config.ctas_per_sm <= 3 else f"ctas_per_sm must be 1 to 3, got {config.ctas_per_sm}"
+
+
+def _split_k(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
+    k_tiles = -(-problem.k // config.tile_mnk[2])
+    if not 1 <= config.split_k <= MAX_CLUSTER:
+        return f"split_k must be between 1 and {MAX_CLUSTER} CTAs of a cluster, got {config.split_k}"
+    if config.split_k > k_tiles:
+        return f"every split needs a k-tile: K={problem.k} has {k_tiles} of {config.tile_mnk[2]}, got {config.split_k}"
+    return None
+
+
+SMALL_M_RULES: dict[str, Rule] = {
+    "tile_rows": _tile_rows,
+    "tile_columns": _tile_columns,
+    "consumers": _consumers,
+    "ctas_per_sm": _ctas_per_sm,
+    "accumulators": _accumulators,
+    "stages": _stages,
+    "split_k": _split_k,
+}
