@@ -1,6 +1,6 @@
 """Host time of a call by its parts, and device time of quantize_act, on this machine's card (measured).
 
-    .venv/bin/python -m benchmarks.bench_runtime [--table DIR] [--shape M,K,N,R]
+    .venv/bin/python -m benchmarks.bench_runtime [--table DIR] [--shape M,K,N,R] [--json]
 
 Host times: wall time of 300 calls that the device can follow, divided by 300; the least and the median of 15 rounds.
 Device times: CUDA graph of 20 calls, median of 15 replays.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import statistics
 import time
 from collections.abc import Callable
@@ -17,12 +18,16 @@ from pathlib import Path
 
 import torch
 
+from kernel_space.loading import load_bytes
 from kernel_space.operands import make_operands
 from kernel_space.packing import PackedSVDQuant
 from kernel_space.problem import GemmProblem
+from kernel_space.runtime_symbols import CudaRuntime
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run
+from tuner.runtime.plan import Plan
+from tuner.runtime.trampoline import Launch, Static, make_launch
 
 ROUNDS = 15
 CALLS = 300
@@ -59,37 +64,44 @@ def device_us(call: Callable[[], object]) -> float:
     return statistics.median(times[3:])
 
 
-def bench_host(problem: GemmProblem) -> None:
+def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
+    """What is called -> (least, median) microseconds of host time."""
     cpu = make_operands(problem, 1, source="codes")
     packed = PackedSVDQuant(
         wgt=cpu.wgt, wscales=cpu.wscales, lora_up=cpu.lora_up, wcscale=cpu.wcscale, bias=cpu.bias
     ).to("cuda")
     act, ascales, lora, out = (tensor.cuda() for tensor in (cpu.act, cpu.ascales, cpu.lora_act_in, cpu.y))
-    weights = (packed.wgt, packed.wscales, lora, packed.lora_up, packed.wcscale, packed.bias)
-    operands = (act, ascales, *weights)
+    operands = (act, ascales, packed.wgt, packed.wscales, lora, packed.lora_up, packed.wcscale, packed.bias)
     operator = torch.ops.svdquant
     svdquant_gemm(act, ascales, packed, lora)
     plan = runtime_state.active()[0].plan(problem, 0)
-    pointers = [tensor.data_ptr() for tensor in (*operands, out)]
     memory = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda")
-    print(explain(problem))
+    other, _loaded = through_the_runtime(plan)
     parts: dict[str, Callable[[], object]] = {
         "svdquant_gemm": lambda: svdquant_gemm(act, ascales, packed, lora),
         "svdquant_gemm, out given": lambda: svdquant_gemm(act, ascales, packed, lora, out),
         "torch.ops.svdquant.gemm": lambda: operator.gemm.default(*operands, out.dtype),
         "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
-        "  below the dispatcher": lambda: run(*operands, None, out.dtype),
-        "  the launch alone": lambda: plan.launch(plan.static, *pointers, memory.data_ptr(), 0),
+        "  the long way": lambda: run(*operands, None, out.dtype),
+        "  the launch alone": lambda: plan.launch(*operands, out, memory, 0),
+        "  the same by the CUDA runtime": lambda: other(*operands, out, memory, 0),
         "  a new output": plan.output,
         "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
+        "  sin_ on 8 numbers, likewise": torch.zeros(8, device="cuda").sin_,
     }
     with torch.inference_mode():
-        for name, call in parts.items():
-            least, median = host_us(call)
-            print(f"{name:<32}{least:8.2f} {median:8.2f} us host, measured (least, median)")
-        print(
-            f"{'device time of svdquant_gemm':<32}{device_us(parts['svdquant_gemm']):8.2f} us, in a graph, measured"
-        )
+        times = {name: host_us(call) for name, call in parts.items()}
+        times["device time in a graph"] = (device_us(parts["svdquant_gemm"]),) * 2
+    return times
+
+
+def through_the_runtime(plan: Plan) -> tuple[Launch, object]:
+    """``plan.launch`` as it would be without ``driver_launch.py``, and what must stay alive for it."""
+    file = plan.choice.object
+    loaded = load_bytes(file.read(), file.prefix, CudaRuntime((plan.device,)), arguments=file.arguments)
+    static = Static.from_buffer_copy(plan.static)
+    static.entry = loaded.entry_address
+    return make_launch(static), (loaded, static)
 
 
 def bench_quantize(rows: int, k: int, r: int) -> None:
@@ -109,10 +121,17 @@ def main() -> None:
     )
     parser.add_argument("--table", type=Path, help="a folder like results")
     parser.add_argument("--shape", action="append", metavar="M,K,N,R")
+    parser.add_argument("--json", action="store_true", help="host times only, as one JSON document")
     args = parser.parse_args()
     with use_table(args.table) if args.table else contextlib.nullcontext():
-        for shape in args.shape or ["16,3840,3072,128", "1024,3840,3072,128"]:
-            bench_host(GemmProblem.parse(shape))
+        shapes = args.shape or ["16,3840,3072,128", "1024,3840,3072,128"]
+        times = {shape: bench_host(GemmProblem.parse(shape)) for shape in shapes}
+        if args.json:
+            return print(json.dumps(times))
+        for shape, parts in times.items():
+            print(explain(shape))
+            for name, (least, median) in parts.items():
+                print(f"{name:<32}{least:8.2f} {median:8.2f} us, measured (least, median)")
     for rows in (1, 16, 256, 4352):
         bench_quantize(rows, 3840, 128)
 

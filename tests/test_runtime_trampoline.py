@@ -6,11 +6,22 @@ import ctypes
 import threading
 
 import pytest
+import torch
 
 from kernel_space.arguments import Argument
 from kernel_space.errors import InputError
 from kernel_space.kernels import __name__ as kernels_package
-from tuner.runtime.trampoline import INTEGERS, POINTERS, SIGNATURE, Static, check_signature, trampoline
+from tuner.runtime.trampoline import (
+    INTEGERS,
+    MISALIGNED,
+    POINTERS,
+    SIGNATURE,
+    WRONG_CALL,
+    Launch,
+    Static,
+    check_signature,
+    make_launch,
+)
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 
@@ -36,38 +47,65 @@ class Recorder:
             }
         )
 
-    def static(self, *sizes: int) -> Static:
-        return Static(self.entry, *sizes)
+    def launch(self, *sizes: int) -> Launch:
+        self.constant = Static(self.entry, *sizes)
+        return make_launch(self.constant)
 
 
-def call(static: Static, *values: int) -> int:
-    return trampoline()(ctypes.addressof(static), *values)
+def operands(first: int = 0) -> list[torch.Tensor]:
+    return [torch.zeros(first + 16 + index) for index in range(len(POINTERS))]
 
 
 def test_every_value_arrives_in_its_place() -> None:
+    recorder, tensors = Recorder(), operands()
+    stream = 0xABCDEF0123456789
+    assert recorder.launch(1, 2, 2**31 - 1, 132)(*tensors, stream) == 0
+    pointers = {name: tensor.data_ptr() for name, tensor in zip(POINTERS, tensors, strict=True)}
+    sizes = dict(zip(INTEGERS, (1, 2, 2**31 - 1, 132), strict=True))
+    assert recorder.seen == [{**pointers, **sizes, "stream": stream}]
+
+
+def test_no_workspace_is_address_0() -> None:
+    recorder, tensors = Recorder(), operands()
+    assert recorder.launch(1, 1, 1, 1)(*tensors[:-1], None, 0) == 0
+    assert recorder.seen[0]["workspace"] == 0
+    assert recorder.seen[0]["y"] == tensors[-2].data_ptr()
+
+
+def test_an_empty_operand_is_address_0() -> None:
+    recorder, tensors = Recorder(), operands()
+    tensors[POINTERS.index("lora_up")] = torch.zeros(5, 0)
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0) == 0
+    assert recorder.seen[0]["lora_up"] == 0
+
+
+@pytest.mark.parametrize("index", range(len(POINTERS)), ids=POINTERS)
+def test_a_misaligned_address_is_not_launched(index: int) -> None:
+    recorder, tensors = Recorder(), operands()
+    tensors[index] = torch.zeros(64, dtype=torch.uint8)[8:]
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0) == MISALIGNED
+    assert not recorder.seen
+
+
+def test_a_call_with_other_arguments_is_not_launched() -> None:
     recorder = Recorder()
-    pointers = [0xFFFF_0000_0000_0000 + 256 * index for index in range(len(POINTERS))]
-    static = recorder.static(1, 2, 2**31 - 1, 132)
-    assert call(static, *pointers, 0xABCDEF0123456789) == 0
-    wanted = {
-        **dict(zip(POINTERS, pointers, strict=True)),
-        **dict(zip(INTEGERS, (1, 2, 2**31 - 1, 132), strict=True)),
-    }
-    assert recorder.seen == [{**wanted, "stream": 0xABCDEF0123456789}]
+    assert recorder.launch(1, 1, 1, 1)(*operands()) == WRONG_CALL
+    assert not recorder.seen
 
 
-def test_the_error_code_comes_back() -> None:
-    recorder = Recorder(code=719)
-    assert call(recorder.static(1, 1, 1, 1), *range(11)) == 719
+@pytest.mark.parametrize("code", [719, 1, -5])
+def test_the_error_code_comes_back(code: int) -> None:
+    assert Recorder(code=code).launch(1, 1, 1, 1)(*operands(), 0) == code
 
 
 def test_threads_do_not_mix_their_values() -> None:
     recorders = [Recorder() for _ in range(4)]
+    tensors = [operands(100 * index) for index in range(4)]
 
     def work(index: int) -> None:
-        static = recorders[index].static(index, index, index, index)
+        launch = recorders[index].launch(index, index, index, index)
         for turn in range(300):
-            call(static, *[1000 * index + turn] * 11)
+            launch(*tensors[index], turn)
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for thread in threads:
@@ -75,9 +113,9 @@ def test_threads_do_not_mix_their_values() -> None:
     for thread in threads:
         thread.join()
     for index, recorder in enumerate(recorders):
-        assert [set(seen[name] for name in (*POINTERS, "stream")) for seen in recorder.seen] == [
-            {1000 * index + turn} for turn in range(300)
-        ]
+        pointers = [tensor.data_ptr() for tensor in tensors[index]]
+        assert [seen["stream"] for seen in recorder.seen] == list(range(300))
+        assert all([seen[name] for name in POINTERS] == pointers for seen in recorder.seen)
         assert all(seen["m"] == index for seen in recorder.seen)
 
 

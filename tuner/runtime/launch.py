@@ -1,4 +1,4 @@
-"""The call itself: from tensors to a launch on torch's current stream, in as few steps as Python allows."""
+"""A call the long way: everything is checked, and resolved when it is new. ``quick.py`` is for calls made before."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ import torch
 from kernel_space.errors import InputError
 from tuner.runtime import state
 from tuner.runtime.loaded import launch_error
-from tuner.runtime.operands import ALIGN, WeightRecord, record_of, require_launchable
+from tuner.runtime.operands import WeightRecord, record_of, require_launchable
 from tuner.runtime.plan import Plan
+from tuner.runtime.quick import learn
 from tuner.runtime.reference import reference_gemm, warn_once
-
-_raw_stream = getattr(
-    torch._C, "_cuda_getCurrentRawStream", None
-)  # absent from a build of torch without CUDA
-_current_device = getattr(torch._C, "_cuda_getDevice", None)
+from tuner.runtime.trampoline import MISALIGNED
 
 
 def run(
@@ -28,8 +25,14 @@ def run(
     bias: torch.Tensor,
     out: torch.Tensor | None,
     out_dtype: torch.dtype,
+    *,
+    asked: torch.dtype | None = None,
+    quick: bool = False,
 ) -> torch.Tensor:
-    """``y`` ``[M, N]`` in ``out_dtype``: ``out`` if given, which must have that dtype. See ``svdquant_gemm``."""
+    """``y`` ``[M, N]`` in ``out_dtype``: ``out`` if given, which must have that dtype. See ``svdquant_gemm``.
+
+    ``quick``: let calls like this one, with ``asked`` as their out_dtype, go the short way from now on.
+    """
     weights = (wgt, wscales, lora_up, wcscale, bias)
     tables, generation = state.active()
     record = record_of(weights, generation)
@@ -54,10 +57,11 @@ def run(
         return _without_kernel(
             act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype
         )
-    if _current_device() != plan.device:
-        with torch.cuda.device(plan.device):
-            return _launch(plan, act, ascales, weights, lora_act_in, out)
-    return _launch(plan, act, ascales, weights, lora_act_in, out)
+    with torch.cuda.device(plan.device):
+        y = _launch(plan, act, ascales, weights, lora_act_in, out)
+    if quick:
+        learn(record, plan, (act, ascales, lora_act_in), out, asked)
+    return y
 
 
 def _launch(
@@ -68,31 +72,15 @@ def _launch(
     lora_act_in: torch.Tensor,
     out: torch.Tensor | None,
 ) -> torch.Tensor:
-    wgt, wscales, lora_up, wcscale, bias = weights
     y = plan.output() if out is None else out
-    stream = _raw_stream(plan.device)
-    workspace, memory = 0, None
+    stream, memory = torch.cuda.current_stream(plan.device).cuda_stream, None
     if plan.workspace_bytes:
         memory = plan.workspaces.take(plan.workspace_bytes, plan.zeroed_bytes, stream)
-        workspace = memory.data_ptr()
-    act_at, ascales_at, lora_at = act.data_ptr(), ascales.data_ptr(), lora_act_in.data_ptr()
-    if (act_at | ascales_at | lora_at) % ALIGN:
+    wgt, wscales, lora_up, wcscale, bias = weights
+    code = plan.launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, stream)
+    if code == MISALIGNED:
         for name, tensor in (("act", act), ("ascales", ascales), ("lora_act_in", lora_act_in)):
             require_launchable(tensor, name, act.device)
-    code = plan.launch(
-        plan.static,
-        act_at,
-        ascales_at,
-        wgt.data_ptr(),
-        wscales.data_ptr(),
-        lora_at,
-        lora_up.data_ptr(),
-        wcscale.data_ptr(),
-        bias.data_ptr(),
-        y.data_ptr(),
-        workspace,
-        stream,
-    )
     if code:
         raise launch_error(code, f"{plan.choice.problem} on cuda:{plan.device}")
     return y

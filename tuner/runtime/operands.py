@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from typing import Any
 
 import torch
 
@@ -15,8 +16,8 @@ from kernel_space.inputs import TORCH_DTYPES, require_matrix, require_tensor
 from kernel_space.nvfp4 import blocked_scale_bytes
 from kernel_space.problem import GemmProblem
 from tuner.runtime.plan import Plan
+from tuner.runtime.trampoline import ALIGN
 
-ALIGN = 16  # what TMA asks of a global address
 MAX_PLANS = 65536  # M is whatever the user's batch is, so the number of shapes is not bounded
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _HALF = tuple(TORCH_DTYPES.values())
@@ -27,7 +28,7 @@ Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 class WeightRecord:
     """One layer's weights, checked. ``device``: index of the card, -1 for the CPU. ``plans`` by shape."""
 
-    __slots__ = ("device", "generation", "k", "lora_dtype", "n", "plans", "r", "references")
+    __slots__ = ("calls", "device", "generation", "k", "lora_dtype", "n", "plans", "r", "references")
 
     def __init__(self, weights: Weights, generation: int) -> None:
         wgt, wscales, lora_up, wcscale, bias = weights
@@ -46,6 +47,7 @@ class WeightRecord:
             require_launchable(tensor, name, wgt.device)
         self.generation = generation
         self.plans: dict[tuple, Plan | None] = {}
+        self.calls: dict[tuple, Any] = {}  # of quick.py
         self.references: list[weakref.ref] = []
 
     def problem(self, m: int, out_dtype: torch.dtype) -> GemmProblem:
@@ -63,12 +65,20 @@ class WeightRecord:
         require_tensor(lora_act_in, "lora_act_in", (self.lora_dtype,), (m, self.r))
 
     def remember(self, key: tuple, plan: Plan | None) -> None:
-        if len(self.plans) >= MAX_PLANS:
-            self.plans.clear()
-        self.plans[key] = plan
+        _put(self.plans, key, plan)
+
+    def remember_call(self, key: tuple, call: Any) -> None:
+        _put(self.calls, key, call)
 
 
-_records: dict[tuple[int, ...], WeightRecord] = {}
+def _put(known: dict[tuple, Any], key: tuple, value: Any) -> None:
+    if len(known) >= MAX_PLANS:
+        known.clear()
+    known[key] = value
+
+
+records: dict[tuple[int, ...], WeightRecord] = {}
+"""By the identities of a layer's five tensors: wgt, wscales, lora_up, wcscale, bias."""
 _lock = threading.Lock()
 
 
@@ -79,14 +89,14 @@ def record_of(weights: Weights, generation: int) -> WeightRecord:
     is checked again.
     """
     key = tuple(map(id, weights))
-    record = _records.get(key)
+    record = records.get(key)
     if record is None or record.generation != generation:
         record = WeightRecord(weights, generation)
         with _lock:
             record.references = [
-                weakref.ref(tensor, lambda _, key=key: _records.pop(key, None)) for tensor in weights
+                weakref.ref(tensor, lambda _, key=key: records.pop(key, None)) for tensor in weights
             ]
-            _records[key] = record
+            records[key] = record
     return record
 
 

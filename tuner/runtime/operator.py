@@ -10,6 +10,7 @@ import torch
 from kernel_space.errors import InputError
 from kernel_space.packing import PackedSVDQuant
 from tuner.runtime.launch import run
+from tuner.runtime.quick import quick_call
 
 _OPERANDS = (
     "Tensor act, Tensor ascales, Tensor wgt, Tensor wscales, Tensor lora_act_in, Tensor lora_up, "
@@ -21,11 +22,17 @@ LIBRARY.define(f"gemm_out({_OPERANDS}, Tensor(a!) out) -> ()", tags=(torch.Tag.p
 
 
 def _gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out_dtype):  # noqa: ANN001, ANN202
-    return run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None, out_dtype)
+    y = quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None, out_dtype)
+    if y is not None:
+        return y
+    operands = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
+    return run(*operands, None, out_dtype, asked=out_dtype, quick=True)
 
 
 def _gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out) -> None:  # noqa: ANN001
-    run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out.dtype)
+    if quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, None) is None:
+        operands = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
+        run(*operands, out, out.dtype, quick=True)
 
 
 for _key in ("CPU", "CUDA"):
@@ -93,23 +100,28 @@ def gemm(
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """``svdquant_gemm`` with the packed weights one by one."""
+    if not torch.compiler.is_dynamo_compiling():
+        y = quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
+        if y is not None:
+            return y
+    asked = out_dtype
     if lora_act_in is None:
         lora_act_in = lora_up.new_empty((act.shape[0], 0))
     elif lora_act_in.requires_grad and torch.is_grad_enabled():
         raise no_backward("svdquant_gemm")
     if out is None:
-        dtype = lora_up.dtype if out_dtype is None else out_dtype
-        if needs_dispatcher(act):
-            return torch.ops.svdquant.gemm(
-                act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, dtype
-            )
-        return run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None, dtype)
-    if out_dtype is not None and out_dtype != out.dtype:
+        out_dtype = lora_up.dtype if out_dtype is None else out_dtype
+    elif out_dtype is None or out_dtype == out.dtype:
+        out_dtype = out.dtype
+    else:
         raise InputError(f"out_dtype must be left out or be that of out, {out.dtype}, got {out_dtype}")
-    if needs_dispatcher(act):
-        torch.ops.svdquant.gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out)
-        return out
-    return run(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out.dtype)
+    operands = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
+    if not needs_dispatcher(act):
+        return run(*operands, out, out_dtype, asked=asked, quick=True)
+    if out is None:
+        return torch.ops.svdquant.gemm(*operands, out_dtype)
+    torch.ops.svdquant.gemm_out(*operands, out)
+    return out
 
 
 def needs_dispatcher(tensor: torch.Tensor) -> bool:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import torch
 
 from kernel_space.inputs import TORCH_DTYPES
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
 from tuner.runtime.choose import Choice
-from tuner.runtime.lasting import lasting
 from tuner.runtime.loaded import Launchable
-from tuner.runtime.trampoline import Static, trampoline
+from tuner.runtime.trampoline import Static, make_launch
 from tuner.runtime.workspace import Workspaces
+
+# (sizes, strides, dtype) on the current device: what torch's own generated code allocates with, as torch.empty costs
+# three times as much host time. Only builds with CUDA can call it.
+new_tensor = torch._C._dynamo.guards._empty_strided_cuda
 
 
 class Plan:
-    """``launch`` of one problem. Read-only once made, so threads share it.
+    """``launch`` of one problem (see ``trampoline``). Read-only once made, so threads share it.
 
-    ``shape``, ``dtype``  of the output; ``choice``: the row and object behind it
+    ``shape``, ``stride``, ``dtype``  of the output; ``choice``: the row and object behind it
     """
 
     __slots__ = (
         "_launchable",
-        "_static",
-        "_template",
+        "static",
         "choice",
         "device",
         "dtype",
         "launch",
         "shape",
-        "static",
+        "stride",
         "workspace_bytes",
         "workspaces",
         "zeroed_bytes",
@@ -40,25 +40,21 @@ class Plan:
         problem = choice.problem
         self.choice = choice
         self.device = launchable.device
-        self.shape = torch.Size((problem.m, problem.n))
+        self.shape, self.stride = (problem.m, problem.n), (problem.n, 1)
         self.dtype = TORCH_DTYPES[problem.out_dtype]
         self.workspaces = workspaces
         self.workspace_bytes = workspace_bytes(choice.config, problem)
         self.zeroed_bytes = zeroed_bytes(choice.config, problem)
-        self.launch = trampoline()
         self._launchable = launchable  # its code is called
-        self._static = Static(
+        self.static = Static(
             entry=launchable.entry,
             m=problem.m,
             n=problem.n,
             k=problem.k,
             max_active_clusters=choice.config.max_active_clusters(launchable.sm_count),
         )
-        self.static = ctypes.addressof(self._static)
-        # empty_like costs half of what empty does; an expanded number stands for the shape without its memory.
-        on = torch.device("cuda", self.device)
-        self._template = lasting(lambda: torch.empty(1, dtype=self.dtype, device=on)).expand(self.shape)
+        self.launch = make_launch(self.static)
 
     def output(self) -> torch.Tensor:
-        """A new output, uninitialised."""
-        return torch.empty_like(self._template, memory_format=torch.contiguous_format)
+        """A new output, uninitialised; the current device must be the plan's."""
+        return new_tensor(self.shape, self.stride, self.dtype)

@@ -81,14 +81,15 @@ class RuntimeState:
 
 
 _active = RuntimeState(RESULTS)
-_generation = 0
+generation = 0
+"""Counts changes of the tables in use: what was resolved before the last one no longer holds."""
 _switch = threading.Lock()
 _workspaces: dict[int, Workspaces] = {}
 
 
 def active() -> tuple[RuntimeState, int]:
     """The state in use and its number, which changes whenever another one is put in place."""
-    return _active, _generation
+    return _active, generation
 
 
 @contextlib.contextmanager
@@ -113,10 +114,10 @@ def use_table(path: Path | str) -> Iterator[None]:
 
 
 def _activate(state: RuntimeState) -> RuntimeState:
-    global _active, _generation
+    global _active, generation
     with _switch:
         before, _active = _active, state
-        _generation += 1
+        generation += 1
     return before
 
 

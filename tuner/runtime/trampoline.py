@@ -1,10 +1,12 @@
-"""One C function that calls any object's host function, so that a launch is one cheap ctypes call.
+"""The launch as a Python builtin that LLVM compiles: from tensors to an object's host function in 0.2 us.
 
-The host functions of exported objects take a vector of addresses of values. Filling that vector from Python costs
-several microseconds; here LLVM compiles a function that keeps values and vector on its stack, which also makes it
-safe to call from several threads at once:
+The host functions of exported objects take a vector of addresses of values. Filling that vector from Python and
+passing it through ctypes costs more host time than the launch itself, so LLVM compiles a function of CPython's fast
+calling convention (``METH_FASTCALL``) that takes tensors, reads their addresses with the accessor that torch exports
+for its own generated code, checks their alignment, and calls the host function with vector and values on its stack,
+without the interpreter's lock:
 
-    int32 launch(const Static *, act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace, stream)
+    launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace or None, stream) -> code
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import functools
 from collections.abc import Callable
 
 import llvmlite.binding as llvm
+import torch
 
 from kernel_space.arguments import Argument
 from kernel_space.errors import InputError
@@ -38,13 +41,30 @@ SIGNATURE = (
 )
 """The arguments of every ``svdquant_gemm`` object (docs/architecture.md)."""
 
+ALIGN = 16  # what TMA asks of a global address
+MISALIGNED = (
+    -1
+)  # instead of a code of the CUDA runtime: an address is no multiple of ALIGN, nothing was launched
+WRONG_CALL = -2  # not eleven arguments
+
 Launch = Callable[..., int]
+_METH_FASTCALL = 0x0080
+_OPERANDS = POINTERS[:-1]
 
 
 class Static(ctypes.Structure):
     """What stays the same from launch to launch of one problem. ``entry``: address of the host function."""
 
     _fields_ = [("entry", ctypes.c_uint64), *((name, ctypes.c_int32) for name in INTEGERS)]
+
+
+class _MethodDef(ctypes.Structure):
+    _fields_ = [
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    ]
 
 
 def check_signature(arguments: tuple[Argument, ...] | None) -> None:
@@ -54,18 +74,26 @@ def check_signature(arguments: tuple[Argument, ...] | None) -> None:
         raise InputError(f"an object must take the arguments of svdquant_gemm, this one takes {came}")
 
 
+def make_launch(static: Static) -> Launch:
+    """The builtin for ``static``, which must outlive it. Operands must be real tensors: that is not checked.
+
+    Returns the error code of the CUDA runtime (0: launched), ``MISALIGNED`` or ``WRONG_CALL``.
+    """
+    new = ctypes.pythonapi.PyCFunction_NewEx
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+    definition, _ = _method()
+    return new(ctypes.addressof(definition), ctypes.addressof(static), None)
+
+
 @functools.cache
-def trampoline() -> Launch:
-    """``launch(address of Static, ten pointers, stream)`` -> error code of the CUDA runtime, 0 when it went well."""
-    engine = _compile(_source())
+def _method() -> tuple[_MethodDef, llvm.ExecutionEngine]:
+    engine = compile_ir(_source())
     address = engine.get_function_address("launch")
-    # ctypes releases the interpreter's lock during the call: a full launch queue must not stop other threads.
-    function = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * (len(POINTERS) + 2))(address)
-    function.engine = engine  # the code lives as long as the function
-    return function
+    return _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a kernel."), engine
 
 
-def _compile(source: str) -> llvm.ExecutionEngine:
+def compile_ir(source: str) -> llvm.ExecutionEngine:
+    """Machine code of LLVM assembly; the functions live as long as the engine."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     module = llvm.parse_assembly(source)
@@ -76,27 +104,96 @@ def _compile(source: str) -> llvm.ExecutionEngine:
     return engine
 
 
+def _python(name: str) -> int:
+    return ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value or 0
+
+
+def _functions() -> str:
+    """Addresses as constants: this process compiles them for itself."""
+    addresses = {
+        "data": torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr,
+        "to_long": _python("PyLong_FromLong"),
+        "as_pointer": _python("PyLong_AsVoidPtr"),
+        "release": _python("PyEval_SaveThread"),
+        "acquire": _python("PyEval_RestoreThread"),
+        "none": id(None),
+    }
+    return "\n".join(f"%{name} = inttoptr i64 {address} to ptr" for name, address in addresses.items())
+
+
 def _source() -> str:
-    """LLVM assembly. The vector holds the address of each value and, last, that of the returned code."""
-    addresses = [*POINTERS, "stream"]
-    parameters = ", ".join(["i64 %static", *(f"i64 %{name}" for name in addresses)])
-    lines = [f"define i32 @launch({parameters}) {{", "%code = alloca i32", "store i32 0, ptr %code"]
-    lines += [f"%vector = alloca [{len(SIGNATURE) + 1} x ptr]", "%fixed = inttoptr i64 %static to ptr"]
-    for name in addresses:
+    count = len(POINTERS) + 1
+    return "\n".join(
+        [
+            "define ptr @launch(ptr %self, ptr %arguments, i64 %count) {",
+            "entry:",
+            _functions(),
+            f"%right = icmp eq i64 %count, {count}",
+            "br i1 %right, label %read, label %wrong",
+            "wrong:",
+            f"%wrong.code = call ptr %to_long(i64 {WRONG_CALL})",
+            "ret ptr %wrong.code",
+            "read:",
+            *_read_operands(),
+            "br i1 %misaligned, label %refuse, label %go",
+            "refuse:",
+            f"%refused = call ptr %to_long(i64 {MISALIGNED})",
+            "ret ptr %refused",
+            "go:",
+            *_call_entry(),
+            "}",
+        ]
+    )
+
+
+def _read_operands() -> list[str]:
+    """Addresses of all tensors, the stream, and whether an address is misaligned."""
+    lines = []
+    for index, name in enumerate([*POINTERS, "stream"]):
+        lines.append(f"%{name}.at = getelementptr ptr, ptr %arguments, i64 {index}")
+        lines.append(f"%{name}.object = load ptr, ptr %{name}.at")
+    lines += [f"%{name} = call i64 %data(ptr %{name}.object)" for name in _OPERANDS]
+    lines += [
+        "%stream = call i64 %as_pointer(ptr %stream.object)",
+        "%static = call ptr %as_pointer(ptr %self)",
+        "%no.workspace = icmp eq ptr %workspace.object, %none",
+        "br i1 %no.workspace, label %together, label %with",
+        "with:",
+        "%workspace.data = call i64 %data(ptr %workspace.object)",
+        "br label %together",
+        "together:",
+        "%workspace = phi i64 [0, %read], [%workspace.data, %with]",
+        "%or.0 = or i64 %workspace, 0",
+    ]
+    lines += [f"%or.{index + 1} = or i64 %or.{index}, %{name}" for index, name in enumerate(_OPERANDS)]
+    return [
+        *lines,
+        f"%low = and i64 %or.{len(_OPERANDS)}, {ALIGN - 1}",
+        "%misaligned = icmp ne i64 %low, 0",
+    ]
+
+
+def _call_entry() -> list[str]:
+    """Vector and values on the stack; the vector ends with the address of the code that comes back."""
+    lines = ["%code = alloca i32", "store i32 0, ptr %code", f"%vector = alloca [{len(SIGNATURE) + 1} x ptr]"]
+    for name in [*POINTERS, "stream"]:
         lines += [f"%{name}.value = alloca i64", f"store i64 %{name}, ptr %{name}.value"]
     for name in INTEGERS:
         offset = getattr(Static, name).offset
-        lines.append(f"%{name}.value = getelementptr i8, ptr %fixed, i64 {offset}")
+        lines.append(f"%{name}.value = getelementptr i8, ptr %static, i64 {offset}")
     for index, name in enumerate([*(item.name for item in SIGNATURE), "code"]):
         value = "%code" if name == "code" else f"%{name}.value"
         lines.append(f"%slot{index} = getelementptr ptr, ptr %vector, i64 {index}")
         lines.append(f"store ptr {value}, ptr %slot{index}")
-    lines += [
-        "%entry.bits = load i64, ptr %fixed",
-        "%entry = inttoptr i64 %entry.bits to ptr",
-        f"call void %entry(ptr %vector, i32 {len(SIGNATURE) + 1})",
+    return [
+        *lines,
+        "%host.function.at = load i64, ptr %static",
+        "%host.function = inttoptr i64 %host.function.at to ptr",
+        "%thread = call ptr %release()",  # a full launch queue must not stop other threads
+        f"call void %host.function(ptr %vector, i32 {len(SIGNATURE) + 1})",
+        "call void %acquire(ptr %thread)",
         "%result = load i32, ptr %code",
-        "ret i32 %result",
-        "}",
+        "%wide = sext i32 %result to i64",
+        "%answer = call ptr %to_long(i64 %wide)",
+        "ret ptr %answer",
     ]
-    return "\n".join(lines)

@@ -14,6 +14,8 @@ import torch
 from tuner.runtime.lasting import lasting
 
 ALIGN = 256
+# torch.cuda.is_current_stream_capturing without its wrapper; absent from a build of torch without CUDA
+_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 
 
 class Workspaces:
@@ -30,7 +32,7 @@ class Workspaces:
         While ``stream`` is captured into a CUDA graph the memory is the graph's own and zeroed by it: a replay may run
         on another stream, at the same time as launches on this one.
         """
-        if torch.cuda.is_current_stream_capturing():
+        if _capturing():
             return self._allocate(size, zeroed)
         buffer = self._buffers.get((stream, zeroed))
         return self._grow(size, zeroed, stream) if buffer is None or buffer.numel() < size else buffer

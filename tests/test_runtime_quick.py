@@ -1,0 +1,198 @@
+"""The short way of a repeated call: taken for calls like those that were learned, and for no others.
+
+The launch is a Python function here, so no card is needed; what is under test is which calls reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from kernel_space.operands import make_operands
+from kernel_space.problem import GemmProblem
+from tuner.runtime import quick, state
+from tuner.runtime.operands import WeightRecord, record_of
+from tuner.runtime.quick import MAX_VARIANTS, learn, quick_call
+from tuner.runtime.trampoline import MISALIGNED
+
+
+class Listening(TorchDispatchMode):
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return function(*args, **(kwargs or {}))
+
+
+class Layer:
+    """A layer's tensors, its record, and a plan whose launch writes down what it is given."""
+
+    def __init__(self, workspace: int = 0) -> None:
+        one = make_operands(GemmProblem.parse("5,64,16,16"), seed=1)
+        self.act, self.ascales, self.lora, self.y = one.act, one.ascales, one.lora_act_in, one.y
+        self.weights = (one.wgt, one.wscales, one.lora_up, one.wcscale, one.bias)
+        self.record: WeightRecord = record_of(self.weights, state.generation)
+        self.launched: list[tuple] = []
+        self.code = 0
+        self.taken: list[tuple[int, int, int]] = []
+        self.plan: Any = SimpleNamespace(
+            device=0,
+            dtype=torch.float16,
+            shape=(5, 16),
+            stride=(16, 1),
+            launch=self._launch,
+            workspaces=self,
+            workspace_bytes=workspace,
+            zeroed_bytes=workspace // 2,
+            choice=SimpleNamespace(problem=one.problem),
+        )
+
+    def _launch(self, *values: Any) -> int:
+        self.launched.append(values)
+        return self.code
+
+    def take(self, size: int, zeroed: int, stream: int) -> torch.Tensor:
+        self.taken.append((size, zeroed, stream))
+        return self.act
+
+    def learn(self, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> None:
+        learn(self.record, self.plan, (self.act, self.ascales, self.lora), out, dtype)
+
+    def call(self, **changes: Any) -> torch.Tensor | None:
+        wgt, wscales, lora_up, wcscale, bias = self.weights
+        values = {
+            "act": self.act,
+            "ascales": self.ascales,
+            "wgt": wgt,
+            "wscales": wscales,
+            "lora_act_in": self.lora,
+            "lora_up": lora_up,
+            "wcscale": wcscale,
+            "bias": bias,
+            "out": None,
+            "out_dtype": None,
+        }
+        return quick_call(**{**values, **changes})
+
+
+@pytest.fixture(autouse=True)
+def without_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(quick, "new_tensor", torch._C._dynamo.guards._empty_strided_cpu)
+    monkeypatch.setattr(quick, "_raw_stream", lambda device: 77)
+    monkeypatch.setattr(quick, "_current_device", lambda: 0)
+    yield
+
+
+def test_a_learned_call_is_launched_with_its_tensors() -> None:
+    layer = Layer()
+    assert layer.call() is None
+    layer.learn()
+    y = layer.call()
+    wgt, wscales, lora_up, wcscale, bias = layer.weights
+    wanted = (layer.act, layer.ascales, wgt, wscales, layer.lora, lora_up, wcscale, bias, y, None, 77)
+    assert len(layer.launched) == 1
+    assert all(got is value for got, value in zip(layer.launched[0], wanted, strict=True))
+    assert (y.shape, y.dtype, y.stride()) == ((5, 16), torch.float16, (16, 1))
+
+
+def test_given_outputs_are_learned_apart() -> None:
+    layer = Layer()
+    layer.learn(out=layer.y)
+    assert layer.call() is None
+    assert layer.call(out=layer.y) is layer.y
+    assert layer.call(out=layer.y[:4]) is None
+    assert layer.call(out=layer.y.bfloat16()) is None
+    assert layer.call(out=layer.y.T.contiguous().T) is None
+
+
+def test_a_workspace_is_the_stream_s() -> None:
+    layer = Layer(workspace=512)
+    layer.learn()
+    layer.call()
+    assert layer.taken == [(512, 256, 77)]
+    assert layer.launched[0][9] is layer.act
+
+
+OTHER = {
+    "fewer rows": {"act": lambda layer: layer.act[:4]},
+    "other dtype": {"act": lambda layer: layer.act.view(torch.int8)},
+    "other strides": {"act": lambda layer: layer.act.repeat(1, 2)[:, ::2]},
+    "other scales": {"ascales": lambda layer: layer.ascales[:-1]},
+    "other branch dtype": {"lora_act_in": lambda layer: layer.lora.bfloat16()},
+    "no branch": {"lora_act_in": lambda layer: None},
+    "grad": {"lora_act_in": lambda layer: layer.lora.clone().requires_grad_()},
+    "subclass": {"act": lambda layer: torch.nn.Parameter(layer.act, requires_grad=False)},
+    "other device": {"act": lambda layer: layer.act.to("meta")},
+    "asked dtype": {"out_dtype": lambda layer: torch.bfloat16},
+    "other weights": {"bias": lambda layer: layer.weights[4].clone()},
+}
+
+
+@pytest.mark.parametrize("changes", OTHER.values(), ids=OTHER.keys())
+def test_another_call_goes_the_long_way(changes: dict[str, Any]) -> None:
+    layer = Layer()
+    layer.learn()
+    assert layer.call(**{name: make(layer) for name, make in changes.items()}) is None
+    assert not layer.launched
+    assert layer.call() is not None
+
+
+def test_listeners_are_not_passed_by() -> None:
+    layer = Layer()
+    layer.learn()
+    with Listening():
+        assert layer.call() is None
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        assert layer.call() is None
+    with torch.overrides.BaseTorchFunctionMode():
+        assert layer.call() is None
+    with FakeTensorMode() as mode:
+        assert layer.call(act=mode.from_tensor(layer.act)) is None
+    reached = []
+    torch.vmap(lambda act: (reached.append(layer.call(act=act)), act)[1])(layer.act.unsqueeze(0))
+    assert reached == [None]
+    assert not layer.launched
+
+
+def test_a_change_of_tables_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Layer()
+    layer.learn()
+    monkeypatch.setattr(state, "generation", state.generation + 1)
+    assert layer.call() is None
+
+
+def test_another_current_card_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Layer()
+    layer.learn()
+    monkeypatch.setattr(quick, "_current_device", lambda: 1)
+    assert layer.call() is None
+
+
+def test_modes_of_a_shape_are_learned_side_by_side_and_bounded() -> None:
+    layer = Layer()
+    layer.learn()
+    with torch.inference_mode():
+        assert layer.call() is None
+        layer.learn()
+        assert layer.call() is not None
+    assert layer.call() is not None
+    for _ in range(10):
+        layer.learn()
+    (first,) = layer.record.calls.values()
+    length = 0
+    while first is not None:
+        first, length = first.other, length + 1
+    assert length <= MAX_VARIANTS
+
+
+def test_what_was_not_launched_is_not_returned() -> None:
+    layer = Layer()
+    layer.learn()
+    layer.code = MISALIGNED
+    assert layer.call() is None
+    layer.code = 700
+    with pytest.raises(RuntimeError, match="CUDA error 700"):
+        layer.call()
