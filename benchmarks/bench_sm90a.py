@@ -51,6 +51,7 @@ def compile_candidates(directory: Path) -> None:
     from kernel_space.config_sm90a import KernelConfigSm90a
     from kernel_space.dsl_compile import CompileError
     from kernel_space.rules import Rejection, legalize
+    from kernel_space.workspace import workspace_bytes, zeroed_bytes
 
     directory.mkdir(parents=True, exist_ok=True)
     entries, objects = [], {}
@@ -70,8 +71,16 @@ def compile_candidates(directory: Path) -> None:
         except CompileError as error:
             print(f"{line.strip()}: {error}")
             continue
+        # One object serves every problem of its class; how much workspace it needs depends on the problem.
         entries.append(
-            {"problem": shape.strip(), "config": str(legal.config), "asked": knobs.strip(), **objects[key]}
+            {
+                "problem": shape.strip(),
+                "config": str(legal.config),
+                "asked": knobs.strip(),
+                "workspace": workspace_bytes(legal.config, problem),
+                "zeroed": zeroed_bytes(legal.config, problem),
+                **objects[key],
+            }
         )
         print(f"{problem} {knobs.strip()}: {objects[key]['name']}")
     (directory / "manifest.json").write_text(json.dumps(entries, indent=1))
@@ -90,7 +99,6 @@ def compile_one(config: Any, problem: GemmProblem, directory: Path, name: str) -
     from kernel_space.arguments import arguments_from_header
     from kernel_space.dsl_compile import compile_function
     from kernel_space.dsl_env import import_dsl
-    from kernel_space.workspace import workspace_bytes, zeroed_bytes
 
     import_dsl("sm_90a")
     from kernel_space.kernels import svdquant_gemm_sm90a
@@ -106,8 +114,6 @@ def compile_one(config: Any, problem: GemmProblem, directory: Path, name: str) -
         "cluster_size": config.cluster_size,
         "ctas_per_sm": config.ctas_per_sm,
         "split_k": config.split_k,
-        "workspace": workspace_bytes(config, problem),
-        "zeroed": zeroed_bytes(config, problem),
     }
 
 

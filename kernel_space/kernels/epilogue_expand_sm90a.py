@@ -76,11 +76,13 @@ class EpilogueExpandSm90a(ConsumerSm90a):
                 cute.arch.sync_warp()
                 for part in cutlass.range_constexpr((octets + 1) // 2):
                     row = part * 16 + lane // 2
-                    words = load_shared(piece_chunk(piece, row, half), 4)
                     y_row = tile_n * lay.columns + first * 8 + row
                     inside = (y_row < m) & (column < n)
                     if cutlass.const_expr(part * 2 + 1 >= octets):
+                        # Eight rows are left: the upper lanes repeat what the lower ones read, and store nothing.
+                        row = part * 16 + lane % 16 // 2
                         inside = inside & (lane < 16)
+                    words = load_shared(piece_chunk(piece, row, half), 4)
                     address = y.toint() + (Int64(y_row) * n + column) * 2
                     store_global_if(address, words, inside)
                 cute.arch.sync_warp()
