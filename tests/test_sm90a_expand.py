@@ -7,16 +7,22 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from kernel_space.arch import SM90A
-from kernel_space.capture import CaptureRuntime, Launch
+from kernel_space.build import build
+from kernel_space.capture import CaptureRuntime, Launch, capture
 from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.dsl_compile import Artifacts, compile_for_capture, compile_function
 from kernel_space.dsl_env import import_dsl
 from kernel_space.loading import load_bytes
+from kernel_space.operands import make_operands
 from kernel_space.problem import GemmProblem
+from kernel_space.reference import OutputCheck, check_packed
 from kernel_space.rules import Legal, Rejection, legalize
-from kernel_space.sim.run import run_ptx
+from kernel_space.sim.global_memory import GlobalMemory
+from kernel_space.sim.launch import add_tensor
+from kernel_space.sim.run import run_launch, run_ptx
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
 from tests.nvfp4_oracle import e2m1_value, e4m3_value
 
@@ -118,6 +124,76 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: 
     got = expanded[: m * padded].view(np.float16).reshape(m, padded).astype(np.float64)
     np.testing.assert_array_equal(got, expanded_by_definition(codes, scales, k))
     assert (expanded[m * padded :] == POISON).all()
+
+
+# ------------------------------------------------------------------ both kernels
+
+
+def run_in_machine(
+    text: str, problem: GemmProblem, *, schedule: str = "eager", check_races: bool = True, clusters: int = 2
+) -> OutputCheck:
+    """All launches of one call on the machine against the float64 oracle; ``y`` starts as NaN, the workspace poisoned."""
+    verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
+    assert isinstance(verdict, Legal), verdict
+    config = verdict.config
+    operands = make_operands(problem, seed=3)
+    tensors = operands.tensors()
+    tensors["y"].fill_(torch.nan)
+    workspace = torch.full((workspace_bytes(config, problem) + 256,), 0x7F, dtype=torch.uint8)
+    base = -(-workspace.data_ptr() // 256) * 256
+    workspace[: base - workspace.data_ptr() + zeroed_bytes(config, problem)] = 0
+    compiled = build(config, problem.problem_class, SM90A)
+    pointers = [tensor.data_ptr() for tensor in tensors.values()]
+    memory = GlobalMemory()
+    for name, tensor in (*tensors.items(), ("workspace", workspace)):
+        add_tensor(memory, tensor, name)
+    for launch in capture(compiled, *pointers, base, problem.m, problem.n, problem.k, clusters, 0):
+        result = run_launch(
+            launch, compiled.ptx, memory, sms=4, schedule=schedule, seed=1, check_races=check_races
+        )
+        assert result.ok, f"{launch.kernel_name}: {result}"
+    return check_packed(tensors["y"], operands)
+
+
+CASES = [
+    ("tile_mnk=128x24x128 cluster_shape_mn=2x1", "50,160,264,16", "fp16", "random"),
+    ("tile_mnk=64x40x128 consumer_warpgroups=1 split_k=2 use_pdl=true", "45,416,72,0", "bf16", "slow_tma"),
+]
+SHALLOW = "num_ab_stage=2 num_dq_stage=2 num_lora_stage=1"
+CLUSTER = "cluster_shape_mn=2x1"
+MORE_CASES = [
+    (f"tile_mnk=256x16x128 wgmma_k=32 {SHALLOW}", "40,288,520,128", "bf16", "random"),
+    (f"tile_mnk=128x72x128 {CLUSTER} split_k=3 raster_order=n", "150,480,520,256", "fp16", "slow_tma"),
+    (
+        f"tile_mnk=128x40x128 {CLUSTER} num_dq_stage=3 swizzle_size=2",
+        "133,672,1032,48",
+        "fp16",
+        "slow_epilogue",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype", "schedule"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in MORE_CASES)],
+)
+def test_both_kernels_in_the_machine(text: str, shape: str, dtype: str, schedule: str) -> None:
+    """Ragged M, N and K, tiles that start inside a block of scales, clusters, splits; races on."""
+    problem = GemmProblem.parse(shape, lora_dtype=dtype, out_dtype=dtype)
+    check = run_in_machine(f"{EXPAND} {text}", problem, schedule=schedule)
+    assert check.ok, check
+
+
+@pytest.mark.slow
+def test_two_slices_of_rank_16_without_expansion() -> None:
+    """The second slice is zeros: it once was the first again, with wgmma and expand alike (found on an H200).
+
+    Races off: threads beyond the last row of the column operand write what another thread writes.
+    """
+    check = run_in_machine(
+        "tile_mnk=64x16x128 consumer_warpgroups=1", GemmProblem.parse("20,96,24,16"), check_races=False
+    )
+    assert check.ok, check
 
 
 # ------------------------------------------------------------------ rules, budget, workspace

@@ -1,4 +1,4 @@
-"""Matrix products of a warp: ``mma.sync`` m16n8k16 (PTX ISA 9.7.14.5) and ``wgmma`` m64nNk16 with A in registers."""
+"""Matrix products of a warp: ``mma.sync`` m16n8k16 (PTX ISA 9.7.14.5) and ``wgmma`` m64nNk16."""
 
 from __future__ import annotations
 
@@ -33,12 +33,15 @@ def wgmma(c: Writer, i: Instr, m: Modifiers) -> None:
         raise c.fail("shape and types are not modelled", modifier=".".join(m.rest))
     kind, m.rest = m.rest[-1], []
     sums, a, b, scale, *signs = i.operands
-    if not isinstance(a, Vec) or [sign.value for sign in signs if isinstance(sign, Imm)] != [1, 1, 0]:
-        raise c.fail("needs A in registers, no negation and a K-major column operand")
+    in_registers = isinstance(a, Vec)
+    if [sign.value for sign in signs if isinstance(sign, Imm)] != [1, 1, *([0] if in_registers else [0, 0])]:
+        raise c.fail("needs K-major operands and no negation")
     accumulate = uniform(c, c.predicate(scale), scale)
     descriptor = uniform(c, c.read(b, 64), b)
-    words = f"{_words(c, a)}, {descriptor}, {accumulate}, {_words(c, sums)}"
-    _write(c, i, f"wgmma_registers(w, {kind!r}, {int(shape[1])}, {words}, {c.site})")
+    rows = _words(c, a) if in_registers else uniform(c, c.read(a, 64), a)
+    words = f"{rows}, {descriptor}, {accumulate}, {_words(c, sums)}"
+    name = "wgmma_registers" if in_registers else "wgmma_shared"
+    _write(c, i, f"{name}(w, {kind!r}, {int(shape[1])}, {words}, {c.site})")
 
 
 @opcode("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")

@@ -1,4 +1,4 @@
-"""``wgmma.mma_async`` with A in registers, a warp at a time. PTX ISA 9.7.15 (asynchronous warpgroup level matrix).
+"""``wgmma.mma_async`` with A in registers or shared memory, a warp at a time. PTX ISA 9.7.15 (asynchronous warpgroup level matrix).
 
 A warp's 16 rows of A make its 16 rows of D, so nothing passes between the warps of a warpgroup. The product is made
 when it is issued: registers and column operand may in truth be read until ``wgmma.wait_group``, which is not checked.
@@ -39,6 +39,37 @@ def wgmma_registers(
     for number, word in enumerate(a):
         for e, half in enumerate(halves(spread(word, 32))):
             rows[_GROUP + number % 2 * 8, _QUAD * 2 + number // 2 * 8 + e] = decode(half, kind)
+    return _product(w, kind, columns, rows, b, accumulate, c, site)
+
+
+def wgmma_shared(
+    w: Warp,
+    kind: str,
+    columns: int,
+    a: int,
+    b: int,
+    accumulate: int,
+    c: tuple[Value, ...],
+    site: int,
+) -> tuple[Array, ...]:
+    """``wgmma_registers`` with the 64 rows of A in shared memory, K-major, descriptor ``a``; a warp has 16 of them."""
+    w.site = site
+    first = w.number % 4 * 16
+    rows = _columns(w, kind, 64, a, site)[first : first + 16]
+    return _product(w, kind, columns, rows, b, accumulate, c, site)
+
+
+def _product(
+    w: Warp,
+    kind: str,
+    columns: int,
+    rows: NDArray[np.float64],
+    b: int,
+    accumulate: int,
+    c: tuple[Value, ...],
+    site: int,
+) -> tuple[Array, ...]:
+    """``rows`` (16 of A) times the column operand, plus C where ``accumulate``."""
     sums = np.zeros((16, columns))
     places = [
         (_GROUP + number // 2 % 2 * 8, number // 4 * 8 + _QUAD * 2 + number % 2) for number in range(len(c))
@@ -52,7 +83,7 @@ def wgmma_registers(
 
 
 def _columns(w: Warp, kind: str, columns: int, descriptor: int, site: int) -> NDArray[np.float64]:
-    """``[columns, 16]`` of the column operand: 8 rows of a swizzle span make a group, groups are a stride apart."""
+    """``[columns, 16]`` of an operand in shared memory: 8 rows of a swizzle span make a group, groups are a stride apart."""
     layout = descriptor >> 62
     if layout not in _SPANS or descriptor >> 49 & 7:
         raise Unsupported(
