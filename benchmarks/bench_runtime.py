@@ -18,16 +18,12 @@ from pathlib import Path
 
 import torch
 
-from kernel_space.loading import load_bytes
 from kernel_space.operands import make_operands
 from kernel_space.packing import PackedSVDQuant
 from kernel_space.problem import GemmProblem
-from kernel_space.runtime_symbols import CudaRuntime
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run
-from tuner.runtime.plan import Plan
-from tuner.runtime.trampoline import Launch, Static, make_launch
 
 ROUNDS = 15
 CALLS = 300
@@ -76,7 +72,6 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
     svdquant_gemm(act, ascales, packed, lora)
     plan = runtime_state.active()[0].plan(problem, 0)
     memory = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda")
-    other, _loaded = through_the_runtime(plan)
     parts: dict[str, Callable[[], object]] = {
         "svdquant_gemm": lambda: svdquant_gemm(act, ascales, packed, lora),
         "svdquant_gemm, out given": lambda: svdquant_gemm(act, ascales, packed, lora, out),
@@ -84,7 +79,6 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
         "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
         "  the long way": lambda: run(*operands, None, out.dtype),
         "  the launch alone": lambda: plan.launch(*operands, out, memory, 0),
-        "  the same by the CUDA runtime": lambda: other(*operands, out, memory, 0),
         "  a new output": plan.output,
         "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
         "  sin_ on 8 numbers, likewise": torch.zeros(8, device="cuda").sin_,
@@ -93,15 +87,6 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
         times = {name: host_us(call) for name, call in parts.items()}
         times["device time in a graph"] = (device_us(parts["svdquant_gemm"]),) * 2
     return times
-
-
-def through_the_runtime(plan: Plan) -> tuple[Launch, object]:
-    """``plan.launch`` as it would be without ``driver_launch.py``, and what must stay alive for it."""
-    file = plan.choice.object
-    loaded = load_bytes(file.read(), file.prefix, CudaRuntime((plan.device,)), arguments=file.arguments)
-    static = Static.from_buffer_copy(plan.static)
-    static.entry = loaded.entry_address
-    return make_launch(static), (loaded, static)
 
 
 def bench_quantize(rows: int, k: int, r: int) -> None:

@@ -164,11 +164,14 @@ def test_a_change_of_tables_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     assert layer.call() is None
 
 
-def test_another_current_card_goes_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cards", [1, 2])
+def test_another_current_card_goes_the_long_way(cards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
     layer = Layer()
     layer.learn()
+    assert layer.call() is not None
     monkeypatch.setattr(quick, "_current_device", lambda: 1)
-    assert layer.call() is None
+    assert (layer.call() is None) == (cards == 2)
 
 
 def test_modes_of_a_shape_are_learned_side_by_side_and_bounded() -> None:

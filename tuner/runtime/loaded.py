@@ -7,8 +7,8 @@ import dataclasses
 import torch
 
 from kernel_space.loading import HostCallError, LoadedObject, load_bytes
+from kernel_space.runtime_symbols import CudaRuntime
 from tuner.runtime.bundle import ObjectFile
-from tuner.runtime.driver_launch import LaunchRuntime
 from tuner.runtime.trampoline import check_signature
 
 
@@ -27,7 +27,7 @@ def load_launchable(file: ObjectFile, device: int) -> Launchable:
     check_signature(file.arguments)
     with torch.cuda.device(device):
         torch.cuda.current_stream().query()  # makes the context, which loading a module needs
-        loaded = load_bytes(file.read(), file.prefix, LaunchRuntime((device,)), arguments=file.arguments)
+        loaded = load_bytes(file.read(), file.prefix, CudaRuntime((device,)), arguments=file.arguments)
     return Launchable(
         device=device,
         entry=loaded.entry_address,

@@ -16,6 +16,7 @@ _OPERANDS = (
     "Tensor act, Tensor ascales, Tensor wgt, Tensor wscales, Tensor lora_act_in, Tensor lora_up, "
     "Tensor wcscale, Tensor bias"
 )
+_compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY = torch.library.Library("svdquant", "DEF")
 LIBRARY.define(f"gemm({_OPERANDS}, ScalarType out_dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
 LIBRARY.define(f"gemm_out({_OPERANDS}, Tensor(a!) out) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
@@ -73,18 +74,18 @@ def svdquant_gemm(
     Raises ``InputError`` for tensors that do not fit, for a ``lora_act_in`` that requires grad in grad mode, and when
     there is no kernel for the problem; ``HostCallError`` when CUDA refuses the launch.
     """
-    return gemm(
-        act,
-        ascales,
+    wgt, wscales, lora_up, wcscale, bias = (
         packed.wgt,
         packed.wscales,
-        lora_act_in,
         packed.lora_up,
         packed.wcscale,
         packed.bias,
-        out,
-        out_dtype,
     )
+    if not _compiling():
+        y = quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
+        if y is not None:
+            return y
+    return gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
 
 
 def gemm(
@@ -100,7 +101,7 @@ def gemm(
     out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """``svdquant_gemm`` with the packed weights one by one."""
-    if not torch.compiler.is_dynamo_compiling():
+    if not _compiling():
         y = quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
         if y is not None:
             return y

@@ -31,7 +31,7 @@ _profiling = torch.autograd._profiler_enabled
 class QuickCall:
     """One shape of one layer's calls. ``check(act, ascales, lora_act_in[, out])``: is this such a call?
 
-    ``other``: the next variant with the same shape, or None.
+    ``other``: the next variant with the same shape, or None. ``only_card``: no other can be the current device.
     """
 
     __slots__ = (
@@ -39,6 +39,7 @@ class QuickCall:
         "device",
         "dtype",
         "launch",
+        "only_card",
         "other",
         "plan",
         "shape",
@@ -57,6 +58,7 @@ class QuickCall:
         self.check = guards.check
         self.plan = plan
         self.other = other
+        self.only_card = torch.cuda.device_count() == 1
         for name in ("device", "dtype", "launch", "shape", "stride"):
             setattr(self, name, getattr(plan, name))
         self.workspaces = plan.workspaces
@@ -86,7 +88,7 @@ def quick_call(
     else:
         while call is not None and not call.check(act, ascales, lora_act_in, out):
             call = call.other
-    if call is None or _current_device() != call.device:
+    if call is None or not (call.only_card or _current_device() == call.device):
         return None
     y = new_tensor(call.shape, call.stride, call.dtype) if out is None else out
     stream = _raw_stream(call.device)
