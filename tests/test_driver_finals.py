@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +22,8 @@ from tuner.candidate import Candidate
 from tuner.dispatch import DispatchTable
 from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.samples import Samples, State
-from tuner.loop import Usage
 from tuner.outcome import Kind, Outcome, Status, Timing
+from tuner.usage import MOST_SPARE_CHECKS, Usage
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -176,6 +178,60 @@ def test_candidates_may_be_given(tmp_path: Path) -> None:
     assert result.default is not None and result.winner is not None
 
 
+class SlowPool(FakePool):
+    """A compiler that takes 30 ms for each, one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers = concurrent.futures.ThreadPoolExecutor(1)
+
+    def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
+        def work() -> Any:
+            time.sleep(0.03)
+            return super(SlowPool, self).submit(*args).result()
+
+        return self.workers.submit(work)
+
+
+def test_waits_for_the_compiler_are_used_to_check_leaders_again(tmp_path: Path) -> None:
+    device = MeasuringDevice()
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(), trials=20)
+    checked = Counter(device.validated)
+    assert result.fresh == 20 and len(checked) == 20
+    assert sum(checked.values()) > 40, "the device had nothing else to do for half a second"
+    assert max(checked.values()) <= 1 + MOST_SPARE_CHECKS
+    assert result.winner is not None and checked[result.winner.resolved] > 1
+    assert "leaders" in next(
+        line for line in result.report.markdown.read_text().splitlines() if "| card |" in line
+    )
+
+
+class Racing(MeasuringDevice):
+    """The best kernel passes its first three checks and fails the fourth."""
+
+    def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+        outcome = super().validate(compiled, legal, problem)
+        if str(legal.config) == self.broken and self.validated.count(self.broken) == 4:
+            return Outcome(status=Status.RACE, reason="launch 5 differs from the first")
+        return outcome
+
+    def interleave(self, *args: Any) -> list[Samples] | Outcome:
+        broken, self.broken = self.broken, ""
+        try:
+            return super().interleave(*args)
+        finally:
+            self.broken = broken
+
+
+def test_a_race_that_shows_in_a_later_check_costs_the_candidate(tmp_path: Path) -> None:
+    best, second = kernels()[:2]
+    device = Racing(broken=best)
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool())
+    racing = next(trial for trial in result.trials if trial.resolved == best)
+    assert racing.status is Status.RACE and "differs" in racing.reason
+    assert result.winner is not None and result.winner.resolved == second
+
+
 def test_usage_counts_work_and_waiting() -> None:
     usage = Usage()
     start = time.monotonic()
@@ -183,9 +239,14 @@ def test_usage_counts_work_and_waiting() -> None:
         time.sleep(0.02)
         with usage.busy():
             time.sleep(0.06)
+        with usage.spare("a"):
+            time.sleep(0.03)
         time.sleep(0.02)
     whole = time.monotonic() - start
-    assert usage.busy_s >= 0.06 and usage.idle_s >= 0.04
-    assert usage.busy_s + usage.idle_s == pytest.approx(whole, abs=0.005)
+    assert usage.busy_s >= 0.06 and usage.spare_s >= 0.03 and usage.idle_s >= 0.04
+    assert usage.busy_s + usage.spare_s + usage.idle_s == pytest.approx(whole, abs=0.005)
     assert str(Usage(busy_s=9.0, idle_s=1.0)) == "9.0 s at work, 1.0 s waiting for candidates (10.0%)"
+    assert str(Usage(busy_s=3.0, spare_s=6.0, idle_s=1.0, spare_checks={"a": 4, "b": 3})) == (
+        "3.0 s at work, 6.0 s checking 2 leaders 7 times more meanwhile, 1.0 s waiting for candidates (10.0%)"
+    )
     assert str(Usage()) == "0.0 s at work, 0.0 s waiting for candidates (0.0%)"

@@ -237,7 +237,7 @@ def _run(loop: Loop) -> str:
 def _search(
     space: SearchSpace, study: Study, options: TuneOptions, problem: GemmProblem, device: Device
 ) -> Asks:
-    from tuner.search import Search  # Optuna: a machine that only measures has none
+    from tuner.search import CARD_WINDOW, WINDOW, Search  # Optuna: a machine that only measures has none
 
     published = published_config(problem, device.arch)
     return Search(
@@ -247,6 +247,7 @@ def _search(
         seed=options.seed,
         trials=options.trials,
         first=_first(study, options, problem, device),
+        window=CARD_WINDOW if device.kind is Kind.MEASURED else WINDOW,
         published=published and published.config,
         prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
     )

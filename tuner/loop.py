@@ -7,7 +7,6 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.arch import Arch
@@ -24,6 +23,7 @@ from tuner.progress import Progress, State
 from tuner.rank_stability import ranked
 from tuner.space_count import Legalize
 from tuner.study import Study
+from tuner.usage import Usage
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
@@ -41,36 +41,6 @@ class Pool(Protocol):
     def submit(
         self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
     ) -> concurrent.futures.Future[CompileResult]: ...
-
-
-@dataclasses.dataclass(kw_only=True)
-class Usage:
-    """Seconds of the wall clock in which the device worked, and in which the search kept it waiting: for a compiler,
-    for the sampler, for the disk."""
-
-    busy_s: float = 0.0
-    idle_s: float = 0.0
-
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.busy_s += time.monotonic() - start
-
-    @contextlib.contextmanager
-    def idle_between(self) -> Iterator[None]:
-        """A block in which the device waits whenever it is not ``busy``."""
-        start, before = time.monotonic(), self.busy_s
-        try:
-            yield
-        finally:
-            self.idle_s += time.monotonic() - start - (self.busy_s - before)
-
-    def __str__(self) -> str:
-        share = self.idle_s / ((self.busy_s + self.idle_s) or 1.0)
-        return f"{self.busy_s:.1f} s at work, {self.idle_s:.1f} s waiting for candidates ({share:.1%})"
 
 
 class OutOfTime(Exception):
@@ -243,9 +213,13 @@ class Loop:
 
     def _collect(self) -> None:
         """Judge the first candidate that is compiled. One at a time: workers get the next to compile meanwhile."""
-        finished, _ = concurrent.futures.wait(
-            self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
-        )
+        finished = [future for future in self._in_flight if future.done()]
+        if not finished and self._check_again():
+            return
+        if not finished:
+            finished, _ = concurrent.futures.wait(
+                self._in_flight, timeout=self._patience(), return_when=concurrent.futures.FIRST_COMPLETED
+            )
         if not finished:
             return
         future = min(finished, key=lambda future: self._in_flight[future].number)
@@ -256,6 +230,20 @@ class Loop:
         if result.compiled is not None:
             self._compiled[trial.resolved] = result.compiled
         self._take(candidate, trial)
+
+    def _check_again(self) -> bool:
+        """Use the wait for a compiler: a card checks a leader on fresh operands. Races may be rare."""
+        if not self._device.eager_validation:
+            return False
+        leaders = [trial for trial in self.leaders() if trial.resolved in self._compiled]
+        if (trial := self.usage.least_checked(leaders)) is None:
+            return False
+        compiled, legal = self._compiled[trial.resolved], self._legal(trial)
+        with self.usage.spare(trial.resolved):
+            checked = validate(trial, compiled, legal, self._problem, self._device)
+        if not checked.ok:
+            self._keep(checked)
+        return True
 
     def _take(self, candidate: Candidate, trial: Trial) -> None:
         """Write the trial down, then let the search go on from it."""

@@ -31,6 +31,7 @@ COUNT_LIMIT = 2000  # legal points counted before a search starts, to know wheth
 EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
 # Results that the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs.
 WINDOW = 16
+CARD_WINDOW = 48  # on a card, which judges faster than 16 cores compile: no core may wait for the sampler
 FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
 RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
 
@@ -53,7 +54,7 @@ class Search:
     ``first`` holds configs of neighbouring problems, tried after the default; then comes ``published``, if it is a
     point of the space. ``planned`` is how many will come.
     ``rejected`` collects the points that were proposed and are no trials, each once: illegal ones with the rule, and
-    those that ``prefilter`` finds hopeless.
+    those that ``prefilter`` finds hopeless. ``window``: results that the sampler may lag behind.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Search:
         seed: int = 0,
         trials: int | None = None,
         first: Iterable[KernelConfig] = (),
+        window: int = WINDOW,
         published: KernelConfig | None = None,
         rules: Legalize = legalize,
         prefilter: Prefilter | None = None,
@@ -81,6 +83,7 @@ class Search:
         self._all = space.legal_points(problem, arch, rules) if all_counted else None
         self.rejected: dict[KernelConfig, Rejection] = {}
         self.seed = seed
+        self._window = window
         self._asked: dict[str, _Asked] = {}
         self._by_number: list[_Asked] = []
         self._waiting: collections.deque[_Asked] = collections.deque()  # the sampler has not heard of these
@@ -148,8 +151,8 @@ class Search:
         return None
 
     def _make_room(self) -> bool:
-        """At most WINDOW values may be outstanding; the oldest goes to the sampler when there are as many."""
-        if len(self._waiting) < WINDOW:
+        """At most ``window`` values may be outstanding; the oldest goes to the sampler when there are as many."""
+        if len(self._waiting) < self._window:
             return True
         oldest = self._waiting[0]
         if not oldest.told:

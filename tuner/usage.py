@@ -1,0 +1,68 @@
+"""What a device's time went into while a search ran: work, repeated checks in the meantime, waiting."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from tuner.outcome import Trial
+
+MOST_SPARE_CHECKS = 40  # of one leader; each is several launches on fresh operands
+
+
+@dataclasses.dataclass(kw_only=True)
+class Usage:
+    """Seconds of the wall clock: ``busy_s`` judging candidates, ``spare_s`` checking leaders again while none was there
+    to be judged, ``idle_s`` neither, because of the compiler, the sampler or the disk.
+
+    ``spare_checks`` counts by resolved config.
+    """
+
+    busy_s: float = 0.0
+    spare_s: float = 0.0
+    idle_s: float = 0.0
+    spare_checks: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def busy(self) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.busy_s += time.monotonic() - start
+
+    @contextlib.contextmanager
+    def spare(self, resolved: str) -> Iterator[None]:
+        self.spare_checks[resolved] = self.spare_checks.get(resolved, 0) + 1
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.spare_s += time.monotonic() - start
+
+    @contextlib.contextmanager
+    def idle_between(self) -> Iterator[None]:
+        """A block in which the device waits whenever it does neither."""
+        start, before = time.monotonic(), self.busy_s + self.spare_s
+        try:
+            yield
+        finally:
+            self.idle_s += time.monotonic() - start - (self.busy_s + self.spare_s - before)
+
+    def least_checked(self, leaders: list[Trial]) -> Trial | None:
+        """Which leader to check again, the better one of equals; None when all have had enough."""
+        counts = [(self.spare_checks.get(trial.resolved, 0), index) for index, trial in enumerate(leaders)]
+        count, index = min(counts, default=(MOST_SPARE_CHECKS, 0))
+        return leaders[index] if count < MOST_SPARE_CHECKS else None
+
+    def __str__(self) -> str:
+        share = self.idle_s / ((self.busy_s + self.spare_s + self.idle_s) or 1.0)
+        spare = ""
+        if self.spare_checks:
+            spare = (
+                f"{self.spare_s:.1f} s checking {len(self.spare_checks)} leaders {sum(self.spare_checks.values())} "
+                "times more meanwhile, "
+            )
+        return f"{self.busy_s:.1f} s at work, {spare}{self.idle_s:.1f} s waiting for candidates ({share:.1%})"
