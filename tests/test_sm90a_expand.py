@@ -132,7 +132,7 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: 
 def run_in_machine(
     text: str, problem: GemmProblem, *, schedule: str = "eager", check_races: bool = True, clusters: int = 2
 ) -> OutputCheck:
-    """All launches of one call on the machine against the float64 oracle; ``y`` starts as NaN, the workspace poisoned."""
+    """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned."""
     verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
     assert isinstance(verdict, Legal), verdict
     config = verdict.config

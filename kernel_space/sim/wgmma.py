@@ -1,4 +1,5 @@
-"""``wgmma.mma_async`` with A in registers or shared memory, a warp at a time. PTX ISA 9.7.15 (asynchronous warpgroup level matrix).
+"""``wgmma.mma_async`` with A in registers or shared memory, a warp at a time. PTX ISA 9.7.15 (asynchronous
+warpgroup level matrix).
 
 A warp's 16 rows of A make its 16 rows of D, so nothing passes between the warps of a warpgroup. The product is made
 when it is issued: registers and column operand may in truth be read until ``wgmma.wait_group``, which is not checked.
@@ -83,7 +84,7 @@ def _product(
 
 
 def _columns(w: Warp, kind: str, columns: int, descriptor: int, site: int) -> NDArray[np.float64]:
-    """``[columns, 16]`` of an operand in shared memory: 8 rows of a swizzle span make a group, groups are a stride apart."""
+    """``[columns, 16]`` of an operand in shared memory: 8 rows of a swizzle span are a group; groups are a stride apart."""
     layout = descriptor >> 62
     if layout not in _SPANS or descriptor >> 49 & 7:
         raise Unsupported(
