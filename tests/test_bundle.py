@@ -16,11 +16,11 @@ from kernel_space.build_cache import BuildCache, default_cache_dir
 from kernel_space.errors import InputError
 from tests.test_runtime_choice import CLASS, PLAIN, SPLIT, row
 from tuner import bundle_write
+from tuner.bundle import FOLDER, INDEX, Bundle
 from tuner.bundle_write import Bundled, write_bundle
 from tuner.cli import main
 from tuner.dispatch import render_table
 from tuner.dispatch_row import ObjectRef, Row
-from tuner.runtime.bundle import FOLDER, INDEX, Bundle
 from tuner.runtime.choose import Library
 from tuner.runtime.trampoline import SIGNATURE
 
@@ -183,3 +183,16 @@ def test_a_refused_row_is_exit_code_1_and_named(tmp_path: Path, capsys: pytest.C
 def test_no_table_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bundle", "--device", "h200", "--out", str(tmp_path)]) == 1
     assert "there is no row" in capsys.readouterr().err
+
+
+def test_lookup_names_the_bundled_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = tuned(tmp_path / "cache", "256,3840,3072,128")
+    done = write_bundle(tmp_path / "h200", SM90A, [one], cache_dir=tmp_path / "cache")
+    # The row's provenance is of no compiler here, so it is stale and resolved again; the config is the same.
+    (tmp_path / "h200" / "dispatch.json").write_text(render_table([one]))
+    assert (
+        main(["lookup", "--device", "h200", "--shape", "256,3840,3072,128", "--out", str(tmp_path), "--json"])
+        == 0
+    )
+    answer = json.loads(capsys.readouterr().out)["results"][0]
+    assert answer["object"] == str(done.folder / done.entries[0].file)

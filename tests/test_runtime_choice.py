@@ -16,11 +16,11 @@ from kernel_space.build_cache import BuildCache
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
+from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.dispatch import render_table
 from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row
 from tuner.outcome import Kind
 from tuner.runtime import explain, prepare, use_table
-from tuner.runtime.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.runtime.choose import Choice, Library
 from tuner.runtime.trampoline import SIGNATURE
 

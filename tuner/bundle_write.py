@@ -21,8 +21,8 @@ from kernel_space.dsl_compile import CompileError
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
+from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.dispatch_row import Row
-from tuner.runtime.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.store import atomic_write, locked, make_folder
 
 SUFFIX = ".o"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from kernel_space.build_cache import default_cache_dir
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner import results
+from tuner.bundle import FOLDER, Bundle
 from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
@@ -20,25 +22,38 @@ def lookup_command(args: argparse.Namespace) -> int:
     device = select_device(args.device)
     folder = check_out(args.out) / device.name
     table = DispatchTable.load(folder, arch=device.arch, current=results.current(device))
-    answers = [(problem, table.lookup(problem)) for problem in problems]
+    bundle = Bundle.load(folder / FOLDER, device.arch)
+    answers = [_answer(problem, table.lookup(problem), bundle) for problem in problems]
     if args.json:
-        records = [_record(problem, answer) for problem, answer in answers]
+        records = [_record(answer) for answer in answers]
         text.print_json(
             {"device": text.device_record(device), "table": str(table_path(folder)), "results": records}
         )
         return 0
-    for number, (problem, answer) in enumerate(answers):
+    for number, answer in enumerate(answers):
         print("\n" * min(number, 1), end="")
-        _print(problem, answer, device)
+        _print(answer, device)
     return 0
 
 
-def _object_path(answer: Lookup) -> Path | None:
-    return answer.object_path(default_cache_dir())
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """``path``: the object, in the bundle or in the build cache; None when it must be compiled."""
+
+    problem: GemmProblem
+    lookup: Lookup
+    path: Path | None
 
 
-def _record(problem: GemmProblem, answer: Lookup) -> dict[str, Any]:
-    row, path = answer.row, _object_path(answer)
+def _answer(problem: GemmProblem, lookup: Lookup, bundle: Bundle) -> _Answer:
+    bundled = bundle.find(lookup.config, problem)
+    path = bundled.path if bundled else lookup.object_path(default_cache_dir())
+    return _Answer(problem=problem, lookup=lookup, path=path)
+
+
+def _record(found: _Answer) -> dict[str, Any]:
+    answer = found.lookup
+    row = answer.row
     times = row and {
         "kind": str(row.kind),
         "time_us": row.time_us,
@@ -47,18 +62,18 @@ def _record(problem: GemmProblem, answer: Lookup) -> dict[str, Any]:
         "problem": str(row.key.problem),
     }
     return {
-        **text.problem_record(problem),
+        **text.problem_record(found.problem),
         "source": answer.source,
         "config": str(answer.config),
         "problem_class": str(answer.problem_class),
         "reason": answer.reason,
         "row": times,
-        "object": path and str(path),
+        "object": found.path and str(found.path),
     }
 
 
-def _print(problem: GemmProblem, answer: Lookup, device: Device) -> None:
-    row, path = answer.row, _object_path(answer)
+def _print(found: _Answer, device: Device) -> None:
+    problem, answer, row = found.problem, found.lookup, found.lookup.row
     pairs: list[tuple[str, object]] = [
         ("problem", text.describe_problem(problem)),
         ("source", f"{answer.source} ({answer.reason})"),
@@ -68,6 +83,6 @@ def _print(problem: GemmProblem, answer: Lookup, device: Device) -> None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
     command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
-    missing = f"not in the build cache; make it: {command}"
-    pairs.append(("object", path or missing))
+    missing = f"neither bundled nor in the build cache; make it: {command}"
+    pairs.append(("object", found.path or missing))
     text.print_block(pairs)

@@ -17,9 +17,9 @@ from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import knob_rejection
+from tuner.bundle import FOLDER, Bundle, ObjectFile
 from tuner.dispatch import DispatchTable, Lookup
 from tuner.dispatch_row import Row
-from tuner.runtime.bundle import FOLDER, Bundle, ObjectFile
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel

@@ -8,7 +8,7 @@ import torch
 
 from kernel_space.loading import HostCallError, LoadedObject, load_bytes
 from kernel_space.runtime_symbols import CudaRuntime
-from tuner.runtime.bundle import ObjectFile
+from tuner.bundle import ObjectFile
 from tuner.runtime.trampoline import check_signature
 
 
