@@ -84,7 +84,7 @@ def _product(
 
 
 def _columns(w: Warp, kind: str, columns: int, descriptor: int, site: int) -> NDArray[np.float64]:
-    """``[columns, 16]`` of an operand in shared memory: 8 rows of a swizzle span are a group; groups are a stride apart."""
+    """``[columns, 16]`` of an operand in shared memory: 8 rows of a swizzle span each make a group."""
     layout = descriptor >> 62
     if layout not in _SPANS or descriptor >> 49 & 7:
         raise Unsupported(
