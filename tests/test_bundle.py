@@ -69,7 +69,9 @@ def tuned(cache: Path, shape: str, config: str = PLAIN, **dtypes: str) -> Row:
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Bundled]:
     def run(rows: list[Row], **options: Any) -> Bundled:
-        return write_bundle(tmp_path / "h200", SM90A, rows, cache_dir=tmp_path / "cache", **options)
+        return write_bundle(
+            tmp_path / "h200", SM90A, rows, caches=[tmp_path / "nothing", tmp_path / "cache"], **options
+        )
 
     return run
 
@@ -121,10 +123,10 @@ def test_an_object_stays_when_the_cache_has_gone(
 ) -> None:
     rows = [tuned(tmp_path / "cache", "256,3840,3072,128")]
     first = write(rows)
-    again = write_bundle(tmp_path / "h200", SM90A, rows, cache_dir=tmp_path / "empty")
+    again = write_bundle(tmp_path / "h200", SM90A, rows, caches=[tmp_path / "empty"])
     assert again.entries == first.entries and not again.refused
     (tmp_path / "h200" / FOLDER / first.entries[0].file).write_bytes(b"damaged")
-    damaged = write_bundle(tmp_path / "h200", SM90A, rows, cache_dir=tmp_path / "empty")
+    damaged = write_bundle(tmp_path / "h200", SM90A, rows, caches=[tmp_path / "empty"])
     assert [reason for _, reason in damaged.refused] == [NEVER]
     assert files(tmp_path) == [INDEX]
 
@@ -173,6 +175,17 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "1 objects" in capsys.readouterr().out
 
 
+def test_objects_of_compile_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = tuned(tmp_path / "carried" / "objects", "256,3840,3072,128", SPLIT)
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / "dispatch.json").write_text(render_table([one]))
+    command = ["bundle", "--device", "h200", "--out", str(tmp_path)]
+    assert main(command) == 1
+    assert main([*command, "--objects", str(tmp_path / "carried")]) == 0
+    assert main([*command, "--objects", str(tmp_path)]) == 2
+    assert "must hold a folder objects" in capsys.readouterr().err
+
+
 def test_a_refused_row_is_exit_code_1_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "dispatch.json").write_text(render_table([row("64,3840,3072,128")]))
@@ -187,7 +200,7 @@ def test_no_table_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_lookup_names_the_bundled_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = tuned(tmp_path / "cache", "256,3840,3072,128")
-    done = write_bundle(tmp_path / "h200", SM90A, [one], cache_dir=tmp_path / "cache")
+    done = write_bundle(tmp_path / "h200", SM90A, [one], caches=[tmp_path / "cache"])
     # The row's provenance is of no compiler here, so it is stale and resolved again; the config is the same.
     (tmp_path / "h200" / "dispatch.json").write_text(render_table([one]))
     assert (

@@ -46,18 +46,22 @@ def write_bundle(
     rows: Iterable[Row],
     *,
     also: Sequence[tuple[str, str]] = (),
-    cache_dir: Path | None = None,
+    caches: Sequence[Path] = (),
 ) -> Bundled:
     """Write ``device_folder/objects``: an object for every row, and what is there without a row is removed.
 
     ``also``: further (LoRA, y) dtypes for which every row's config is compiled too, for layers that were not tuned in
     them. A row that cannot be had keeps the object that an earlier bundle has for it, if that is the judged one.
+    ``caches``: folders laid out like the build cache, asked in this order; by default the build cache alone.
+
     Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
     Raises ``StoreError`` when the disk refuses.
     """
     folder = make_folder(device_folder / FOLDER)
     with locked(folder / INDEX):
-        found, refused = _collect(Bundle.load(folder, arch), arch, list(rows), also, cache_dir)
+        found, refused = _collect(
+            Bundle.load(folder, arch), arch, list(rows), also, caches or (default_cache_dir(),)
+        )
         for entry, data in found.values():
             if data is not None:
                 atomic_write(folder / entry.file, data)
@@ -71,7 +75,7 @@ _Found = dict[tuple[str, str, str], tuple[Entry, bytes | None]]
 
 
 def _collect(
-    old: Bundle, arch: Arch, rows: list[Row], also: Sequence[tuple[str, str]], cache_dir: Path | None
+    old: Bundle, arch: Arch, rows: list[Row], also: Sequence[tuple[str, str]], caches: Sequence[Path]
 ) -> tuple[_Found, list[tuple[GemmProblem, str]]]:
     """(config, class, host) -> entry and its bytes, None for those that stay as they are; and what was refused."""
     # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
@@ -89,7 +93,7 @@ def _collect(
             if key in found:
                 continue
             try:
-                found[key] = _entry(row, problem, arch, old, cache_dir)
+                found[key] = _entry(row, problem, arch, old, caches)
             except (InputError, CompileError) as error:
                 refused.append((problem, str(error)))
     return found, refused
@@ -102,15 +106,15 @@ def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:
 
 
 def _entry(
-    row: Row, problem: GemmProblem, arch: Arch, old: Bundle, cache_dir: Path | None
+    row: Row, problem: GemmProblem, arch: Arch, old: Bundle, caches: Sequence[Path]
 ) -> tuple[Entry, bytes | None]:
     """Raises ``InputError`` or ``CompileError`` when the judged kernel cannot be had."""
     judged = row.cubin_sha256 if problem == row.key.problem else ""
-    meta, data = _cached(row, problem, cache_dir) or (None, b"")
+    meta, data = _cached(row, problem, caches) or (None, b"")
     if meta is None and (kept := _kept(old, row, problem, judged)) is not None:
         return kept, None
     if meta is None:
-        meta, data = _built(row, problem, arch, cache_dir)
+        meta, data = _built(row, problem, arch)
     if judged and meta["cubin_sha256"] != judged:
         raise InputError(
             f"building {row.config} gives cubin {meta['cubin_sha256'][:12]}, the row was judged with {judged[:12]}: "
@@ -119,15 +123,15 @@ def _entry(
     return _make_entry(row, problem, arch, meta, data), data
 
 
-def _cached(row: Row, problem: GemmProblem, cache_dir: Path | None) -> tuple[dict[str, Any], bytes] | None:
-    """From the build cache, under the key that the row recorded; needs no compiler."""
+def _cached(row: Row, problem: GemmProblem, caches: Sequence[Path]) -> tuple[dict[str, Any], bytes] | None:
+    """Under the key that the row recorded; needs no compiler."""
     if row.object is None or problem != row.key.problem:
         return None
-    cache = BuildCache(cache_dir or default_cache_dir())
-    meta = cache.load(row.object.key)
-    if meta is None or meta["object_sha256"] != row.object.sha256:
-        return None
-    return meta, (cache.path(row.object.key) / _OBJECT).read_bytes()
+    for cache in map(BuildCache, caches):
+        meta = cache.load(row.object.key)
+        if meta is not None and meta["object_sha256"] == row.object.sha256:
+            return meta, (cache.path(row.object.key) / _OBJECT).read_bytes()
+    return None
 
 
 def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | None:
@@ -149,12 +153,10 @@ def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | N
     return None
 
 
-def _built(
-    row: Row, problem: GemmProblem, arch: Arch, cache_dir: Path | None
-) -> tuple[dict[str, Any], bytes]:
+def _built(row: Row, problem: GemmProblem, arch: Arch) -> tuple[dict[str, Any], bytes]:
     from kernel_space.build import build
 
-    compiled = build(parse_config(arch, row.config), problem.problem_class, arch, cache_dir=cache_dir)
+    compiled = build(parse_config(arch, row.config), problem.problem_class, arch)
     meta = json.loads((compiled.directory / "meta.json").read_text())
     return meta, compiled.object_path.read_bytes()
 

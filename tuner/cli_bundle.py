@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
+from kernel_space.build_cache import default_cache_dir
+from kernel_space.errors import InputError
 from tuner import cli_text as text
 from tuner.bundle_write import Bundled, write_bundle
 from tuner.cli import CommandError
 from tuner.cli_options import check_out, dtypes_of
 from tuner.device import select_device
 from tuner.dispatch import DispatchTable, table_path
+from tuner.gpu.manifest import OBJECTS
 
 
 def bundle_command(args: argparse.Namespace) -> int:
@@ -20,12 +24,23 @@ def bundle_command(args: argparse.Namespace) -> int:
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()
     if not rows:
         raise CommandError(f"there is no row in {table_path(folder)}: nothing to bundle; tune first")
-    bundled = write_bundle(folder, device.arch, rows, also=also)
+    bundled = write_bundle(folder, device.arch, rows, also=also, caches=_caches(args.objects))
     if args.json:
         text.print_json({"device": text.device_record(device), **_record(bundled)})
     else:
         _print(bundled)
     return 1 if bundled.refused else 0
+
+
+def _caches(objects: Path | None) -> list[Path]:
+    """Where objects are looked for: what compile-only left, if named, before the build cache."""
+    if objects is None:
+        return [default_cache_dir()]
+    if not (objects / OBJECTS).is_dir():
+        raise InputError(
+            f"--objects must hold a folder {OBJECTS}, as tune.py compile-only leaves it, got {objects}"
+        )
+    return [objects / OBJECTS, default_cache_dir()]
 
 
 def _record(bundled: Bundled) -> dict[str, Any]:

@@ -131,6 +131,9 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="also compile every row's config for these dtypes of LoRA and y: bf16, or two as fp16/bf16; repeatable",
     )
+    parser.add_argument(
+        "--objects", type=Path, metavar="DIR", help="take objects from what compile-only left there, too"
+    )
 
 
 def problems_of(args: argparse.Namespace) -> list[GemmProblem]:

@@ -1,6 +1,6 @@
 """The run time on a card: numbers, graphs, compilation, threads and host time.
 
-Launches from ``results``, or from ``.carry/runtime`` if that is there: a folder like ``results``, for trying objects
+Launches from ``results``, or from ``.pack/runtime`` if that is there: a folder like ``results``, for trying objects
 that are not in the project.
 """
 
@@ -27,7 +27,7 @@ from tuner.runtime.state import class_of_card, workspaces
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).resolve().parents[2]
-OWN = ROOT / ".carry" / "runtime"
+OWN = ROOT / ".pack" / "runtime"
 LAYER = "3840,3072,128"
 HOST_US = 10.0
 SMALL = "17,3840,3072,128"
