@@ -16,7 +16,12 @@ from collections.abc import Sequence
 
 from kernel_space.errors import InputError
 from tuner import cli_options as options
-from tuner.cli_card_options import add_compile_only_options, add_measure_options, add_peers_options
+from tuner.cli_card_options import (
+    add_compile_only_options,
+    add_measure_options,
+    add_merge_options,
+    add_peers_options,
+)
 from tuner.cli_selfcheck import add_selfcheck_options
 from tuner.cli_time_options import add_time_options
 from tuner.store import StoreError
@@ -80,6 +85,11 @@ COMMANDS = {
         function="tuner.cli_measure:measure_command",
         summary="check and time on a card what compile-only left; writes table and report",
         adders=(options.add_problem_options, options.add_json_option, add_measure_options),
+    ),
+    "merge": Command(
+        function="tuner.cli_merge:merge_command",
+        summary="take over results that were made elsewhere: table rows, journals, reports",
+        adders=(options.add_json_option, add_merge_options),
     ),
     "peers": Command(
         function="tuner.cli_peers:peers_command",

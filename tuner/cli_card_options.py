@@ -60,3 +60,10 @@ def add_peers_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objects", type=Path, metavar="DIR", help="folder of compile-only that holds the table's kernel"
     )
+
+
+def add_merge_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="results that were made elsewhere")
+    parser.add_argument(
+        "--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
+    )

@@ -1,0 +1,90 @@
+"""Results of another machine: rows by the table's rules, trials once, reports with their rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernel_space.errors import InputError
+from tests.fakes import FakeDevice, small_space
+from tests.test_driver import PROBLEM, SPACE, run
+from tuner.cli import main
+from tuner.dispatch import DispatchTable
+from tuner.driver import TuneResult
+from tuner.outcome import Status
+
+
+def tuned(out: Path, trials: int, seed: int = 0, wrong: str = "") -> TuneResult:
+    """``wrong``: a config whose check fails."""
+    device = FakeDevice(verdicts={wrong: Status.WRONG_RESULT})
+    return run(out, device=device, space=small_space(**SPACE), trials=trials, seed=seed)
+
+
+def merge(capsys: pytest.CaptureFixture[str], folder: Path, out: Path) -> tuple[int, list[dict]]:
+    code = main(["merge", str(folder), "--out", str(out), "--json"])
+    printed = capsys.readouterr().out
+    return code, json.loads(printed) if printed else []
+
+
+def config_in(out: Path) -> str:
+    row = DispatchTable.load(out / "b200").lookup(PROBLEM).row
+    assert row is not None
+    return row.config
+
+
+def test_everything_comes_over_into_an_empty_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = tuned(tmp_path / "theirs", 20)
+    code, (device,) = merge(capsys, tmp_path / "theirs", tmp_path / "ours")
+    assert code == 0 and device["trials"] == 20 and [row["taken"] for row in device["rows"]] == [True]
+    assert config_in(tmp_path / "ours") == config_in(tmp_path / "theirs")
+    assert (tmp_path / "ours" / "b200" / "4352x3840x3072x128" / "report.html").is_file()
+    assert theirs.winner is not None
+    again = tuned(tmp_path / "ours", 20)
+    assert (again.fresh, again.known) == (0, 20) and again.winner == theirs.winner
+
+
+def test_a_second_merge_adds_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tuned(tmp_path / "theirs", 20)
+    merge(capsys, tmp_path / "theirs", tmp_path / "ours")
+    _, (device,) = merge(capsys, tmp_path / "theirs", tmp_path / "ours")
+    assert device["trials"] == 0 and [row["taken"] for row in device["rows"]] == [False]
+
+
+def test_the_better_row_stands_and_trials_add_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The fake device's times are exact: the faster winner of the two must stand, whichever came first."""
+    default = tuned(tmp_path / "any", 1).trials[0].resolved  # both begin with it, and it is a good one
+    one, two = (
+        tuned(tmp_path / name, 12, seed=seed, wrong=default) for name, seed in (("one", 1), ("two", 2))
+    )
+    assert one.winner is not None and two.winner is not None and one.winner.us != two.winner.us
+    best = min(one.winner, two.winner, key=lambda trial: trial.us)
+    both = {trial.resolved for trial in (*one.trials, *two.trials)}
+    for first, second in (("one", "two"), ("two", "one")):
+        out = tmp_path / f"{first} first"
+        merge(capsys, tmp_path / first, out)
+        _, (device,) = merge(capsys, tmp_path / second, out)
+        assert config_in(out) == best.resolved
+        (journal,) = (out / ".studies" / "b200").glob("*.jsonl")
+        lines = [json.loads(line) for line in journal.read_text().splitlines()]
+        assert {line["resolved"] for line in lines if "resolved" in line} == both
+
+
+def test_what_holds_no_results_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["merge", str(tmp_path), "--out", str(tmp_path / "ours")]) == 2
+    assert "must hold results of a tune" in capsys.readouterr().err
+    tuned(tmp_path / "theirs", 3)
+    assert main(["merge", str(tmp_path / "theirs"), "--out", str(tmp_path / "theirs")]) == 2
+    assert "from another folder" in capsys.readouterr().err
+
+
+def test_a_renamed_journal_is_refused(tmp_path: Path) -> None:
+    from tuner.cli_merge import merge_journals
+
+    result = tuned(tmp_path / "theirs", 3)
+    result.journal.rename(result.journal.with_name("other.jsonl"))
+    with pytest.raises(InputError, match="must be named"):
+        merge_journals(tmp_path / "theirs", tmp_path / "ours", "b200")
