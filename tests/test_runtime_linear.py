@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
 
 import pytest
 import torch
@@ -194,6 +196,24 @@ def test_compiled_whole(backend: str) -> None:
         for m in (2, 17, 130):
             x = activations(m, 160)
             assert torch.equal(compiled(x), layer(x))
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_with_any_number_of_rows(strict: bool) -> None:
+    layer = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16)
+    rows = torch.export.Dim("rows", min=2, max=4096)
+    program = torch.export.export(
+        layer, (activations(5, 160),), dynamic_shapes={"x": {0: rows}}, strict=strict
+    )
+    for m in (2, 130):
+        x = activations(m, 160)
+        assert torch.equal(program.module()(x), layer(x))
+
+
+def test_copied_and_pickled() -> None:
+    layer, x = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16), activations(5, 160)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert torch.equal(other(x), layer(x))
 
 
 def test_repr_says_what_it_is() -> None:

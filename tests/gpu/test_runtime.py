@@ -392,6 +392,12 @@ def test_the_card_s_process_loads_no_compiler_of_ours() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize("device", ["gpu", "cpu", "cuda:99", "cuda:x"])
+def test_a_device_that_is_none(device: str) -> None:
+    with pytest.raises(InputError):
+        explain(SMALL, device)
+
+
 def test_explain_names_the_card_s_class() -> None:
     assert str(explain(SMALL)) == str(explain(SMALL, class_of_card(0).name))
     assert str(prepare(SMALL)) == str(explain(SMALL))

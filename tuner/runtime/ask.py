@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 
 from kernel_space.errors import InputError
@@ -48,10 +50,13 @@ def _index(device: str | torch.device | None) -> int | None:
     if not torch.cuda.is_available():
         known = ", ".join(DEVICE_CLASSES)
         raise InputError(f"torch sees no card here; name a device class ({known}), got {device}")
-    found = torch.device("cuda" if device is None else device)
-    if found.type != "cuda":
-        raise InputError(f"device must be a card or a device class, got {found}")
-    return torch.cuda.current_device() if found.index is None else found.index
+    match = re.fullmatch(r"cuda(?::([0-9]+))?", "cuda" if device is None else str(device))
+    if match is None:
+        raise InputError(f"device must be a card such as cuda:0 or a device class, got {device}")
+    index = torch.cuda.current_device() if match[1] is None else int(match[1])
+    if index >= torch.cuda.device_count():
+        raise InputError(f"{device} is not there: torch sees {torch.cuda.device_count()} cards")
+    return index
 
 
 def _class(device: str | torch.device | None) -> DeviceClass:
