@@ -37,8 +37,11 @@ SPACE = SearchSpace.load(SM90A.kernel)
 class Compiler:
     """Stands in for ``CompilePool``: entries as ``build`` writes them, with other bytes. Refuses ``refused``."""
 
-    def __init__(self, home: Path, refused: tuple[str, ...] = ()) -> None:
-        self.cache, self.refused, self.asked = BuildCache(home), refused, Counter[str]()
+    def __init__(
+        self, home: Path, refused: tuple[str, ...] = (), status: Status = Status.COMPILE_FAILED
+    ) -> None:
+        self.cache, self.refused, self.status = BuildCache(home), refused, status
+        self.asked = Counter[str]()
 
     def submit(
         self, config: KernelConfig, problem_class: Any, arch: Any
@@ -46,9 +49,7 @@ class Compiler:
         self.asked[str(config)] += 1
         future: concurrent.futures.Future[CompileResult] = concurrent.futures.Future()
         if str(config) in self.refused:
-            future.set_result(
-                CompileResult(status=Status.COMPILE_FAILED, reason="ptxas says no", seconds=0.1)
-            )
+            future.set_result(CompileResult(status=self.status, reason="ptxas says no", seconds=0.1))
             return future
         key = build_key.build_key(config, problem_class, arch)
         files = {
@@ -121,14 +122,22 @@ def test_a_second_run_compiles_what_is_new_and_keeps_what_is_there(tmp_path: Pat
     assert [entry.resolved for entry in loaded.problems[PROBLEM]] == [one.resolved for one in chosen(6)]
 
 
-def test_failures_are_written_down_and_tried_again(tmp_path: Path) -> None:
-    refused = chosen(3)[2].resolved
-    entries = filled(tmp_path / "dir", tmp_path / "home", 3, refused=(refused,))
-    assert [entry.status for entry in entries] == [Status.OK, Status.OK, Status.COMPILE_FAILED]
+@pytest.mark.parametrize(
+    ("status", "again"),
+    [(Status.COMPILE_FAILED, Status.COMPILE_FAILED), (Status.COMPILE_TIMEOUT, Status.OK)],
+)
+def test_failures_are_written_down_and_only_chance_ones_tried_again(
+    status: Status, again: Status, tmp_path: Path
+) -> None:
+    path, refused = tmp_path / "dir", chosen(3)[2].resolved
+    compiler = Compiler(tmp_path / "home", (refused,), status)
+    entries = fill(Folder(path, "h200", SM90A), PROBLEM, chosen(3), compiler, SM90A)
+    assert [entry.status for entry in entries] == [Status.OK, Status.OK, status]
     assert entries[2].reason == "ptxas says no"
-    filled(tmp_path / "dir", tmp_path / "home", 3)
-    again = Manifest.load(tmp_path / "dir").problems[PROBLEM]
-    assert [entry.status for entry in again] == [Status.OK] * 3
+    compiler = Compiler(tmp_path / "home")
+    fill(Folder(path, "h200", SM90A), PROBLEM, chosen(3), compiler, SM90A)
+    assert [entry.status for entry in Manifest.load(path).problems[PROBLEM]] == [Status.OK, Status.OK, again]
+    assert set(compiler.asked) == ({refused} if again is Status.OK else set())
 
 
 class Interrupted(Compiler):

@@ -24,7 +24,7 @@ from tuner.driver import COMPILE_TIMEOUT_S, NEIGHBOURS
 from tuner.final_order import finalists_first
 from tuner.gpu.manifest import Entry, Folder, fill
 from tuner.offline_search import choose_candidates
-from tuner.outcome import Kind, Status, Trial
+from tuner.outcome import TRANSIENT, Kind, Status, Trial
 from tuner.progress import Progress, State
 from tuner.report import read_trials, report_folder
 from tuner.space import SearchSpace
@@ -60,7 +60,9 @@ def compile_only_command(args: argparse.Namespace) -> int:
 
 
 def _candidates(problem: GemmProblem, device: Device, args: argparse.Namespace) -> list[Candidate]:
-    measured = _measured(args.results, problem, device)
+    known = _known(args.results, problem, device)
+    measured = [trial for trial in known if trial.ok and trial.kind is Kind.MEASURED]
+    measured = finalists_first(sorted(measured, key=lambda trial: (trial.us or 0.0, trial.number)))
     table = DispatchTable.load(args.results / device.name, arch=device.arch)
     rows = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
     return choose_candidates(
@@ -71,17 +73,16 @@ def _candidates(problem: GemmProblem, device: Device, args: argparse.Namespace) 
         seed=args.seed,
         first=_configs(rows, device),
         best=_configs([trial.config for trial in measured[:BEST]], device),
-        known={trial.resolved for trial in measured},
+        known={trial.resolved for trial in known},
     )
 
 
-def _measured(results: Path, problem: GemmProblem, device: Device) -> list[Trial]:
-    """Usable trials of an earlier visit, best first."""
+def _known(results: Path, problem: GemmProblem, device: Device) -> list[Trial]:
+    """Legal candidates that an earlier visit has a verdict on."""
     path = report_folder(results, device.name, problem) / "trials.parquet"
     if not path.is_file():
         return []
-    trials = [trial for trial in read_trials(path) if trial.ok and trial.kind is Kind.MEASURED]
-    return finalists_first(sorted(trials, key=lambda trial: (trial.us or 0.0, trial.number)))
+    return [trial for trial in read_trials(path) if trial.resolved and trial.status not in TRANSIENT]
 
 
 def _configs(printed: Iterable[str], device: Device) -> list[KernelConfig]:

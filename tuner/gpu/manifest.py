@@ -166,13 +166,24 @@ class Folder:
         self._arch = arch
         self._own = Manifest.empty(device, arch)
         self._cache = BuildCache(path / OBJECTS, max_bytes=NO_LIMIT)
+        self._refused: dict[tuple[GemmProblem, str], Entry] = {}
         if (path / FILE_NAME).exists():
-            self._joinable(Manifest.load(path))
+            there = self._joinable(Manifest.load(path))
+            self._refused = {
+                (problem, entry.resolved): entry
+                for problem, entries in there.problems.items()
+                for entry in entries
+                if entry.status is Status.COMPILE_FAILED
+            }
         make_folder(path)
 
     def has(self, config: KernelConfig, problem_class: ProblemClass) -> bool:
         """Is the object there, whole?"""
         return cached_build(config, problem_class, self._arch, cache_dir=self.path / OBJECTS) is not None
+
+    def refused(self, problem: GemmProblem, resolved: str) -> Entry | None:
+        """What an earlier run found that the compiler does not accept; it would say so again."""
+        return self._refused.get((problem, resolved))
 
     def take(self, compiled: CompiledKernel) -> None:
         """Copy the object and what describes it."""
@@ -272,6 +283,7 @@ def fill(
     tell: Callable[[Entry], None] = lambda entry: None,
 ) -> list[Entry]:
     """Compile what the folder lacks, with ``pool`` (``loop.Pool``); every object is there as soon as it is compiled.
+    What the compiler refused before is not tried again, a timeout or a crash is.
 
     Interrupted, what was compiled is in the manifest. Raises what a bug in a compile worker raises.
     """
@@ -283,6 +295,9 @@ def fill(
             if folder.has(candidate.legal.config, problem.problem_class):
                 done[candidate.resolved] = Entry.of(candidate, CompileResult(status=Status.OK))
                 tell(done[candidate.resolved])
+            elif refused := folder.refused(problem, candidate.resolved):
+                done[candidate.resolved] = refused
+                tell(refused)
             else:
                 waiting[pool.submit(candidate.legal.config, problem.problem_class, arch)] = candidate
         for future in concurrent.futures.as_completed(waiting):
