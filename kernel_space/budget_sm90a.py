@@ -13,12 +13,8 @@ from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
-SIZED_BY = (
-    "mainloop",
-    "tile_mnk",
-    "consumer_warpgroups",
-    "register_operand",
-)  # knobs that the size of a slot depends on
+# Knobs that the size of a slot depends on; beside them, whether K is split.
+SIZED_BY = ("mainloop", "tile_mnk", "consumer_warpgroups", "register_operand")
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
 MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
@@ -58,23 +54,23 @@ def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
 
 def footprint(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts, raster and scheduling knobs do not enter it."""
-    one_slot = KernelConfigSm90a(
-        **{name: getattr(config, name) for name in SIZED_BY},
-        **{f"num_{ring}_stage": 1 for ring in RINGS},
-        split_k=2 if config.split_k > 1 else 1,
-    )
-    if (
-        config.mainloop == "mma"
-    ):  # the sums of a cluster depend on its size; without dq slots it is another kernel
-        one_slot = one_slot.replace(split_k=config.split_k, num_dq_stage=min(small_m_dq(config), 1))
-    return _read_footprint(one_slot, problem_class, arch.name)
+    sized_by = tuple(getattr(config, name) for name in SIZED_BY)
+    split_k, dq = (2 if config.split_k > 1 else 1), 1
+    if config.mainloop == "mma":
+        # The sums of a cluster depend on its size; without dq slots it is another kernel.
+        split_k, dq = config.split_k, min(small_m_dq(config), 1)
+    return _read_footprint(sized_by, split_k, dq, problem_class, arch.name)
 
 
 @functools.cache
-def _read_footprint(one_slot: KernelConfigSm90a, problem_class: ProblemClass, arch_name: str) -> Footprint:
+def _read_footprint(
+    sized_by: tuple[Any, ...], split_k: int, num_dq_stage: int, problem_class: ProblemClass, arch_name: str
+) -> Footprint:
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.readback import footprint_fields
 
+    stages = {f"num_{ring}_stage": 1 for ring in RINGS} | {"num_dq_stage": num_dq_stage}
+    one_slot = KernelConfigSm90a(**dict(zip(SIZED_BY, sized_by, strict=True)), **stages, split_k=split_k)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 
@@ -104,7 +100,7 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     5. Packed slots take what is left, up to 16.
 
     With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots, then packed slots.
-    With ``mainloop=mma``: dq slots as below, then up to 4 packed slots.
+    With ``mainloop=mma``: a third dq slot, then up to 5 packed slots.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
     if config.mainloop == "mma":
@@ -132,17 +128,17 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
 
 
 def _solve_small_m(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> KernelConfigSm90a:
-    """2 packed slots, and up to 4 where they fit."""
-    config = config.replace(num_dq_stage=small_m_dq(config))
+    """2 packed slots; a third dq slot; then packed slots up to 5."""
     foot = footprint(config, problem_class, arch)
-    slots = {"dq": int(config.num_dq_stage), "ab": LEAST_SMALL_M_STAGES, "lora": 0, "c": 0, "one": 1}
-    if config.num_ab_stage != AUTO:
-        return config
-    while slots["ab"] < MOST_SMALL_M_STAGES:
-        if foot.smem_bytes({**slots, "ab": slots["ab"] + 1}) > smem_limit(config, arch):
-            break
-        slots["ab"] += 1
-    return config.replace(num_ab_stage=slots["ab"])
+    slots = {"dq": min(small_m_dq(config), 2), "ab": LEAST_SMALL_M_STAGES, "lora": 0, "c": 0, "one": 1}
+    asked = {"dq": config.num_dq_stage, "ab": config.num_ab_stage}
+    slots |= {ring: int(count) for ring, count in asked.items() if count != AUTO}
+    for ring, most in (("dq", small_m_dq(config)), ("ab", MOST_SMALL_M_STAGES)):
+        while asked[ring] == AUTO and slots[ring] < most:
+            if foot.smem_bytes({**slots, ring: slots[ring] + 1}) > smem_limit(config, arch):
+                break
+            slots[ring] += 1
+    return config.replace(num_dq_stage=slots["dq"], num_ab_stage=slots["ab"])
 
 
 def small_m_dq(config: KernelConfigSm90a) -> int:

@@ -51,6 +51,7 @@ def compiled(config: KernelConfigSm90a, problem: GemmProblem) -> Artifacts:
 CASES = [
     ("tile_mnk=32x8x128 consumer_warpgroups=1", "1,544,264,0", "fp16", "fp16"),
     ("tile_mnk=32x8x128 num_ab_stage=3", "5,160,72,16", "bf16", "fp16"),
+    ("tile_mnk=32x8x128 split_k=3 consumer_warpgroups=1", "3,32,8,16", "fp16", "fp16"),
     ("tile_mnk=64x16x128 split_k=3 num_ab_stage=2 use_pdl=true", "17,1120,136,48", "bf16", "bf16"),
     ("tile_mnk=64x16x128 num_dq_stage=2 consumer_warpgroups=1", "9,352,72,240", "fp16", "bf16"),
     ("tile_mnk=64x32x128 split_k=2 num_dq_stage=2 use_pdl=true", "41,672,72,112", "bf16", "bf16"),
@@ -110,7 +111,7 @@ def test_executed(
         ),
         ("tile_mnk=32x8x128 num_ab_stage=1", "stages", "num_ab_stage must be at least 2"),
         ("tile_mnk=64x64x128 num_dq_stage=1", "stages", "num_dq_stage must be 0"),
-        ("tile_mnk=32x8x128 ctas_per_sm=4 consumer_warpgroups=1", "ctas_per_sm", "must be 1 to 3"),
+        ("tile_mnk=32x8x128 ctas_per_sm=4 consumer_warpgroups=1", "ctas_per_sm", "must be 1 or 2, got 4"),
         ("tile_mnk=32x8x128 split_k=9", "split_k", "between 1 and 8 CTAs of a cluster, got 9"),
         ("tile_mnk=64x64x128 num_ab_stage=9", "smem_capacity", "SMEM per CTA"),
     ],
