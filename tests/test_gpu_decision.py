@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -105,3 +106,13 @@ def test_two_finals_of_the_same_candidates_agree() -> None:
             for visit in (0, 1)
         ]
         assert abs(true[winners[0]] / true[winners[1]] - 1) < 0.01
+
+
+def test_several_rivals_need_stronger_evidence_each() -> None:
+    """Eight rounds; only the third smallest difference favours the rival: W = 3, p = 2 * 5 / 256 = 0.039. That separates
+    one rival from the fastest, but not one of three (Holm: 0.117)."""
+    fastest = [100.0] * 8
+    rival = [100.0 * math.exp(0.01 * rank * (-1 if rank == 3 else 1)) for rank in range(1, 9)]
+    assert decide({"large": fastest, "small": rival}, None, SIZES).winner == "large"
+    several = decide({"large": fastest, "small": rival, "default": rival, "twin": rival}, None, SIZES)
+    assert set(several.tied) == set(SIZES) and several.winner == "small"
