@@ -109,8 +109,8 @@ def test_two_finals_of_the_same_candidates_agree() -> None:
 
 
 def test_several_rivals_need_stronger_evidence_each() -> None:
-    """Eight rounds; only the third smallest difference favours the rival: W = 3, p = 2 * 5 / 256 = 0.039. That separates
-    one rival from the fastest, but not one of three (Holm: 0.117)."""
+    """Eight rounds; only the third smallest difference favours the rival: W = 3, p = 2 * 5 / 256 = 0.039. That
+    separates one rival from the fastest, but not one of three (Holm: 0.117)."""
     fastest = [100.0] * 8
     rival = [100.0 * math.exp(0.01 * rank * (-1 if rank == 3 else 1)) for rank in range(1, 9)]
     assert decide({"large": fastest, "small": rival}, None, SIZES).winner == "large"
