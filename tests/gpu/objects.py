@@ -37,6 +37,14 @@ RIGHT = {
         GemmProblem.parse("333,480,264,32"),
         "tile_mnk=128x96x128 consumer_warpgroups=1 cluster_shape_mn=2x1 register_operand=wgt mainloop=expand",
     ),
+    "few-rows": (
+        GemmProblem.parse("13,1056,520,48"),
+        "mainloop=mma tile_mnk=32x16x128 split_k=3 use_pdl=true",
+    ),
+    "few-rows-wgmma": (
+        GemmProblem.parse("61,1056,520,128", lora_dtype="bf16", out_dtype="bf16"),
+        "mainloop=mma tile_mnk=64x64x128 split_k=2 use_pdl=true",
+    ),
     "large": (GemmProblem.parse("4352,3840,3072,128"), "tile_mnk=256x136x128"),
 }
 FAULT_PROBLEM = GemmProblem.parse("64,128,64,0")
