@@ -5,12 +5,10 @@ activations as fp16, where a first kernel expands them.
 from __future__ import annotations
 
 from kernel_space.config import KernelConfig
+from kernel_space.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 from kernel_space.problem import GemmProblem
 from kernel_space.tiles import num_cta_tiles
 
-COUNTER_BYTES = 4
-PARTIALS_ALIGN = 256
-PARTIAL_BYTES = 4
 EXPANDED_BYTES = 2
 
 

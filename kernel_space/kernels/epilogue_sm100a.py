@@ -12,7 +12,7 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 from kernel_space.kernels.allocations import ACC_DTYPE
 from kernel_space.kernels.layouts_sm100a import Layouts
 from kernel_space.kernels.tile_walk import TileWalk
-from kernel_space.workspace import COUNTER_BYTES, PARTIALS_ALIGN
+from kernel_space.partials import COUNTER_BYTES, PARTIALS_ALIGN
 
 WARP_SIZE = 32
 EPILOGUE_WARPS = (0, 1, 2, 3)
