@@ -100,7 +100,7 @@ def blocked(scales: np.ndarray) -> np.ndarray:
     return out
 
 
-@pytest.mark.parametrize(("m", "k"), [(8, 256), (13, 160), (133, 96), (1, 672)])
+@pytest.mark.parametrize(("m", "k"), [(8, 256), (13, 160), (133, 96), (1, 672), (9, 4128)])
 @pytest.mark.parametrize("use_pdl", [False, True])
 def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: bool) -> None:
     """Every code meets random scales; rows and K ragged; nothing is written outside ``[M, K']``."""
@@ -117,7 +117,7 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: 
         expanded,
         m,
         k,
-        grid=(-(-padded // 8 // 256), -(-m // 8), 1),
+        grid=(-(-padded // 8 // 256) * -(-m // 8), 1, 1),
         block=(256, 1, 1),
     )
     assert result.ok, result
@@ -280,7 +280,7 @@ def test_two_launches(text: str, shape: str) -> None:
     padded = -(-problem.k // 128) * 128
     pdl = "programmatic_stream_serialization"
 
-    assert first.grid == (-(-padded // 8 // 256), -(-problem.m // 8), 1)
+    assert first.grid == (-(-padded // 8 // 256) * -(-problem.m // 8), 1, 1)
     assert first.block == (256, 1, 1)
     assert bool(first.attributes.get(pdl)) == config.use_pdl
     assert not first.tensor_maps

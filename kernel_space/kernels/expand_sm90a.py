@@ -50,7 +50,8 @@ class ExpandSm90a:
         """Start the expansion of ``act`` ``[m, k]``; with ``use_pdl`` its launch overlaps the kernel before it."""
         chunks = cute.ceil_div(k, 128) * CHUNKS_PER_TILE
         self.expand_kernel(act, ascales, expanded, m, k).launch(
-            grid=(cute.ceil_div(chunks, THREADS), cute.ceil_div(m, ROWS_PER_THREAD), 1),
+            # One dimension: the others end at 65535.
+            grid=(cute.ceil_div(chunks, THREADS) * cute.ceil_div(m, ROWS_PER_THREAD), 1, 1),
             block=[THREADS, 1, 1],
             stream=stream,
             use_pdl=self.config.use_pdl,
@@ -66,11 +67,12 @@ class ExpandSm90a:
             # The GEMM of the launch before reads the workspace until it ends, and act may come from the kernel before.
             cute.arch.griddepcontrol_wait()
         tidx, _, _ = cute.arch.thread_idx()
-        column, first, _ = cute.arch.block_idx()
-        chunk = column * THREADS + tidx
-        k_tiles = (k + 127) // 128
-        if chunk < k_tiles * CHUNKS_PER_TILE:
-            self._expand_rows(act, ascales, expanded, chunk, first * ROWS_PER_THREAD, m, k)
+        block, _, _ = cute.arch.block_idx()
+        chunks = (k + 127) // 128 * CHUNKS_PER_TILE
+        per_row = (chunks + THREADS - 1) // THREADS
+        chunk = block % per_row * THREADS + tidx
+        if chunk < chunks:
+            self._expand_rows(act, ascales, expanded, chunk, block // per_row * ROWS_PER_THREAD, m, k)
 
     @cute.jit
     def _expand_rows(
