@@ -74,6 +74,13 @@ def test_a_small_space_is_used_up() -> None:
     assert 4 <= len(found) < 50, "it ends although more were asked for"
 
 
+def test_every_design_of_the_default_rule_is_tried() -> None:
+    """A kernel with several main loops has one default for each range of M."""
+    legal = [legalize(rule.config, PROBLEM, SM90A) for rule in SPACE.defaults]
+    designs = {str(one.config) for one in legal if isinstance(one, Legal)}
+    assert len(designs) > 1 and designs <= {one.resolved for one in choose(20)}
+
+
 @pytest.mark.parametrize("shape", ["1,3840,3072,128", "4352,15360,3840,128", "17,3840,3072,0"])
 def test_every_kind_of_problem_has_candidates(shape: str) -> None:
     problem = GemmProblem.parse(shape)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from kernel_space.arch import Arch
 from kernel_space.config import AUTO, KernelConfig
@@ -22,7 +22,7 @@ from tuner.space_count import Legalize
 # Of ten sampled candidates: changes of one knob of a good point, of two to four, and points from anywhere.
 MIX = ("one", "many", "one", "many", "one", "many", "one", "anywhere", "one", "many")
 CHANGED = (2, 3, 4)
-FRUITLESS_LIMIT = 20_000  # draws in a row without a new legal kernel before the space counts as used up
+DRAWS = 2000  # for one of them, until it is legal and new; after a whole mix without any, the space counts as used up
 
 
 def choose_candidates(
@@ -32,16 +32,18 @@ def choose_candidates(
     *,
     trials: int,
     seed: int = 0,
-    first: Iterable[KernelConfig] = (),
+    first: Sequence[KernelConfig] = (),
     best: Sequence[KernelConfig] = (),
     known: Collection[str] = (),
     rules: Legalize = legalize,
 ) -> list[Candidate]:
     """At most ``trials`` distinct legal kernels, the same for the same arguments: the default, ``best`` (of this
-    problem, measured), ``first`` (of neighbours), then sampled ones whose resolved config is not in ``known``.
+    problem, measured), ``first`` (of neighbours), then what is not in ``known``: the default rule's configs for other
+    problems, each perhaps another design, and sampled ones.
     """
-    seeds = [space.default(problem), *best, *first]
-    origins = [Origin.DEFAULT, *[Origin.NEIGHBOUR] * (len(seeds) - 1)]
+    others = [rule.config for rule in space.defaults if isinstance(rules(rule.config, problem, arch), Legal)]
+    seeds = [space.default(problem), *best, *first, *others]
+    origins = [Origin.DEFAULT, *[Origin.NEIGHBOUR] * len([*best, *first]), *[Origin.SAMPLED] * len(others)]
     chosen: dict[str, Candidate] = {}
 
     def admit(config: KernelConfig, origin: Origin) -> bool:
@@ -57,24 +59,21 @@ def choose_candidates(
 
     for config, origin in zip(seeds, origins, strict=True):
         admit(config, origin)
-    fruitless = 0
-    for config in _sampled(space, seeds, random.Random(f"{seed} {problem}")):
-        fruitless = 0 if admit(config, Origin.SAMPLED) else fruitless + 1
-        if len(chosen) >= trials or fruitless >= FRUITLESS_LIMIT:
-            return list(chosen.values())
-    return list(chosen.values())
-
-
-def _sampled(
-    space: SearchSpace, seeds: Sequence[KernelConfig], generator: random.Random
-) -> Iterator[KernelConfig]:
-    """Endless: ``MIX`` again and again."""
+    generator = random.Random(f"{seed} {problem}")
     near = _one_knob_changes(space, seeds, generator)
+    draw: dict[str, Callable[[], KernelConfig | None]] = {
+        "one": lambda: next(near, None),
+        "many": lambda: _changed(space, generator.choice(seeds), generator.choice(CHANGED), generator),
+        "anywhere": lambda: space.random_config(generator),
+    }
+    fruitless = 0
     for kind in itertools.cycle(MIX):
-        config = next(near, None) if kind == "one" else None
-        if config is None and kind != "anywhere":
-            config = _changed(space, generator.choice(seeds), generator.choice(CHANGED), generator)
-        yield config or space.random_config(generator)
+        if len(chosen) >= trials or fruitless >= len(MIX):
+            return list(chosen.values())
+        configs = iter(draw[kind], None)  # until there are no more
+        found = any(admit(config, Origin.SAMPLED) for config in itertools.islice(configs, DRAWS))
+        fruitless = 0 if found else fruitless + 1
+    raise AssertionError("unreachable")
 
 
 def _one_knob_changes(
