@@ -20,7 +20,7 @@ from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_inde
 from tuner.dispatch import render_table
 from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row
 from tuner.outcome import Kind
-from tuner.runtime import explain, prepare, use_table
+from tuner.runtime import explain, prepare, state, use_table
 from tuner.runtime.choose import Choice, Library
 from tuner.runtime.trampoline import SIGNATURE
 
@@ -220,6 +220,25 @@ def test_use_table_holds_until_its_end(tmp_path: Path) -> None:
         assert prepare("256,3840,3072,128", "h200").source == "exact"
     with pytest.raises(InputError, match="no dispatch table"), use_table(tmp_path):
         pass
+
+
+@pytest.mark.slow
+def test_prepare_compiles_only_when_asked(tmp_path: Path) -> None:
+    """With the compiler, from a table that has nothing for this R; then the object serves other M and other layers."""
+    with use_table(write(tmp_path, [row("256,3840,3072,128")], [])):
+        for shape in ("16,512,256,32", "256,3840,3072,128"):
+            with pytest.raises(InputError, match="no kernel for"):
+                prepare(shape, "h200")
+        before = state.generation
+        answer = prepare("16,512,256,32", "h200", compile=True)
+        assert answer.source == "compiled for 16,512,256,32"
+        assert answer.object.arguments == SIGNATURE
+        assert answer.object.read()[:4] == b"\x7fELF"
+        assert state.generation > before
+        assert explain("100,1024,512,32", "h200").object == answer.object
+        before = state.generation
+        assert prepare("16,512,256,32", "h200", compile=True).object == answer.object
+        assert state.generation == before
 
 
 def test_a_device_that_is_none() -> None:

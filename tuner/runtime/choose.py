@@ -95,6 +95,8 @@ class Library:
 
     def has_object(self, answer: Lookup, problem: GemmProblem) -> bool:
         """Can what the table answered be launched without compiling?"""
+        if any((one.problem, one.config) == (problem, answer.config) for one in self._prepared):
+            return True
         if answer.row is None:
             return False
         known = answer.row.key.problem

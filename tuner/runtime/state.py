@@ -61,6 +61,7 @@ class RuntimeState:
             if not library.has_object(answer, problem):
                 library.add(Prepared(problem=problem, config=answer.config, compiled=answer.build()))
                 self._plans.clear()
+                _activate(active()[0])  # layers ask again
         return self.choice(problem, device_class)
 
     def plan(self, problem: GemmProblem, device: int) -> Plan:
@@ -80,16 +81,16 @@ class RuntimeState:
         return self._loaded[key]
 
 
-_active = RuntimeState(RESULTS)
 generation = 0
-"""Counts changes of the tables in use: what was resolved before the last one no longer holds."""
+"""Counts changes of what is launched: what was resolved before the last one no longer holds."""
+_active = (RuntimeState(RESULTS), generation)
 _switch = threading.Lock()
 _workspaces: dict[int, Workspaces] = {}
 
 
 def active() -> tuple[RuntimeState, int]:
-    """The state in use and its number, which changes whenever another one is put in place."""
-    return _active, generation
+    """The state in use and the generation it belongs to."""
+    return _active
 
 
 @contextlib.contextmanager
@@ -116,8 +117,12 @@ def use_table(path: Path | str) -> Iterator[None]:
 def _activate(state: RuntimeState) -> RuntimeState:
     global _active, generation
     with _switch:
-        before, _active = _active, state
+        before, _ = _active
         generation += 1
+        _active = (
+            state,
+            generation,
+        )  # one assignment, so that nobody pairs a state with another's generation
     return before
 
 
