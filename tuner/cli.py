@@ -160,7 +160,7 @@ def _run(argv: list[str]) -> int:
 
 
 def _overview() -> str:
-    lines = [f"  {name:<11}{command.summary}" for name, command in COMMANDS.items()]
+    lines = [f"  {name:<13}{command.summary}" for name, command in COMMANDS.items()]
     return "commands (tune is the default):\n" + "\n".join(lines)
 
 
