@@ -26,7 +26,7 @@ class KernelConfigSm100a(KernelConfig):
     ``epi_tile_n``        columns of one epilogue subtile
     ``split_k``           CTA groups that share one output tile along K; reduced in a fixed order
     ``swap_ab``           compute y.T: wgt is operand A (M of the MMA runs over N), act operand B
-    ``prefetch_dist``     k-tiles of L2 prefetch ahead of the TMA loads; 0 = none
+    ``prefetch_dist``     k-tiles of L2 prefetch ahead of the TMA loads, and LoRA at the start of a tile; 0 = none
     ``use_pdl``           programmatic dependent launch: the prologue overlaps the previous kernel
     """
 

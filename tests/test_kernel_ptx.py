@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 import pytest
@@ -104,8 +105,11 @@ def test_allocated_tmem_columns(text: str, shape: str, columns: int) -> None:
 
 
 def test_prefetch_loads_into_l2() -> None:
-    assert count(r"cp\.async\.bulk\.prefetch\.tensor", ptx_of("prefetch_dist=0")) == 0
-    assert count(r"cp\.async\.bulk\.prefetch\.tensor", ptx_of("prefetch_dist=4")) == 2 * 4  # prime and roll
+    prefetches = functools.partial(count, r"cp\.async\.bulk\.prefetch\.tensor")
+    plain, with_lora = "4352,3840,3072,0", "4352,3840,3072,128"
+    assert prefetches(ptx_of("prefetch_dist=0", with_lora)) == 0
+    assert prefetches(ptx_of("prefetch_dist=4", plain)) == 2 * 4  # A, B, SFA, SFB: prime and roll
+    assert prefetches(ptx_of("prefetch_dist=4", with_lora)) == 2 * 4 + 2  # both LoRA operands, slice by slice
 
 
 def test_pdl_waits_and_signals() -> None:

@@ -425,6 +425,14 @@ class SvdquantGemmSm100a(EpilogueSm100a):
                     k_begin, k_begin + cutlass.min(Int32(config.prefetch_dist), k_count), unroll=1
                 ):
                     self._prefetch(atoms, (gA, gB, gSFA, gSFB), ahead)
+                if cutlass.const_expr(self.has_lora):
+                    # All of the tile's LoRA: its loads stand too late in the sequence to hide a miss of L2.
+                    for ahead in cutlass.range(0, units // lay.lora_units_per_slice, unroll=1):
+                        self._prefetch(
+                            (tma_la, tma_lb),
+                            (tAgLA[(None, tile_m, None, 0)], tBgLB[(None, tile_n, None, 0)]),
+                            ahead,
+                        )
             k_tile = k_begin
             for segment in cutlass.range(0, units + 1, unroll=1):
                 end = self.segment_end(segment, k_begin, k_count, units)
@@ -484,10 +492,10 @@ class SvdquantGemmSm100a(EpilogueSm100a):
             lora_pipeline.producer_tail(lora_state)
 
     @staticmethod
-    def _prefetch(atoms: Any, slices: Any, k_tile: Int32) -> None:
-        """L2 prefetch of one k-tile of A, B, SFA and SFB."""
+    def _prefetch(atoms: Any, slices: Any, index: Int32) -> None:
+        """L2 prefetch of k-tile ``index`` of A, B, SFA and SFB, or of that slice of both LoRA operands."""
         for atom, gmem in zip(atoms, slices, strict=True):
-            cute.prefetch(atom, gmem[(None, k_tile)])
+            cute.prefetch(atom, gmem[(None, index)])
 
     @staticmethod
     def _partition_a(lay: Layouts, atom: Any, mA: Any, tiler: Any, thr_mma: Any, coord: Any, sA: Any) -> Any:
