@@ -78,9 +78,9 @@ def test_unsupported_names_line_opcode_and_modifier() -> None:
 
 
 def test_unknown_opcode_is_unsupported() -> None:
-    result = run("pmevent 1;")
+    result = run("istypep.texref %p1, %d1;")
     assert result.status is SimStatus.UNSUPPORTED
-    assert "pmevent: opcode is not modelled" in str(result)
+    assert "istypep.texref: opcode is not modelled" in str(result)
 
 
 def race(body: str, **options: object) -> str:
