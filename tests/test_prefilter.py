@@ -6,6 +6,11 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
+import pytest
+
 from kernel_space.arch import SM100A
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
@@ -117,3 +122,32 @@ def test_dropped_points_are_counted_and_are_no_failures() -> None:
     assert prefilter_fact({}) == {}
     state = State(done=5, total=60, filtered=search.filtered)
     assert f", {search.filtered} filtered, " in state.line(1.0) and "failed" not in state.line(1.0)
+
+
+def sample(problem: GemmProblem) -> list[tuple[Legal, float]]:
+    """(kernel, simulated microseconds) of every row about ``problem``, the default rule's config first."""
+    with (Path(__file__).parent / "data" / "prefilter_sample.csv").open(newline="") as lines:
+        rows = csv.DictReader(line for line in lines if not line.startswith("#"))
+        return [
+            (legal(row["config"], problem), float(row["simulated_us"]))
+            for row in rows
+            if row["problem"] == str(problem)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("shape", "least_dropped"),
+    [("4352,3840,3072,128", 0.4), ("128,7168,4096,0", 0.2), ("17,3840,3072,64", 0.1)],
+)
+def test_nothing_near_the_best_is_lost(shape: str, least_dropped: float) -> None:
+    """Simulated times, in which the filter had no part, say what it may drop: nothing within 2 % of the best."""
+    problem = GemmProblem.parse(shape)
+    rows = sample(problem)
+    prefilter = Prefilter(problem, B200())
+    prefilter.rejection(rows[0][0], wanted=True)
+    for kernel, _ in rows:  # every row has been proposed once: the strictest the filter can be
+        prefilter.rejection(kernel, wanted=False)
+    best = min(us for _, us in rows)
+    dropped = [us for kernel, us in rows if prefilter.rejection(kernel, wanted=False) is not None]
+    assert len(rows) > 40 and min(dropped) > 1.02 * best
+    assert len(dropped) >= least_dropped * len(rows)

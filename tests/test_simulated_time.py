@@ -162,7 +162,7 @@ def test_one_piece_in_split_k_reduces() -> None:
     config, problem = resolved("mma_tiler_mn=256x128 split_k=4 lora_schedule=tail", "1024,3840,512,128")
     one_pair = dataclasses.replace(B200(), sm_count=2)
     compiled = build(config, problem.problem_class, SM100A)
-    counted = simulated_time._arrivals(config, problem, one_pair.sm_count)
+    counted = simulated_time.arrivals(config, problem, one_pair.sm_count)
     assert (len(counted), sum(value == 3 for value in counted), counted[-1]) == (64, 16, 3)
     launch = simulated_time.capture_launch(compiled, problem, 1)
     turns, always = (
@@ -211,10 +211,12 @@ def test_stored_sets_lie_within_the_table() -> None:
 
 def test_a_changed_table_makes_the_stored_sets_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clock_sets, "table_hash", lambda: "another")
-    admissible_sets.cache_clear()
+    for kept in (admissible_sets, clock_sets.stored_document):
+        kept.cache_clear()
     with pytest.raises(InputError, match="another table"):
         admissible_sets()
-    admissible_sets.cache_clear()
+    for kept in (admissible_sets, clock_sets.stored_document):
+        kept.cache_clear()
 
 
 def test_b300_runs_at_its_own_clock() -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from kernel_space.errors import InputError
 from tuner import cli_options as options
+from tuner.cli_calibrate_options import add_calibrate_options
 from tuner.cli_card_options import (
     add_compile_only_options,
     add_measure_options,
@@ -60,6 +61,11 @@ COMMANDS = {
         function="tuner.cli_time:time_command",
         summary="simulated time by cause, the bound, the next-best change, a timeline",
         adders=(*_COMMON, options.add_config_option, add_time_options),
+    ),
+    "calibrate": Command(
+        function="tuner.cli_calibrate:calibrate_command",
+        summary="choose the simulator's constants by measured times of b200 or b300",
+        adders=(options.add_json_option, add_calibrate_options),
     ),
     "compile": Command(
         function="tuner.cli_compile:compile_command",

@@ -53,12 +53,14 @@ class SimulatedTime:
 
     ``sets_us``  Times: under each admissible set of constants, nominal first
     ``discrepancy``  share by which the interval goes beyond the extremes of ``sets_us``
+    ``about``    which sets these are
     ``terms``    nominal microseconds by cause; they add up to ``us``
     ``run``      what the clocked run saw, in cycles
     """
 
     sets_us: Times
     discrepancy: float
+    about: str
     terms: dict[str, float]
     run: TimedRun
 
@@ -106,12 +108,12 @@ def simulate(
     run = simulate_launch(
         launch, compiled.ptx, chosen.clock, sm_count=device.sm_count, places=places, cold=cold,
         map_names=map_names(launch, compiled), record=record,
-        atomic_results=_arrivals(config, problem, device.sm_count),
+        atomic_results=arrivals(config, problem, device.sm_count),
     )  # fmt: skip
     return time_of(run, chosen, use_pdl=config.use_pdl)
 
 
-def _arrivals(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) -> tuple[int, ...]:
+def arrivals(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) -> tuple[int, ...]:
     """What the split counter returns for the pieces of cluster 0, in turn.
 
     One piece in ``split_k`` is the last of its tile to arrive; the cluster's last piece is one of them, for that is
@@ -131,7 +133,9 @@ def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> Simu
         name = CAUSES.get(cause, cause)
         terms[name] = terms.get(name, 0.0) + cycles * per_cycle
     sets_us = sets.microseconds(run.cycles) + launch
-    return SimulatedTime(sets_us=sets_us, discrepancy=sets.discrepancy, terms=terms, run=run)
+    return SimulatedTime(
+        sets_us=sets_us, discrepancy=sets.discrepancy, about=sets.about, terms=terms, run=run
+    )
 
 
 def simulate_time(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Machine) -> Timing:
@@ -149,7 +153,7 @@ def evidence_of(time: SimulatedTime) -> dict[str, float | str]:
         **terms,
         "bound": time.bound,
         "l2": "cold",
-        "constants": f"{len(time.sets_us)} admissible sets",
+        "constants": time.about,
         SETS_US: pack_times(time.sets_us.tolist()),
         JUDGE: simulation_hash(),
     }

@@ -14,6 +14,7 @@ _MODULES: Final = (
     "tuner/simulated_time.py",
 )  # fmt: skip
 SETS_FILE: Final = _ROOT / "tuner" / "clock_sets.json"
+CALIBRATIONS: Final = _ROOT / "tuner" / "clock_calibrations"  # one file per arch, by ``tune.py calibrate``
 
 
 def machine_files() -> list[Path]:
@@ -35,8 +36,9 @@ def machine_hash() -> str:
 
 @functools.cache
 def simulation_hash() -> str:
-    """Changes with anything that simulated times depend on besides the kernel: sources and sets of constants."""
-    return _hash([*machine_files(), SETS_FILE])
+    """Changes with anything that simulated times depend on besides the kernel: sources, sets of constants, and what
+    measured times have said about them."""
+    return _hash([*machine_files(), SETS_FILE, *sorted(CALIBRATIONS.glob("*.json"))])
 
 
 def _hash(paths: list[Path]) -> str:

@@ -14,6 +14,7 @@ from kernel_space.errors import InputError
 from kernel_space.nvfp4 import blocked_scale_bytes
 from kernel_space.problem import GemmProblem
 from tuner.device import Card, DeviceClass
+from tuner.disagreement import with_simulation
 from tuner.gpu.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
 from tuner.gpu.candidate import Case, Loadable
 from tuner.gpu.card_worker import CandidateFault, CardWorker
@@ -89,7 +90,8 @@ class CudaDevice:
             )
         except CandidateFault as fault:
             return Outcome(status=fault.status, reason=str(fault))
-        return Outcome(status=Status.OK, timing=samples.timing())
+        timing = with_simulation(samples.timing(), compiled, legal, problem, self)
+        return Outcome(status=Status.OK, timing=timing)
 
     def interleave(
         self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal
+from tuner.disagreement import against
 from tuner.final_order import FINAL, PLACE, QUICK_US, searched_us
 from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.decision import Verdict, decide, undecided
@@ -248,6 +249,13 @@ def _retimed(trial: Trial, samples: Samples, evidence: dict[str, Any]) -> Trial:
     return trial.with_timing(
         dataclasses.replace(
             timing,
-            evidence={**timing.evidence, **quick, **earlier, QUICK_US: searched_us(trial), **evidence},
+            evidence={
+                **timing.evidence,
+                **against(trial.evidence, timing.us),
+                **quick,
+                **earlier,
+                QUICK_US: searched_us(trial),
+                **evidence,
+            },
         )
     )

@@ -1,0 +1,24 @@
+"""Options of ``calibrate``: apart from the command, so that reading them imports nothing slow."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "trials",
+        nargs="+",
+        type=Path,
+        metavar="TRIALS",
+        help="measured trials of b200 or b300: journals (.jsonl), trials.parquet, trials.csv",
+    )
+    parser.add_argument(
+        "--noise",
+        type=float,
+        metavar="SHARE",
+        help="what a measured time may differ from its simulated one; default: its own interval, at least the stored "
+        "error of the machine",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="say what would come out, write nothing")
