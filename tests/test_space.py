@@ -232,6 +232,19 @@ def test_count_by_hand() -> None:
     )
 
 
+def test_count_by_hand_where_only_some_points_overwrite_a_knob() -> None:
+    """Of 48 legal points half become points of the other half: 2 splits x 2 rasters x 2 distances x 3 swizzles."""
+
+    def folded(config: KernelConfigSm100a, *_: Any) -> Legal | Rejection:
+        if reason := HAND_RULES["split"](config, None):
+            return Rejection("split", reason)
+        if config.swap_ab:
+            config = config.replace(swap_ab=False, swizzle_size=1)
+        return Legal(config, SimpleNamespace())
+
+    assert hand_count(folded) == space_count.Count(raw=72, spelled=48, legal=24, rejected={"split": 24})
+
+
 def test_rules_out_of_order_are_noticed() -> None:
     def capacity_first(config: KernelConfigSm100a, *_: Any) -> Legal | Rejection:
         if config.prefetch_dist == 4:

@@ -1,13 +1,14 @@
 """Exact counts and enumeration of a space too large to walk (10^8 points), from what legality looks at.
 
 ``legalize`` runs on a config that reveals a knob only when it is read, and forks there over the knob's choices. A run
-that ends without reading a knob has answered for all its choices. Two things shrink the tree further, both derived
+that ends without reading a knob has answered for all its choices. Three things shrink the work further, both derived
 from the rules, not assumed:
 
 - choices of a knob that no knob rule tells apart (all clusters with an even M, say) form one class;
 - a knob that is read by the knob rules only, not by what resolves stages and budgets after them, needs one choice of
-  each class. Which knobs those are is observed in every run; where a class turns out too coarse, counting starts over
-  with that knob's choices taken apart.
+  each class. Which knobs those are is observed, first on random points and then in every run; where a class turns out
+  too coarse after all, counting starts over with that knob's choices taken apart.
+- a knob that every kernel of a group overwrites, unread, is one value there (``_distinct``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -25,6 +27,8 @@ from kernel_space.config import KernelConfig
 from kernel_space.kernel_spec import Rule, kernel_spec
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection
+
+PROBES = 500
 
 Choices = Mapping[str, Sequence[Any]]  # knob -> values
 Legalize = Callable[[KernelConfig, GemmProblem, Arch], Legal | Rejection]
@@ -51,7 +55,6 @@ class _Run:
     def __init__(self, values: dict[str, Any], choices: Choices, pending: list[dict[str, Any]]) -> None:
         self.values, self.choices, self.pending = values, choices, pending
         self.reads: list[str] = []
-        self.writes: set[str] = set()
 
     def first_read(self, name: str) -> Any:
         """Go on with the first choice; the others wait with what was read before."""
@@ -66,7 +69,6 @@ def _watched_class(config_class: type[KernelConfig]) -> type[KernelConfig]:
     """A config class whose knobs have no value before they are read."""
 
     def replace(self: Any, **changes: Any) -> Any:
-        self.run.writes.update(changes)
         return _watched(config_class, self.run, {**self.replaced, **changes})
 
     members = {name: _revealing(name) for name in config_class.knob_names()}
@@ -84,9 +86,9 @@ def _watched(config_class: type[KernelConfig], run: _Run, replaced: Mapping[str,
 def _revealing(name: str) -> property:
     def read(self: Any) -> Any:
         run = self.run
-        run.reads.append(name)
         if name in self.replaced:
             return self.replaced[name]
+        run.reads.append(name)
         if name in run.values:
             return run.values[name]
         return run.first_read(name)
@@ -96,12 +98,11 @@ def _revealing(name: str) -> property:
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """One run: the values it read, what came out, the knobs in the order of reading, and those it overwrote."""
+    """One run: the values it read, what came out, and the knobs in the order of reading."""
 
     values: dict[str, Any]
     result: Any
     reads: list[str]
-    writes: set[str]
 
 
 def explore(
@@ -112,7 +113,7 @@ def explore(
     while pending:
         run = _Run(pending.pop(), choices, pending)
         result = function(_watched(config_class, run, {}))
-        yield Leaf(run.values, result, run.reads, run.writes)
+        yield Leaf(run.values, result, run.reads)
 
 
 def legal_points(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize) -> Iterator[Legal]:
@@ -141,13 +142,29 @@ def count(
         for name, rule in knob_rules.items()
     }
     classes = {knob: _rule_classes(knob, values, verdicts) for knob, values in choices.items()}
-    apart: set[str] = set()
+    apart = _probe(choices, problem, arch, legalize, knob_rules)
     while True:
         grid = _Grid(choices, classes, apart)
         try:
             return _count(grid, problem, arch, legalize, knob_rules)
         except _TooCoarse as coarse:
             apart |= coarse.knobs
+
+
+def _probe(
+    choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, knob_rules: KnobRules
+) -> set[str]:
+    """Knobs that are looked at after the knob rules at some of ``PROBES`` random points: most of those that are at any,
+    which saves starting over for each.
+    """
+    config_class, generator = kernel_spec(arch.kernel).config_class, random.Random(0)
+    found: set[str] = set()
+    for _ in range(PROBES):
+        point = {name: [generator.choice(values)] for name, values in choices.items()}
+        (leaf,) = explore(lambda config: legalize(config, problem, arch), point, config_class)
+        if not (isinstance(leaf.result, Rejection) and leaf.result.rule in knob_rules):
+            found |= _looked_at(leaf, point, config_class, problem, knob_rules)
+    return found
 
 
 class _TooCoarse(Exception):
@@ -188,37 +205,66 @@ def _count(grid: _Grid, problem: GemmProblem, arch: Arch, legalize: Legalize, kn
                 continue
         else:
             spelled += points
-            resolved.append({**leaf.values, **leaf.result.config.replaced})
-        _check_grid(grid, leaf, config_class, problem, knob_rules)
+            resolved.append(_Resolved(leaf.values, leaf.result.config.replaced))
+        if touched := grid.merged & _looked_at(leaf, grid.values, config_class, problem, knob_rules):
+            raise _TooCoarse(touched)
     raw = math.prod(grid.totals.values())
     return Count(raw=raw, spelled=spelled, legal=_distinct(grid, resolved), rejected=dict(rejected))
 
 
-def _check_grid(
-    grid: _Grid, leaf: Leaf, config_class: type[KernelConfig], problem: GemmProblem, knob_rules: KnobRules
-) -> None:
-    """Raise ``_TooCoarse`` if anything after the knob rules looked at a knob whose choices are merged."""
-    run = _Run(dict(leaf.values), grid.values, [])
+def _looked_at(
+    leaf: Leaf,
+    choices: Choices,
+    config_class: type[KernelConfig],
+    problem: GemmProblem,
+    knob_rules: KnobRules,
+) -> set[str]:
+    """Knobs that anything after the knob rules has read before it overwrote them."""
+    run = _Run(dict(leaf.values), choices, [])
     config = _watched(config_class, run, {})
     if any(rule(config, problem) for rule in knob_rules.values()):
         raise AssertionError("legalize must reject what a knob rule rejects")
     asked = len(run.reads)
     if leaf.reads[:asked] != run.reads:
         raise AssertionError("legalize must ask every knob rule, in order, before anything else")
-    if touched := grid.merged & (leaf.writes | set(leaf.reads[asked:])):
-        raise _TooCoarse(touched)
+    return set(leaf.reads[asked:])
 
 
-def _distinct(grid: _Grid, resolved: list[Mapping[str, Any]]) -> int:
-    """Distinct kernels in the union of ``resolved``, where a knob that is missing stands for all its choices."""
-    fixed = [name for name in grid.totals if any(name in values for values in resolved)]
+class _Resolved:
+    """Kernels that one run has answered for: knobs that were overwritten, others that were read, the rest open."""
+
+    def __init__(self, values: Mapping[str, Any], replaced: Mapping[str, Any]) -> None:
+        self.values, self.replaced = {**values, **replaced}, replaced
+
+
+def _distinct(grid: _Grid, resolved: list[_Resolved]) -> int:
+    """Distinct kernels in the union of ``resolved``, where a knob that is missing stands for all its choices.
+
+    Those that differ in a knob which none leaves open are different: they are counted apart, so that what some leave
+    open is not spelled out for others. Raises ``_TooCoarse`` for merged choices that only some of a group overwrite.
+    """
+    common = [name for name in grid.totals if all(name in one.values for one in resolved)]
+    groups: dict[tuple[Any, ...], list[_Resolved]] = {}
+    for one in resolved:
+        groups.setdefault(tuple(one.values[name] for name in common), []).append(one)
+    return sum(_distinct_of_group(grid, group) for group in groups.values())
+
+
+def _distinct_of_group(grid: _Grid, group: list[_Resolved]) -> int:
+    written = {name for one in group for name in one.replaced}
+    if mixed := {name for name in written & grid.merged if not all(name in one.replaced for one in group)}:
+        raise _TooCoarse(mixed)
+    fixed = [name for name in grid.totals if any(name in one.values for one in group)]
     free = math.prod(total for name, total in grid.totals.items() if name not in fixed)
     keys = set()
-    for values in resolved:
+    for one in group:
         keys.update(
-            itertools.product(*((values[name],) if name in values else grid.values[name] for name in fixed))
+            itertools.product(
+                *((one.values[name],) if name in one.values else grid.values[name] for name in fixed)
+            )
         )
-    sizes = [grid.sizes[name] for name in fixed]
+    # An overwritten knob has the value it was given; of the others a value stands for its class.
+    sizes = [{} if name in written else grid.sizes[name] for name in fixed]
     return free * sum(
         math.prod(size.get(value, 1) for size, value in zip(sizes, key, strict=True)) for key in keys
     )
