@@ -1,7 +1,7 @@
 """Exact counts and enumeration of a space too large to walk (10^8 points), from what legality looks at.
 
 ``legalize`` runs on a config that reveals a knob only when it is read, and forks there over the knob's choices. A run
-that ends without reading a knob has answered for all its choices. Three things shrink the work further, both derived
+that ends without reading a knob has answered for all its choices. Three things shrink the work further, all derived
 from the rules, not assumed:
 
 - choices of a knob that no knob rule tells apart (all clusters with an even M, say) form one class;
