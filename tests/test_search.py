@@ -100,6 +100,20 @@ def test_default_first_then_neighbours_then_samples() -> None:
     assert [c.number for c in candidates] == list(range(6))
 
 
+def test_a_neighbour_whose_stages_do_not_fit_finds_its_own() -> None:
+    """The winner at R = 0 has no LoRA ring; at R = 128 its tile and schedule still are where a search begins."""
+    plain = GemmProblem.parse("4352,3840,3072,0")
+    winner = KernelConfigSm100a(mma_tiler_mn=(256, 192), cluster_shape_mn=(2, 1), prefetch_dist=4)
+    solved = legalize(winner, plain, SM100A)
+    assert isinstance(solved, Legal) and solved.config.num_lora_stage == 0
+    assert isinstance(legalize(solved.config, PROBLEM, SM100A), Rejection) and PROBLEM.r > 0
+    candidates = run(search(trials=2, first=[solved.config]))
+    assert [candidate.origin for candidate in candidates] == [Origin.DEFAULT, Origin.NEIGHBOUR]
+    kept = ("mma_tiler_mn", "cluster_shape_mn", "prefetch_dist")
+    assert [candidates[1].legal.config.fields()[knob] for knob in kept] == ["256x192", "2x1", "4"]
+    assert candidates[1].legal.config.num_lora_stage > 0
+
+
 def test_waits_when_results_lag_a_window_behind() -> None:
     searched = search(trials=40)
     asked = [searched.ask() for _ in range(WINDOW)]

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 import optuna
 
 from kernel_space.arch import Arch
-from kernel_space.config import KernelConfig
+from kernel_space.config import AUTO, KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
 from tuner.candidate import Candidate
@@ -138,11 +138,20 @@ class Search:
     ) -> Iterator[tuple[Origin, KernelConfig]]:
         yield Origin.DEFAULT, self._space.default(self._problem)
         for config in first:
-            yield Origin.NEIGHBOUR, config
+            yield Origin.NEIGHBOUR, self._carried_over(config)
         if published and self._space.spell(published, self._problem, self._arch, self._rules):
             yield Origin.PUBLISHED, published
         if self.exhaustive:
             yield from ((Origin.EXHAUSTIVE, legal.config) for legal in self._all or ())
+
+    def _carried_over(self, config: KernelConfig) -> KernelConfig:
+        """A neighbour's winner for this problem, with other stage counts where its own do not fit: R = 0 has no LoRA
+        ring.
+        """
+        if isinstance(self._rules(config, self._problem, self._arch), Legal):
+            return config
+        solved = [name for name, knob in self._space.knobs.items() if AUTO in knob.choices]
+        return config.replace(**dict.fromkeys(solved, AUTO))
 
     def _next_fixed(self) -> Candidate | None:
         for origin, config in self._fixed:
