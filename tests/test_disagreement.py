@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,12 +14,10 @@ from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice
-from tests.test_search import Candidate
-from tuner.compile_worker import CompileResult
-from tuner.device import Device
+from tuner.device import Card
 from tuner.disagreement import against, with_simulation
-from tuner.evaluate import evaluate
-from tuner.outcome import Kind, Origin, Outcome, Status, Timing
+from tuner.gpu.device import CudaDevice
+from tuner.outcome import Kind, Outcome, Status, Timing
 from tuner.simulated_device import Chip
 from tuner.simulated_time import simulate
 
@@ -26,15 +25,19 @@ PROBLEM = GemmProblem.parse("1024,3840,3072,128")
 CHIP = Chip(name="b200", arch=SM100A, sm_count=148)
 
 
-@dataclasses.dataclass(kw_only=True)
-class Card(FakeDevice):
-    """Measures 20 us, whatever it is given, and does with it what ``CudaDevice`` does."""
+class Worker:
+    """Says that every kernel takes 20 us."""
 
-    kind: Kind = Kind.MEASURED
+    def time(self, *asked: Any) -> SimpleNamespace:
+        timing = Timing(kind=Kind.MEASURED, us=20.0, low_us=19.0, high_us=21.0, evidence={"samples": 40})
+        return SimpleNamespace(timing=lambda: timing)
 
-    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
-        timing = Timing(kind=self.kind, us=20.0, low_us=19.0, high_us=21.0, evidence={"samples": 40})
-        return Outcome(status=Status.OK, timing=with_simulation(timing, compiled, legal, problem, self))
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> CudaDevice:
+    monkeypatch.setattr(CudaDevice, "_make_sure_of_room", lambda self, problem: None)
+    b200 = Card(index=0, name="NVIDIA B200", compute_capability=(10, 0), sm_count=148)
+    return CudaDevice(name="b200", arch=SM100A, sm_count=148, card=b200, worker=Worker())  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -49,39 +52,35 @@ def compiled(legal: Legal) -> CompiledKernel:
     return build(legal.config, PROBLEM.problem_class, SM100A)
 
 
-def evaluated(device: Device, compiled: CompiledKernel, legal: Legal) -> dict[str, Any]:
-    candidate = Candidate(number=0, config=legal.config, legal=legal, origin=Origin.SAMPLED)
-    result = CompileResult(status=Status.OK, compiled=compiled)
-    trial = evaluate(candidate, result, PROBLEM, device)
-    assert trial.ok and trial.us == (20.0 if device.kind is Kind.MEASURED else trial.us)
-    return trial.evidence
-
-
 def test_measured_trial_holds_the_simulated_time_and_the_ratio(
-    compiled: CompiledKernel, legal: Legal
+    card: CudaDevice, compiled: CompiledKernel, legal: Legal
 ) -> None:
-    evidence = evaluated(Card(), compiled, legal)
+    timing = card.time(compiled, legal, PROBLEM).timing
+    assert timing is not None and timing.us == 20.0 and timing.evidence["samples"] == 40
     there = simulate(compiled, legal.config, PROBLEM, CHIP)
-    assert evidence["simulated_us"] == pytest.approx(there.us, abs=1e-4)
-    assert evidence["simulated_low_us"] == pytest.approx(there.low_us, abs=1e-4)
-    assert evidence["simulated_high_us"] == pytest.approx(there.high_us, abs=1e-4)
-    assert evidence["measured_over_simulated"] == pytest.approx(20.0 / there.us, abs=1e-4)
-    assert evidence["samples"] == 40
+    assert timing.evidence["simulated_us"] == pytest.approx(there.us, abs=1e-4)
+    assert timing.evidence["simulated_low_us"] == pytest.approx(there.low_us, abs=1e-4)
+    assert timing.evidence["simulated_high_us"] == pytest.approx(there.high_us, abs=1e-4)
+    assert timing.evidence["measured_over_simulated"] == pytest.approx(20.0 / there.us, abs=1e-4)
 
 
-def test_simulated_trial_and_other_kernels_hold_none(compiled: CompiledKernel, legal: Legal) -> None:
-    assert "simulated_us" not in evaluated(Card(kind=Kind.SIMULATED), compiled, legal)
-    timing = Timing(kind=Kind.MEASURED, us=20.0, low_us=19.0, high_us=21.0)
-    assert with_simulation(timing, compiled, legal, PROBLEM, Card(arch=SM90A, name="h200")) is timing
+def test_simulated_times_and_other_kernels_hold_none(compiled: CompiledKernel, legal: Legal) -> None:
+    simulated = Timing(kind=Kind.SIMULATED, us=20.0, low_us=19.0, high_us=21.0)
+    assert with_simulation(simulated, compiled, legal, PROBLEM, FakeDevice()) is simulated
+    measured = dataclasses.replace(simulated, kind=Kind.MEASURED)
+    assert (
+        with_simulation(measured, compiled, legal, PROBLEM, FakeDevice(arch=SM90A, name="h200")) is measured
+    )
 
 
 def test_kernel_without_simulated_time_says_why(
-    compiled: CompiledKernel, legal: Legal, monkeypatch: pytest.MonkeyPatch
+    card: CudaDevice, compiled: CompiledKernel, legal: Legal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = Outcome(status=Status.UNSUPPORTED, reason="no simulated time: PTX line 7")
     monkeypatch.setattr("tuner.simulated_device.simulated_outcome", lambda *_: refused)
-    evidence = evaluated(Card(), compiled, legal)
-    assert evidence["simulated"] == refused.reason and "simulated_us" not in evidence
+    timing = card.time(compiled, legal, PROBLEM).timing
+    assert timing is not None and timing.us == 20.0
+    assert timing.evidence["simulated"] == refused.reason and "simulated_us" not in timing.evidence
 
 
 def test_a_later_time_has_its_own_ratio() -> None:

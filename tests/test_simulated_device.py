@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.arch import SM100A, SM103A
+from kernel_space.arch import SM90A, SM100A, SM103A
 from kernel_space.build import CompiledKernel, build
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
-from tests.fakes import small_space
+from tests.fakes import FakeDevice, small_space
 from tuner import results, simulation_hash
 from tuner.check_worker import CheckPool
 from tuner.device import TimesAhead, select_device
@@ -184,6 +184,16 @@ def test_judge_changes_with_machine_constants_and_sets(
     finally:
         monkeypatch.undo()
         simulation_hash.simulation_hash.cache_clear()
+
+
+def test_a_card_ages_simulated_rows_by_the_same_judge() -> None:
+    """Otherwise every simulated row would be stale to a machine with a card, whatever made it."""
+    card = FakeDevice(kind=Kind.MEASURED)
+    models = results.current(card).models
+    assert models[Kind.SIMULATED] == select_device("b200", probe=list).judge
+    assert (
+        Kind.SIMULATED not in results.current(FakeDevice(arch=SM90A, name="h200", kind=Kind.MEASURED)).models
+    )
 
 
 # -- a tune --
