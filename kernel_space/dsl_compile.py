@@ -104,7 +104,7 @@ def _export(compiled: Any, directory: Path, prefix: str) -> tuple[bytes, str | N
 def _ptxas_notes(remarks: Path) -> tuple[str, ...]:
     """From the log of ptxas, which the DSL leaves as one remark of a YAML file; each once, in order.
 
-    Raises ``AssertionError`` when there is no log: a compiler that keeps silent must not pass for one without complaints.
+    Raises ``AssertionError`` when there is no log: a silent compiler must not pass for one without complaints.
     """
     text = remarks.read_text() if remarks.is_file() else ""
     if "ptxas output" not in text:
