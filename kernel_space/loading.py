@@ -85,7 +85,7 @@ class LoadedObject:
 
     @property
     def entry_address(self) -> int:
-        """Address of the host function in memory, callable until ``close``: for those who pass its vector themselves."""
+        """Address of the host function, callable until ``close``: for those who pass its vector themselves."""
         return ctypes.cast(self._entry, ctypes.c_void_p).value or 0
 
     def close(self) -> None:
