@@ -119,8 +119,13 @@ class BuildCache:
     def _sweep(self) -> None:
         """Folders that killed processes left behind."""
         for folder in os.scandir(self.directory):
-            if folder.name.startswith(_HIDDEN) and folder.stat().st_mtime < time.time() - GRACE_SECONDS:
-                shutil.rmtree(folder.path, ignore_errors=True)
+            if not folder.name.startswith(_HIDDEN):
+                continue
+            with contextlib.suppress(
+                FileNotFoundError
+            ):  # its writer or another process is done with it by now
+                if folder.stat().st_mtime < time.time() - GRACE_SECONDS:
+                    shutil.rmtree(folder.path, ignore_errors=True)
 
     def _remove(self, path: Path) -> None:
         """Out of sight with one rename, then deleted, so that nobody sees half of it."""

@@ -273,6 +273,21 @@ def test_the_first_of_two_writers_stays(tmp_path: Path) -> None:
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]
 
 
+def test_a_folder_that_another_process_is_done_with_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between listing the folders and looking at one of them its writer renames it."""
+    cache = BuildCache(tmp_path)
+    cache.store("k", {"data": b"whole"}, {})
+    (tmp_path / ".tmp-of-another").mkdir()
+    listed = list(os.scandir(tmp_path))
+    (tmp_path / ".tmp-of-another").rename(tmp_path / ".gone")
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: listed if path == tmp_path else scandir(path))
+    cache.evict()
+    assert (tmp_path / "k" / "data").read_bytes() == b"whole"
+
+
 WRITER = """
 import sys
 from pathlib import Path

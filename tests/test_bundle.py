@@ -17,7 +17,7 @@ from kernel_space.errors import InputError
 from tests.test_runtime_choice import CLASS, PLAIN, SPLIT, row
 from tuner import bundle_write
 from tuner.bundle import FOLDER, INDEX, Bundle
-from tuner.bundle_write import Bundled, write_bundle
+from tuner.bundle_write import Bundled, take_over, write_bundle
 from tuner.cli import main
 from tuner.dispatch import render_table
 from tuner.dispatch_row import ObjectRef, Row
@@ -209,3 +209,26 @@ def test_lookup_names_the_bundled_object(tmp_path: Path, capsys: pytest.CaptureF
     )
     answer = json.loads(capsys.readouterr().out)["results"][0]
     assert answer["object"] == str(done.folder / done.entries[0].file)
+
+
+def test_objects_of_another_results_folder_are_taken_over(
+    tmp_path: Path, write: Callable[..., Bundled]
+) -> None:
+    """Ours for 256 stays, theirs for 16 comes, theirs for a config that nobody took does not."""
+    write([tuned(tmp_path / "cache", "256,3840,3072,128")])
+    other = "tile_mnk=64x16x128"
+    theirs = [
+        tuned(tmp_path / "theirs", "16,3840,3072,128", SPLIT),
+        tuned(tmp_path / "theirs", "8,3840,3072,128", other),
+    ]
+    write_bundle(tmp_path / "far" / "h200", SM90A, theirs, caches=[tmp_path / "theirs"])
+    assert take_over(tmp_path / "far" / "h200", tmp_path / "h200", SM90A, [SPLIT]) == 1
+    bundle = Bundle.load(tmp_path / "h200" / FOLDER, SM90A)
+    assert sorted(entry.config for entry in bundle.entries) == sorted([PLAIN, SPLIT])
+    (taken,) = (entry for entry in bundle.entries if entry.config == SPLIT)
+    expected = f"object of {SPLIT} for {CLASS}".encode()
+    assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected
+    (tmp_path / "far" / "h200" / FOLDER / taken.file).write_bytes(b"damaged")
+    with pytest.raises(InputError, match="SHA-256"):
+        take_over(tmp_path / "far" / "h200", tmp_path / "h200", SM90A, [SPLIT])
+    assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected

@@ -187,3 +187,26 @@ def every_config(space: SearchSpace) -> list[KernelConfigSm100a]:
     for name, knob in space.knobs.items():
         configs = [{**config, name: choice} for config in configs for choice in knob.choices]
     return [space.config(config) for config in configs]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_from_the_best_reach_a_point_several_knobs_away(seed: int) -> None:
+    """Time grows with every knob that is not as in the target, several from the default; sampling alone misses it."""
+    default = SearchSpace.load(KERNEL).default(PROBLEM)
+    target = default.replace(
+        mma_tiler_mn=(256, 192), raster_order="n", swizzle_size=4, epi_tile_n=64, use_pdl=True
+    )
+    wanted = target.fields()
+
+    def distance(candidate: Candidate) -> float:
+        fields = candidate.legal.config.fields()
+        return 10.0 + sum(
+            fields[name] != text for name, text in wanted.items() if not name.startswith("num_")
+        )
+
+    searched = search(seed=seed, trials=200)
+    found = []
+    while candidate := searched.ask():
+        found.append(distance(candidate))
+        searched.tell(candidate.number, found[-1])
+    assert found[0] == 15.0 and min(found) == 10.0

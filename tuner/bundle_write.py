@@ -71,6 +71,34 @@ def write_bundle(
     return Bundled(folder=folder, entries=entries, refused=tuple(refused), removed=removed)
 
 
+def take_over(other: Path, device_folder: Path, arch: Arch, configs: Iterable[str]) -> int:
+    """Copy the objects of ``configs`` that the bundle of another results folder holds; returns how many.
+
+    ``other``, ``device_folder``: folders of a dispatch table. What the rows no longer need stays until the next
+    ``write_bundle``. Raises ``InputError`` for a damaged index or object, ``StoreError`` when the disk refuses.
+    """
+    wanted = set(configs)
+    theirs = [entry for entry in Bundle.load(other / FOLDER, arch).entries if entry.config in wanted]
+    if not theirs:
+        return 0
+    for entry in theirs:
+        if not _is_whole(other / FOLDER / entry.file, entry.sha256):
+            raise InputError(
+                f"{other / FOLDER / entry.file} must have the SHA-256 of its index; run tune.py bundle there"
+            )
+    folder = make_folder(device_folder / FOLDER)
+    with locked(folder / INDEX):
+        entries = {_key(entry): entry for entry in [*Bundle.load(folder, arch).entries, *theirs]}
+        for entry in theirs:
+            atomic_write(folder / entry.file, (other / FOLDER / entry.file).read_bytes())
+        atomic_write(folder / INDEX, render_index(entries.values()))
+    return len(theirs)
+
+
+def _key(entry: Entry) -> tuple[str, str, str]:
+    return entry.config, entry.problem_class, entry.host
+
+
 _Found = dict[tuple[str, str, str], tuple[Entry, bytes | None]]
 
 
@@ -82,9 +110,7 @@ def _collect(
     wanted = {row.config for row in rows}
     here = platform.machine()
     found: _Found = {
-        (entry.config, entry.problem_class, entry.host): (entry, None)
-        for entry in old.entries
-        if entry.host != here and entry.config in wanted
+        _key(entry): (entry, None) for entry in old.entries if entry.host != here and entry.config in wanted
     }
     refused = []
     for row in rows:

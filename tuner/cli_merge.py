@@ -11,6 +11,7 @@ from typing import Any
 
 from kernel_space.errors import InputError
 from tuner import cli_text as text
+from tuner.bundle_write import take_over
 from tuner.cli_options import check_out
 from tuner.device import DEVICE_CLASSES, select_device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
@@ -47,7 +48,7 @@ def merge_command(args: argparse.Namespace) -> int:
 
 
 def merge_table(other: Path, out: Path, name: str) -> list[Decision]:
-    """``dispatch.record`` of every row; the reports of rows that were taken come along."""
+    """``dispatch.record`` of every row; reports and bundled objects of rows that were taken come along."""
     device = select_device(name)
     rows = list(DispatchTable.load(other / name, arch=device.arch).rows.values())
     path = make_folder(out / name) / FILE_NAME
@@ -57,6 +58,8 @@ def merge_table(other: Path, out: Path, name: str) -> list[Decision]:
         source, target = (report_folder(folder, name, problem) for folder in (other, out))
         if source.is_dir() and (decision.recorded or not target.exists()):
             shutil.copytree(source, target, dirs_exist_ok=True)
+    taken = [decision.row.config for decision in decisions if decision.recorded]
+    take_over(other / name, out / name, device.arch, taken)
     return decisions
 
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from kernel_space.arch import Arch
-from kernel_space.config import AUTO, KernelConfig
+from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner.candidate import Candidate
+from tuner.changes import one_knob_changes, several_knobs_changed
 from tuner.outcome import Origin
 from tuner.space import SearchSpace
 from tuner.space_count import Legalize
 
 # Of ten sampled candidates: changes of one knob of a good point, of two to four, and points from anywhere.
 MIX = ("one", "many", "one", "many", "one", "many", "one", "anywhere", "one", "many")
-CHANGED = (2, 3, 4)
 DRAWS = 2000  # for one of them, until it is legal and new; after a whole mix without any, the space counts as used up
 
 
@@ -60,10 +60,10 @@ def choose_candidates(
     for config, origin in zip(seeds, origins, strict=True):
         admit(config, origin)
     generator = random.Random(f"{seed} {problem}")
-    near = _one_knob_changes(space, seeds, generator)
+    near = one_knob_changes(space, seeds, generator)
     draw: dict[str, Callable[[], KernelConfig | None]] = {
         "one": lambda: next(near, None),
-        "many": lambda: _changed(space, generator.choice(seeds), generator.choice(CHANGED), generator),
+        "many": lambda: several_knobs_changed(space, generator.choice(seeds), generator),
         "anywhere": lambda: space.random_config(generator),
     }
     fruitless = 0
@@ -74,29 +74,3 @@ def choose_candidates(
         found = any(admit(config, Origin.SAMPLED) for config in itertools.islice(configs, DRAWS))
         fruitless = 0 if found else fruitless + 1
     raise AssertionError("unreachable")
-
-
-def _one_knob_changes(
-    space: SearchSpace, seeds: Sequence[KernelConfig], generator: random.Random
-) -> Iterator[KernelConfig]:
-    """Every point one choice away from a seed, of the seeds in turn; each seed's own in random order."""
-    lists = []
-    for base in seeds:
-        changes = [(name, choice) for name, knob in space.knobs.items() for choice in knob.choices]
-        generator.shuffle(changes)
-        lists.append([_with(base, {name: choice}) for name, choice in changes])
-    for turn in itertools.zip_longest(*lists):
-        yield from (config for config in turn if config is not None)
-
-
-def _changed(space: SearchSpace, base: KernelConfig, count: int, generator: random.Random) -> KernelConfig:
-    names = generator.sample(list(space.knobs), count)
-    return _with(base, {name: generator.choice(space.knobs[name].choices) for name in names})
-
-
-def _with(base: KernelConfig, changes: dict[str, str]) -> KernelConfig:
-    """``base`` with changed knobs. Its other stage counts are solved anew: they were found for what has changed."""
-    stages = {name: AUTO for name in base.stage_names() if name not in changes}
-    free = stages if not set(changes) & set(base.stage_names()) else {}
-    values = {name: base.parse_knob(name, choice) for name, choice in changes.items()}
-    return base.replace(**free, **values)

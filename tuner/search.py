@@ -1,4 +1,5 @@
-"""Which candidate to try next: the default, the neighbours' winners, then Optuna's TPE (or everything).
+"""Which candidate to try next: the default, the neighbours' winners, then steps from the best known and Optuna's TPE in
+turn (or everything).
 
 The sequence of candidates depends on the seed and on the values told, never on when they arrive: result number
 ``i`` reaches the sampler exactly when candidate ``i + WINDOW`` is asked for, however many jobs run. Illegal points
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import random
 import time
 from collections.abc import Iterable, Iterator
@@ -21,6 +23,7 @@ from kernel_space.config import AUTO, KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
 from tuner.candidate import Candidate
+from tuner.changes import one_knob_changes, several_knobs_changed
 from tuner.outcome import Origin
 from tuner.prefilter import PREFILTER, Prefilter, count_filtered
 from tuner.space import SearchSpace
@@ -31,8 +34,13 @@ COUNT_LIMIT = 2000  # legal points counted before a search starts, to know wheth
 EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
 # Results that the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs.
 WINDOW = 16
-CARD_WINDOW = 48  # on a card, which judges faster than 16 cores compile: no core may wait for the sampler
+CARD_WINDOW = 32  # on a card, which judges faster than 16 cores compile: no core may wait for a value
 FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
+# Where candidates come from in turn: one knob of the best known changed, the sampler, several of a good one changed.
+# A sampler alone needs many results before it knows that most of a large space is slow or illegal.
+STEP, LEAP, SAMPLER = "step", "leap", "sampler"
+MIX = (STEP, STEP, LEAP, SAMPLER)
+GOOD = 3  # leaps start from one of so many of the best, steps from the best
 RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
 
 
@@ -90,6 +98,9 @@ class Search:
         self._fixed = self._fixed_points(tuple(first), published)
         self._used_up = False
         self._random = random.Random(seed)
+        self._sources = itertools.cycle(MIX)
+        self._base: KernelConfig | None = None  # where steps start, and those that are left
+        self._steps: Iterator[KernelConfig] = iter(())
         self._study = _new_study(seed)
         self._distributions = {
             name: optuna.distributions.CategoricalDistribution(knob.choices)
@@ -139,10 +150,14 @@ class Search:
         yield Origin.DEFAULT, self._space.default(self._problem)
         for config in first:
             yield Origin.NEIGHBOUR, self._carried_over(config)
-        if published and self._space.spell(published, self._problem, self._arch, self._rules):
+        if published and self._in_space(published):
             yield Origin.PUBLISHED, published
         if self.exhaustive:
             yield from ((Origin.EXHAUSTIVE, legal.config) for legal in self._all or ())
+            return
+        for rule in self._space.defaults:  # each may be another design
+            if self._in_space(rule.config):
+                yield Origin.SAMPLED, rule.config
 
     def _carried_over(self, config: KernelConfig) -> KernelConfig:
         """A neighbour's winner for this problem, with other stage counts where its own do not fit: R = 0 has no LoRA
@@ -174,11 +189,42 @@ class Search:
 
     def _sample(self) -> Candidate | None:
         for _ in range(FRUITLESS_LIMIT):
-            trial = self._study.ask(self._distributions)
-            config = self._space.config(trial.params)
-            if candidate := self._admit(config, Origin.SAMPLED, trial):
+            source = next(self._sources)
+            config, trial = self._proposal(source)
+            if config and (candidate := self._admit(config, Origin.SAMPLED, trial)):
                 return candidate
         return None
+
+    def _proposal(self, source: str) -> tuple[KernelConfig | None, optuna.Trial | None]:
+        """A point from one of the sources, and the sampler's trial of it."""
+        if source == SAMPLER:
+            trial = self._study.ask(self._distributions)
+            return self._space.config(trial.params), trial
+        good = self._good()
+        if source == LEAP:
+            draws = (
+                several_knobs_changed(self._space, self._random.choice(good), self._random)
+                for _ in range(RANDOM_LIMIT)
+            )
+        else:
+            if good[0] != self._base:
+                self._base, self._steps = good[0], one_knob_changes(self._space, good[:1], self._random)
+            draws = self._steps
+        config = next(filter(self._new, draws), None)
+        return config, config and self._optuna_trial(config)
+
+    def _good(self) -> list[KernelConfig]:
+        """The best of those whose time the sampler knows, best first; before there is one, the default."""
+        timed = [asked for asked in self._by_number if asked.applied and asked.us is not None]
+        timed.sort(key=lambda asked: (asked.us, asked.candidate.number))
+        return [asked.candidate.config for asked in timed[:GOOD]] or [self._space.default(self._problem)]
+
+    def _new(self, config: KernelConfig) -> bool:
+        legal = self._rules(config, self._problem, self._arch)
+        return isinstance(legal, Legal) and str(legal.config) not in self._asked and self._in_space(config)
+
+    def _in_space(self, config: KernelConfig) -> bool:
+        return self._space.spell(config, self._problem, self._arch, self._rules) is not None
 
     def _unsampled(self) -> Candidate | None:
         """A new legal point without the sampler's advice, None when there is none left."""
