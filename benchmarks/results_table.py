@@ -1,0 +1,103 @@
+"""A measured sweep against its peers, as a Markdown table with geometric means.
+
+    python -m benchmarks.results_table [--device h200] [--out results]
+
+Everything is read from ``results/<device>/``: the dispatch table, the trials (for the default rule's time) and
+``peers.json`` of each problem. Ratios to peers divide times of one run: the peers' run times the tuned kernel too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+from kernel_space.problem import GemmProblem
+from tuner.device import DEVICE_CLASSES
+from tuner.dispatch import DispatchTable
+from tuner.outcome import Origin
+from tuner.report import read_trials, report_folder
+
+OURS = "svdquant_gemm"
+PEERS = {
+    "torch.compile": "torch.compile, expanded to bf16",
+    "dequant": "dequantize then cuBLAS, compiled",
+    "eager": "eager, expanded to bf16",
+    "cuBLAS": "cuBLAS bf16 GEMM alone",
+    "FP8": "FP8 scaled_mm alone",
+}
+
+
+class Line(NamedTuple):
+    """Microseconds; ``peers`` holds those of ``PEERS`` and, when it was timed among them, the tuned kernel's own."""
+
+    problem: GemmProblem
+    tuned: float
+    default: float | None
+    peers: dict[str, float]
+
+    def ratio(self, peer: str) -> float | None:
+        """Time of ``peer`` over the tuned kernel's of the same run (of the tune, where that run had none)."""
+        us = self.peers.get(peer)
+        return None if us is None else us / self.peers.get(OURS, self.tuned)
+
+
+def lines(results: Path, device: str) -> list[Line]:
+    """One per row of the table, in its order."""
+    table = DispatchTable.load(results / device, arch=DEVICE_CLASSES[device].arch)
+    return [_line(results, device, row.key.problem, row.time_us) for row in table.rows.values()]
+
+
+def _line(results: Path, device: str, problem: GemmProblem, tuned: float) -> Line:
+    folder = report_folder(results, device, problem)
+    default = next(
+        (trial.us for trial in read_trials(folder / "trials.parquet") if trial.origin is Origin.DEFAULT), None
+    )
+    path = folder / "peers.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    return Line(problem, tuned, default, {row["peer"]: row["us"] for row in rows})
+
+
+def geometric_mean(values: list[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--device", default="h200", choices=sorted(DEVICE_CLASSES))
+    parser.add_argument("--out", type=Path, default=Path("results"))
+    args = parser.parse_args()
+    found = lines(args.out, args.device)
+    heads = ["M,K,N,R", "tuned", "default", "default / tuned", *PEERS, *(f"{name} / tuned" for name in PEERS)]
+    print("| " + " | ".join(heads) + " |\n|" + "---|" * len(heads))
+    for line in found:
+        gain = line.default and line.default / line.tuned
+        cells = [line.tuned, line.default, gain, *(line.peers.get(peer) for peer in PEERS.values())]
+        cells += [line.ratio(peer) for peer in PEERS.values()]
+        print(
+            f"| {line.problem} | "
+            + " | ".join("–" if cell is None else f"{cell:.2f}" for cell in cells)
+            + " |"
+        )
+    print()
+    for name, chosen in {
+        "M = 4352": [line for line in found if line.problem.m == 4352],
+        "M <= 64": [line for line in found if line.problem.m <= 64],
+        "all": found,
+    }.items():
+        means = {"default": [line.default / line.tuned for line in chosen if line.default]}
+        means |= {short: [r for one in chosen if (r := one.ratio(peer))] for short, peer in PEERS.items()}
+        texts = [
+            f"{short} {geometric_mean(ratios):.2f} ({len(ratios)})"
+            for short, ratios in means.items()
+            if ratios
+        ]
+        print(f"geometric means of time / tuned, {name}: " + ", ".join(texts))
+
+
+if __name__ == "__main__":
+    main()
