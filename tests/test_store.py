@@ -299,3 +299,11 @@ def test_make_folder(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "a" / "b")
     assert folder.is_dir()
     assert make_folder(folder) == folder
+
+
+def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
+    """A file where a folder should be holds no document; a folder where the document should be is bad input."""
+    (tmp_path / "file").write_text("")
+    assert read_json(tmp_path / "file" / "document.json") is None
+    with pytest.raises(InputError, match="cannot read .*: Is a directory"):
+        read_json(tmp_path)

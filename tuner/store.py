@@ -100,11 +100,14 @@ def atomic_write(path: Path, data: str | bytes, *, fs: FileSystem = OS_FILE_SYST
 
 
 def read_json(path: Path) -> Any | None:
-    """The document in ``path``, None when there is no such file. Raises ``CorruptFile``."""
+    """The document in ``path``, None when there is no such file. Raises ``CorruptFile``, and ``InputError`` for what
+    cannot be read."""
     try:
         return json.loads(path.read_bytes())
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
     except json.JSONDecodeError as error:
         raise CorruptFile(path, f"line {error.lineno} column {error.colno}: {error.msg}") from None
     except UnicodeDecodeError as error:
