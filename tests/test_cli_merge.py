@@ -88,3 +88,24 @@ def test_a_renamed_journal_is_refused(tmp_path: Path) -> None:
     result.journal.rename(result.journal.with_name("other.jsonl"))
     with pytest.raises(InputError, match="must be named"):
         merge_journals(tmp_path / "theirs", tmp_path / "ours", "b200")
+
+
+DAMAGE = {
+    "journal of bytes": (".studies/b200/x.jsonl", b"\xff\xfe\n", "is no journal"),
+    "journal of something else": (".studies/b200/x.jsonl", b"[1]\n", "is no journal"),
+    "index of objects": ("b200/objects/index.json", b"[]", "is damaged"),
+}
+
+
+@pytest.mark.parametrize(("name", "content", "said"), DAMAGE.values(), ids=DAMAGE.keys())
+def test_damage_is_found_before_anything_is_taken(
+    name: str, content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tuned(tmp_path / "theirs", 3)
+    (tmp_path / "theirs" / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "theirs" / name).write_bytes(content)
+    capsys.readouterr()
+    assert main(["merge", str(tmp_path / "theirs"), "--out", str(tmp_path / "ours")]) == 2
+    error = capsys.readouterr().err
+    assert said in error and name in error and error.count("\n") == 1
+    assert not (tmp_path / "ours").exists()

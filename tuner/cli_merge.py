@@ -11,6 +11,7 @@ from typing import Any
 
 from kernel_space.errors import InputError
 from tuner import cli_text as text
+from tuner.bundle import FOLDER, Bundle
 from tuner.bundle_write import take_over
 from tuner.cli_options import check_out
 from tuner.device import DEVICE_CLASSES, select_device
@@ -32,6 +33,8 @@ def merge_command(args: argparse.Namespace) -> int:
         raise InputError(f"{args.folder} must hold results of a tune ({known}), but has none of them")
     if args.folder.resolve() == args.out.resolve():
         raise InputError(f"results must come from another folder than --out, both are {args.out}")
+    for name in names:
+        check_source(args.folder, name)
     documents = []
     for name in names:
         decisions = merge_table(args.folder, args.out, name)
@@ -45,6 +48,15 @@ def merge_command(args: argparse.Namespace) -> int:
     if args.json:
         text.print_json(documents)
     return 0
+
+
+def check_source(other: Path, name: str) -> None:
+    """Raises ``InputError`` for anything damaged in the folder, before any of it is taken over."""
+    arch = select_device(name).arch
+    DispatchTable.load(other / name, arch=arch)
+    Bundle.load(other / name / FOLDER, arch)
+    for path in _journals(other, name):
+        _identity(path)
 
 
 def merge_table(other: Path, out: Path, name: str) -> list[Decision]:
@@ -69,7 +81,7 @@ def merge_journals(other: Path, out: Path, name: str) -> int:
     Raises ``InputError`` for a journal that is damaged.
     """
     added = 0
-    for path in sorted((other / STUDY_FOLDER / name).glob("*.jsonl")):
+    for path in _journals(other, name):
         identity = _identity(path)
         theirs, ours = (Study(folder / STUDY_FOLDER, identity) for folder in (other, out))
         for resolved, trial in theirs.trials.items():
@@ -80,11 +92,14 @@ def merge_journals(other: Path, out: Path, name: str) -> int:
     return added
 
 
+def _journals(other: Path, name: str) -> list[Path]:
+    return sorted((other / STUDY_FOLDER / name).glob("*.jsonl"))
+
+
 def _identity(path: Path) -> Identity:
-    with path.open() as file:
-        line = file.readline()
     try:
-        identity = Identity(**json.loads(line)["identity"])
+        with path.open() as file:
+            identity = Identity(**json.loads(file.readline())["identity"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} is no journal: {error!r}") from None
     if identity.file_name != path.name:
