@@ -316,6 +316,21 @@ def test_a_spent_budget_leaves_problems_for_the_next_visit(tmp_path: Path) -> No
     assert second["trials"]["new"] == 3
 
 
+def test_lookup_needs_neither_where_the_table_has_a_row(tmp_path: Path) -> None:
+    path, out = tmp_path / "dir", tmp_path / "results"
+    (entry,) = filled(path, tmp_path / "home", 1)
+    assert on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out)).returncode == 0
+    ask = ("lookup", "--device", "h200", "--out", str(out), "--json", "--shape")
+    for shape, source in ((str(PROBLEM), "exact"), ("48,3840,3072,128", "nearest M 64")):
+        done = on_a_bare_machine(tmp_path, *ask, shape)
+        (answer,) = json.loads(done.stdout)["results"]
+        assert (answer["source"], answer["config"]) == (source, entry.resolved)
+        assert "stale rows are not told from fresh ones" in done.stderr
+    done = on_a_bare_machine(tmp_path, *ask, "64,512,512,0")  # the default rule solves a budget
+    assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1
+    assert "the CuTe DSL is not installed" in done.stderr
+
+
 def test_tune_without_a_compiler_says_what_to_do(tmp_path: Path) -> None:
     done = on_a_bare_machine(tmp_path, "tune", "--shape", str(PROBLEM), "--out", str(tmp_path / "results"))
     assert done.returncode == 2 and done.stdout == "" and done.stderr.count("\n") == 1

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
 from kernel_space.build_cache import default_cache_dir
+from kernel_space.build_key import toolchain
+from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner import results
@@ -21,9 +24,12 @@ def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device)
     folder = check_out(args.out) / device.name
-    table = DispatchTable.load(folder, arch=device.arch, current=results.current(device))
+    current = results.current(device) if _has_toolchain() else None
+    table = DispatchTable.load(folder, arch=device.arch, current=current)
     bundle = Bundle.load(folder / FOLDER, device.arch)
     answers = [_answer(problem, table.lookup(problem), bundle) for problem in problems]
+    if current is None:
+        print("stale rows are not told from fresh ones: the CuTe DSL is not installed here", file=sys.stderr)
     if args.json:
         records = [_record(answer) for answer in answers]
         text.print_json(
@@ -34,6 +40,15 @@ def lookup_command(args: argparse.Namespace) -> int:
         print("\n" * min(number, 1), end="")
         _print(answer, device)
     return 0
+
+
+def _has_toolchain() -> bool:
+    """Is there a compiler, whose version tells which rows are stale?"""
+    try:
+        toolchain()
+    except InputError:
+        return False
+    return True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
