@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.build_cache import default_cache_dir
-from kernel_space.errors import InputError
 from tuner import cli_text as text
 from tuner.bundle_write import Bundled, write_bundle
 from tuner.cli import CommandError
 from tuner.cli_options import check_out, dtypes_of
 from tuner.device import select_device
 from tuner.dispatch import DispatchTable, table_path
-from tuner.gpu.manifest import OBJECTS
+from tuner.gpu.manifest import OBJECTS, check_objects
 
 
 def bundle_command(args: argparse.Namespace) -> int:
@@ -34,13 +33,8 @@ def bundle_command(args: argparse.Namespace) -> int:
 
 def _caches(objects: Path | None) -> list[Path]:
     """Where objects are looked for: what compile-only left, if named, before the build cache."""
-    if objects is None:
-        return [default_cache_dir()]
-    if not (objects / OBJECTS).is_dir():
-        raise InputError(
-            f"--objects must hold a folder {OBJECTS}, as tune.py compile-only leaves it, got {objects}"
-        )
-    return [objects / OBJECTS, default_cache_dir()]
+    own = [] if objects is None else [check_objects(objects) / OBJECTS]
+    return [*own, default_cache_dir()]
 
 
 def _record(bundled: Bundled) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from tuner.device import Device, select_device
 from tuner.dispatch import FILE_NAME
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
-from tuner.gpu.manifest import ObjectsPool
+from tuner.gpu.manifest import ObjectsPool, check_objects
 from tuner.loop import Pool
 from tuner.outcome import Kind, Trial
 from tuner.progress import Progress
@@ -34,6 +34,8 @@ def tune_command(args: argparse.Namespace) -> int:
     device = select_device(args.device)
     _check_compiler(device)
     check_out(args.out)
+    if args.objects is not None:
+        check_objects(args.objects)
     if device.note:
         Progress().say(device.note)
     found = []

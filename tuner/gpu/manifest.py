@@ -216,6 +216,15 @@ class Folder:
         return there
 
 
+def check_objects(folder: Path) -> Path:
+    """``folder`` of a ``--objects`` option. Raises ``InputError`` when compile-only did not leave it."""
+    if not (folder / OBJECTS).is_dir():
+        raise InputError(
+            f"--objects must hold a folder {OBJECTS}, as tune.py compile-only leaves it, got {folder}"
+        )
+    return folder
+
+
 class GivenCandidates:
     """The candidates of one problem in a manifest, as ``candidate.Asks``; without those that are not legal any more.
 
