@@ -181,7 +181,9 @@ def test_six_tiles_of_15_k_tiles_with_four_loads_each() -> None:
 
 # ---- pictures -------------------------------------------------------------------------------------------------------
 def clocked(timeline: Timeline, us: float, role: str = "winner") -> Clocked:
-    time = SimulatedTime(sets_us=np.array([us, us * 1.1]), discrepancy=0.0, terms={"launch": 1.0}, run=None)  # type: ignore[arg-type]
+    time = SimulatedTime(
+        sets_us=np.array([us, us * 1.1]), discrepancy=0.0, about="", terms={"launch": 1.0}, run=None
+    )  # type: ignore[arg-type]
     return Clocked(roles=(role,), config="", time=time, timeline=timeline, tail_us=0.5, waves="2 pieces")
 
 
