@@ -110,4 +110,5 @@ def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: 
         config = result.winner.resolved_config
         compiled = cached_build(config, problem.problem_class, device.arch, cache_dir=args.folder / OBJECTS)
     measure_peers(process, problem, device, args.out, config, compiled, Progress(str(problem)))
-    write_sweep(args.out, problem, device, [*result.trials, *result.illegal])
+    trials = [*result.trials, *result.illegal]
+    write_sweep(args.out, problem, device, trials, space=result.space, facts=result.facts)

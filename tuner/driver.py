@@ -147,6 +147,7 @@ def _result(finished: _Finished) -> TuneResult:
         seconds=finished.seconds,
         journal=finished.study.path,
         decision=finished.decision,
+        facts=facts,
         report=report,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from kernel_space.problem import GemmProblem
@@ -44,7 +45,8 @@ class TuneResult:
     ``trials``: all of the journal, of earlier runs too, in the order in which they were first finished. ``winner`` is
     the fastest against which nothing speaks, ``legal`` its config with its budget, ``default`` the default rule's
     trial. ``fresh`` and ``known``: trials of this run's search that were evaluated now, or before. ``stopped``: empty,
-    ``timeout`` or ``interrupted``. ``decision`` says what became of the winner's row.
+    ``timeout`` or ``interrupted``. ``decision`` says what became of the winner's row; ``facts`` are the report's lines
+    about this run.
     """
 
     problem: GemmProblem
@@ -63,6 +65,7 @@ class TuneResult:
     seconds: float
     journal: Path
     decision: Decision | None
+    facts: Mapping[str, str]
     report: ReportFiles
 
     @property
