@@ -26,9 +26,11 @@ def report_command(args: argparse.Namespace) -> int:
         (
             problem,
             len(trials),
-            results.write_sweep(out, problem, device, trials, facts={"trials from": source}),
+            results.write_sweep(
+                out, problem, device, trials, facts={"trials from": source}, provenance=provenance
+            ),
         )
-        for problem, trials, source in sources
+        for problem, trials, source, provenance in sources
     ]
     if args.json:
         records = [_record(*one) for one in written]
@@ -43,16 +45,21 @@ def report_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _trials(out: Path, problem: GemmProblem, device: Device) -> tuple[list[Trial], str]:
-    """(trials, where they come from). Raises ``InputError`` when there are none."""
+def _trials(
+    out: Path, problem: GemmProblem, device: Device
+) -> tuple[list[Trial], str, dict[str, str] | None]:
+    """(trials, where they come from, ``provenance`` of ``write_sweep``). Raises ``InputError`` when there are none."""
     about = results.identity(problem, device)
     if (out / results.STUDY_FOLDER / about.device / about.file_name).is_file():
         trials = list(results.open_study(out, problem, device).trials.values())
         if trials:
-            return trials, f"journal {about.file_name}"
+            return trials, f"journal {about.file_name}", None
     parquet = report_folder(out, device.name, problem) / TRIALS
     if parquet.is_file():
-        return read_trials(parquet), str(parquet)
+        trials = read_trials(
+            parquet
+        )  # of another judge or other sources than today's, or their journal is gone
+        return trials, str(parquet), results.recorded_provenance(trials)
     raise InputError(
         f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
     )

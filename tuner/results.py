@@ -20,7 +20,7 @@ from tuner.device import Device, has_simulator
 from tuner.dispatch_merge import Current
 from tuner.dispatch_row import ObjectRef, Row, make_row
 from tuner.outcome import Kind, Status, Trial
-from tuner.rank_stability import ranked
+from tuner.rank_stability import JUDGE, ranked
 from tuner.report import ReportFiles, Sweep, report_folder, write_report
 from tuner.simulated_device import simulated_judge
 from tuner.space import SearchSpace
@@ -124,10 +124,11 @@ def write_sweep(
     *,
     space: Count | None = None,
     facts: Mapping[str, str] | None = None,
+    provenance: Mapping[str, str] | None = None,
     cache_dir: Path | None = None,
 ) -> ReportFiles:
     """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
-    Raises ``StoreError``."""
+    ``provenance``: where the times come from, when not from ``device`` as it is today. Raises ``StoreError``."""
     order = ranked(trials)
     budget = None
     if order:
@@ -143,7 +144,7 @@ def write_sweep(
         runner_up=order[1] if len(order) > 1 else None,
         budget=budget,
         space=space,
-        facts={**_provenance_facts(problem, device), **(facts or {})},
+        facts={**(_provenance_facts(problem, device) if provenance is None else provenance), **(facts or {})},
         cache_dir=cache_dir,
     )
     return write_report(report_folder(out, device.name, problem), sweep)
@@ -153,6 +154,25 @@ def write_final(out: Path, problem: GemmProblem, device: Device, final: FinalRes
     """``final.json`` beside the report: every deciding round with the card's state. Raises ``StoreError``."""
     folder = make_folder(report_folder(out, device.name, problem))
     atomic_write(folder / FINAL_FILE, json.dumps(final.record(), indent=1) + "\n")
+
+
+def recorded_provenance(trials: Iterable[Trial]) -> dict[str, str]:
+    """What ``trials`` themselves say of how their times were made: for a report by somebody who did not make them."""
+    timed = [trial for trial in trials if trial.kind is not None]
+    found = {
+        "times": [trial.kind for trial in timed],
+        "protocol": [trial.evidence.get("timing_protocol") for trial in timed],
+        "driver": [trial.evidence.get("driver") for trial in timed],
+        "judge": [trial.evidence.get(JUDGE) for trial in timed],
+        "kernel source": [trial.build.get("source_hash") for trial in timed],
+        "nvidia-cutlass-dsl": [trial.build.get("dsl_version") for trial in timed],
+    }
+    words = {
+        name: ", ".join(sorted({str(value) for value in given if value})) for name, given in found.items()
+    }
+    dates = sorted(trial.finished for trial in timed if trial.finished)
+    words["finished"] = f"{dates[0]} to {dates[-1]}" if dates else ""
+    return {name: text for name, text in words.items() if text}
 
 
 def _provenance_facts(problem: GemmProblem, device: Device) -> dict[str, str]:
