@@ -17,7 +17,6 @@ from typing import Any
 from kernel_space.arguments import Argument, arguments_from_header
 from kernel_space.capture import CaptureRuntime, Launch
 from kernel_space.dsl_env import import_dsl
-from kernel_space.elf import read_elf
 from kernel_space.errors import InputError
 from kernel_space.loading import LoadedObject, load_bytes
 from kernel_space.runtime_symbols import Runtime
@@ -217,9 +216,3 @@ def _address(pointer: Any) -> int:
     if not isinstance(address, int):
         raise InputError(f"the DSL passes an argument by {pointer!r}, which is no address")
     return address
-
-
-def kernel_names(cubin: bytes) -> tuple[str, ...]:
-    """Kernels in ``cubin``, in the order of its code sections."""
-    names = (section.name for section in read_elf(cubin).sections)
-    return tuple(name.removeprefix(".text.") for name in names if name.startswith(".text."))

@@ -20,7 +20,6 @@ from tuner.device import DEVICE_CLASSES
 from tuner.outcome import Kind, Status, Trial
 from tuner.report import read_trials
 
-KNOB = re.compile(r"[a-z][a-z0-9_]*")
 FOLDER = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)(?:-(fp16|bf16)-(fp16|bf16))?")
 
 

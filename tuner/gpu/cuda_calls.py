@@ -53,10 +53,6 @@ class CudaCalls:
         name, text = (self._text(function, code) for function in ("cudaGetErrorName", "cudaGetErrorString"))
         return CudaFault(status_of(code), f"{what}: {name} ({code}): {text}")
 
-    def last_code(self) -> int:
-        """The error that a call of another library (torch) ran into, 0 for none."""
-        return int(self._library.cudaPeekAtLastError())
-
     def synchronize(self) -> int:
         """The code of waiting for everything; a sticky error shows here whoever ran into it."""
         return int(self._library.cudaDeviceSynchronize())
