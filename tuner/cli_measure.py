@@ -11,11 +11,9 @@ from collections.abc import Iterator
 from kernel_space.build import cached_build
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
-from tuner import cli_text as text
-from tuner.cli import INTERRUPTED, CommandError
 from tuner.cli_options import check_out, named_problems
 from tuner.cli_peers import PeersProcess, cuda_device, measure_peers
-from tuner.cli_tune import print_result, result_record
+from tuner.cli_tune import show_results
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.gpu.device import CudaDevice
@@ -38,21 +36,7 @@ def measure_command(args: argparse.Namespace) -> int:
     work = _work(manifest, args)
     manifest.adopt(device.arch)
     Progress().say(device.note)
-    found = []
-    for result in _measure_all(work, device, args, start):
-        found.append(result)
-        if not args.json:
-            print("\n" * min(len(found) - 1, 1), end="")
-            print_result(result, device)
-    if args.json:
-        text.print_json(
-            {"device": text.device_record(device), "results": [result_record(one, device) for one in found]}
-        )
-    if any(result.stopped == STOPPED_BY_USER for result in found):
-        return INTERRUPTED
-    if lost := [result.failure_summary() for result in found if result.winner is None]:
-        raise CommandError("; ".join(lost))
-    return 0
+    return show_results(_measure_all(work, device, args, start), device, as_json=args.json)
 
 
 def _device(name: str, manifest: Manifest) -> CudaDevice:

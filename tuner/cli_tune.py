@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +38,21 @@ def tune_command(args: argparse.Namespace) -> int:
         check_objects(args.objects)
     if device.note:
         Progress().say(device.note)
+    return show_results(_tune_all(problems, device, _options(args), args.objects), device, as_json=args.json)
+
+
+def show_results(results: Iterable[TuneResult], device: Device, *, as_json: bool) -> int:
+    """Print each result when it is there, or all as one document; returns the exit code. Raises ``CommandError`` when
+    a problem has no winner."""
     found = []
-    for result in _tune_all(problems, device, _options(args), args.objects):
+    for result in results:
         found.append(result)
-        if not args.json:
+        if not as_json:
             print("\n" * min(len(found) - 1, 1), end="")
             print_result(result, device)
-    if args.json:
-        text.print_json(
-            {
-                "device": text.device_record(device),
-                "results": [result_record(result, device) for result in found],
-            }
-        )
+    if as_json:
+        records = [result_record(result, device) for result in found]
+        text.print_json({"device": text.device_record(device), "results": records})
     if any(result.stopped == STOPPED_BY_USER for result in found):
         return INTERRUPTED
     if lost := [result.failure_summary() for result in found if result.winner is None]:
