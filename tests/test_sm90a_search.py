@@ -210,7 +210,7 @@ def test_serialized_wgmma_is_a_failed_trial(tmp_path: Path) -> None:
 def test_tune_without_a_card_is_refused_in_one_line(tmp_path: Path) -> None:
     done = run("--shape", SHAPE, "--device", "h200", cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-    assert "h200 has no timing model: it is measured on a card" in done.stderr
+    assert "h200 has no simulator: it is measured on a card" in done.stderr
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="measured on a card"):
         tune(PROBLEM, select_device("h200"), options(tmp_path), pool=FakePool())

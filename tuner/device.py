@@ -139,7 +139,7 @@ class AbsentDevice:
     def refusal(self) -> str:
         """Why there is no time, and what to do."""
         return (
-            f"{self.name} has no timing model: it is measured on a card, --device cuda:N; without one, "
+            f"{self.name} has no simulator: it is measured on a card, --device cuda:N; without one, "
             f"tune.py compile-only --device {self.name} prepares candidates for tune.py measure on another machine"
         )
 
