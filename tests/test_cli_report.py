@@ -41,3 +41,10 @@ def test_a_report_with_peers_still_says_how_the_tune_went(
     cli_measure._peers(None, result, card, arguments)  # type: ignore[arg-type]
     assert "| search | seed 0, 3 new and 0 known trials |" in before
     assert result.report.markdown.read_text() == before
+
+
+def test_a_report_written_again_still_says_how_the_tune_went(tmp_path: Path) -> None:
+    result = run(tmp_path, device=FakeDevice(kind=Kind.MEASURED), space=small_space(**SPACE), trials=3)
+    command = ["report", "--shape", str(PROBLEM), "--device", "b200", "--out", str(tmp_path)]
+    assert main(command) == 0 and main(command) == 0
+    assert "| search | seed 0, 3 new and 0 known trials |" in result.report.markdown.read_text()

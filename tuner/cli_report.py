@@ -12,7 +12,7 @@ from tuner import results
 from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.outcome import Trial
-from tuner.report import ReportFiles, read_trials, report_folder
+from tuner.report import ReportFiles, read_facts, read_trials, report_folder
 
 TRIALS = "trials.parquet"
 
@@ -27,7 +27,13 @@ def report_command(args: argparse.Namespace) -> int:
             problem,
             len(trials),
             results.write_sweep(
-                out, problem, device, trials, facts={"trials from": source}, provenance=provenance
+                out,
+                problem,
+                device,
+                trials,
+                facts={"trials from": source},
+                provenance=provenance,
+                earlier=read_facts(report_folder(out, device.name, problem) / TRIALS),
             ),
         )
         for problem, trials, source, provenance in sources

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from tuner.store import atomic_write, make_folder
 __all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_report"]
 
 DEFAULT_DTYPES = ("fp16", "fp16")
+FACTS = "facts"  # key of the parquet file's metadata
 MAX_REASON = 160  # characters of a reason in trials.csv; trials.parquet holds it whole
 JSON_COLUMNS = ("evidence", "build")
 # Without effect on what a reader of the CSV wants to know: the hash of every cubin is in trials.parquet.
@@ -52,7 +53,7 @@ def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
         folder / "report.md", folder / "report.html", folder / "trials.csv", folder / "trials.parquet"
     )
     atomic_write(files.csv, trials_csv(sweep.evaluated))
-    atomic_write(files.parquet, trials_parquet(sweep.trials))
+    atomic_write(files.parquet, trials_parquet(sweep.trials, sweep.facts))
     atomic_write(files.markdown, render_markdown(sweep))
     atomic_write(files.html, render_html(sweep))
     return files
@@ -118,9 +119,9 @@ def _how(trial: Trial) -> dict[str, Any]:
     }
 
 
-def trials_parquet(trials: Sequence[Trial]) -> bytes:
+def trials_parquet(trials: Sequence[Trial], facts: Mapping[str, str] | None = None) -> bytes:
     """Every field of every trial (zstd), ``evidence`` and ``build`` as JSON text with six significant digits;
-    ``read_trials`` gives the trials back."""
+    ``read_trials`` gives the trials back, and ``read_facts`` what the sweep said of itself."""
     import pyarrow
     import pyarrow.parquet
 
@@ -131,9 +132,15 @@ def trials_parquet(trials: Sequence[Trial]) -> bytes:
     table = pyarrow.Table.from_pylist([_record(trial) for trial in trials], schema=pyarrow.schema(fields))
     buffer = io.BytesIO()
     # Column statistics would be a third of so small a file.
-    pyarrow.parquet.write_table(
-        table, buffer, compression="zstd", compression_level=19, write_statistics=False, store_schema=False
-    )
+    options = {
+        "compression": "zstd",
+        "compression_level": 19,
+        "write_statistics": False,
+        "store_schema": False,
+    }
+    with pyarrow.parquet.ParquetWriter(buffer, table.schema, **options) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({FACTS: json.dumps(dict(facts or {}))})
     return buffer.getvalue()
 
 
@@ -163,6 +170,18 @@ def read_trials(path: Path) -> list[Trial]:
     except (OSError, pyarrow.ArrowException) as error:
         raise InputError(f"cannot read trials from {path}: {error}") from None
     return [Trial.from_record(_from_row(row)) for row in rows]
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """The facts of the sweep that wrote this ``trials.parquet``; none when there is no such file or it has none."""
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        metadata = pyarrow.parquet.read_metadata(path).metadata or {}
+        return dict(json.loads(metadata.get(FACTS.encode(), b"{}")))
+    except (OSError, ValueError, pyarrow.ArrowException):
+        return {}
 
 
 def _from_row(row: dict[str, Any]) -> dict[str, Any]:

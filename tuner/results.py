@@ -125,11 +125,14 @@ def write_sweep(
     space: Count | None = None,
     facts: Mapping[str, str] | None = None,
     provenance: Mapping[str, str] | None = None,
+    earlier: Mapping[str, str] | None = None,
     cache_dir: Path | None = None,
 ) -> ReportFiles:
     """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
-    ``provenance``: where the times come from, when not from ``device`` as it is today. Raises ``StoreError``."""
+    ``provenance``: where the times come from, when not from ``device`` as it is today. ``earlier``: facts of the
+    sweep, when the report is written again. Raises ``StoreError``."""
     order = ranked(trials)
+    made = _provenance_facts(problem, device) if provenance is None else provenance
     budget = None
     if order:
         legal = legalize(order[0].resolved_config, problem, device.arch)
@@ -144,7 +147,7 @@ def write_sweep(
         runner_up=order[1] if len(order) > 1 else None,
         budget=budget,
         space=space,
-        facts={**(_provenance_facts(problem, device) if provenance is None else provenance), **(facts or {})},
+        facts={**(earlier or {}), **made, **(facts or {})},
         cache_dir=cache_dir,
     )
     return write_report(report_folder(out, device.name, problem), sweep)
