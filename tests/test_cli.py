@@ -217,20 +217,23 @@ def test_lookup_as_text_says_what_the_time_is(dispatched: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_of_the_readme_runs(dispatched: Path, tmp_path: Path) -> None:
+def test_the_example_of_the_readme_runs() -> None:
+    """Without a card the torch reference computes y; what ``explain`` names is in the committed results."""
     code = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert code is not None
-    (tmp_path / "results").symlink_to(dispatched)
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{code[1]}"],
-        cwd=tmp_path,
+        [sys.executable, "-c", f"{code[1]}\nassert y.shape == (17, 3072) and y.isfinite().all()"],
+        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "nearest M" in done.stdout or "exact" in done.stdout
-    assert done.stdout.rstrip().endswith("'max_active_clusters', 'stream']")
+    found = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    assert found["problem"].startswith("17,3840,3072,128") and "nearest M 16: measured" in found["source"]
+    index = json.loads((ROOT / "results" / "h200" / "objects" / "index.json").read_text())["objects"]
+    files = {entry["file"] for entry in index if entry["config"] == found["config"]}
+    assert Path(found["object"]).name in files and Path(found["object"]).is_file()
 
 
 def test_explain_budget_is_the_published_one() -> None:
