@@ -9,7 +9,6 @@ Everything is read from ``results/<device>/``: the dispatch table, the trials (f
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from pathlib import Path
 from typing import NamedTuple
@@ -17,31 +16,27 @@ from typing import NamedTuple
 from kernel_space.problem import GemmProblem
 from tuner.device import DEVICE_CLASSES
 from tuner.dispatch import DispatchTable
+from tuner.gpu.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from tuner.outcome import Origin
 from tuner.report import read_trials, report_folder
+from tuner.report_peers import read_peers
 
-OURS = "svdquant_gemm"
-PEERS = {
-    "torch.compile": "torch.compile, expanded to bf16",
-    "dequant": "dequantize then cuBLAS, compiled",
-    "eager": "eager, expanded to bf16",
-    "cuBLAS": "cuBLAS bf16 GEMM alone",
-    "FP8": "FP8 scaled_mm alone",
-}
+PEERS = {"torch.compile": COMPILED, "dequant": DEQUANT, "eager": EAGER, "cuBLAS": CUBLAS, "FP8": FP8}
 
 
 class Line(NamedTuple):
-    """Microseconds; ``peers`` holds those of ``PEERS`` and, when it was timed among them, the tuned kernel's own."""
+    """Microseconds; ``own`` is the tuned kernel's time in the run of the peers, None where that run had none."""
 
     problem: GemmProblem
     tuned: float
     default: float | None
+    own: float | None
     peers: dict[str, float]
 
     def ratio(self, peer: str) -> float | None:
         """Time of ``peer`` over the tuned kernel's of the same run (of the tune, where that run had none)."""
         us = self.peers.get(peer)
-        return None if us is None else us / self.peers.get(OURS, self.tuned)
+        return None if us is None else us / (self.own or self.tuned)
 
 
 def lines(results: Path, device: str) -> list[Line]:
@@ -55,9 +50,11 @@ def _line(results: Path, device: str, problem: GemmProblem, tuned: float) -> Lin
     default = next(
         (trial.us for trial in read_trials(folder / "trials.parquet") if trial.origin is Origin.DEFAULT), None
     )
-    path = folder / "peers.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
-    return Line(problem, tuned, default, {row["peer"]: row["us"] for row in rows})
+    peers = read_peers(folder, problem)
+    if peers is None:
+        return Line(problem, tuned, default, None, {})
+    own = peers.own and peers.own.us
+    return Line(problem, tuned, default, own, {peer.name: peer.us for peer in peers.rows})
 
 
 def geometric_mean(values: list[float]) -> float:

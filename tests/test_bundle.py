@@ -229,6 +229,10 @@ def test_objects_of_another_results_folder_are_taken_over(
     expected = f"object of {SPLIT} for {CLASS}".encode()
     assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected
     (tmp_path / "far" / "h200" / FOLDER / taken.file).write_bytes(b"damaged")
+    table = render_table(sorted(theirs, key=lambda one: one.key))
+    (tmp_path / "far" / "h200" / "dispatch.json").write_text(table)
+    assert main(["merge", str(tmp_path / "far"), "--out", str(tmp_path / "ours")]) == 2
+    assert not (tmp_path / "ours").exists(), "no row without its object"
     with pytest.raises(InputError, match="SHA-256"):
         take_over(tmp_path / "far" / "h200", tmp_path / "h200", SM90A, [SPLIT])
     assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected

@@ -127,6 +127,9 @@ class Bundle:
                 f"the object {entry.file} was bundled with launch facts {entry.launch}, this version has {expected}; "
                 "run tune.py bundle again"
             )
+        return self.file_of(entry)
+
+    def file_of(self, entry: Entry) -> ObjectFile:
         return ObjectFile(
             path=self.folder / entry.file,
             prefix=entry.prefix,

@@ -23,7 +23,7 @@ from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.dispatch_row import Row
-from tuner.store import atomic_write, locked, make_folder
+from tuner.store import atomic_write, is_whole, locked, make_folder
 
 SUFFIX = ".o"
 _NAME_DIGITS = 16
@@ -77,22 +77,18 @@ def take_over(other: Path, device_folder: Path, arch: Arch, configs: Iterable[st
     ``other``, ``device_folder``: folders of a dispatch table. What the rows no longer need stays until the next
     ``write_bundle``. Raises ``InputError`` for a damaged index or object, ``StoreError`` when the disk refuses.
     """
-    wanted = set(configs)
-    theirs = [entry for entry in Bundle.load(other / FOLDER, arch).entries if entry.config in wanted]
-    if not theirs:
+    theirs, wanted = Bundle.load(other / FOLDER, arch), set(configs)
+    taken = [(entry, theirs.file_of(entry).read()) for entry in theirs.entries if entry.config in wanted]
+    if not taken:
         return 0
-    for entry in theirs:
-        if not _is_whole(other / FOLDER / entry.file, entry.sha256):
-            raise InputError(
-                f"{other / FOLDER / entry.file} must have the SHA-256 of its index; run tune.py bundle there"
-            )
     folder = make_folder(device_folder / FOLDER)
     with locked(folder / INDEX):
-        entries = {_key(entry): entry for entry in [*Bundle.load(folder, arch).entries, *theirs]}
-        for entry in theirs:
-            atomic_write(folder / entry.file, (other / FOLDER / entry.file).read_bytes())
+        entries = {_key(entry): entry for entry in Bundle.load(folder, arch).entries}
+        for entry, data in taken:
+            atomic_write(folder / entry.file, data)
+            entries[_key(entry)] = entry
         atomic_write(folder / INDEX, render_index(entries.values()))
-    return len(theirs)
+    return len(taken)
 
 
 def _key(entry: Entry) -> tuple[str, str, str]:
@@ -162,17 +158,13 @@ def _cached(row: Row, problem: GemmProblem, caches: Sequence[Path]) -> tuple[dic
 
 def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | None:
     """The present entry, when it is the judged kernel and its file is whole."""
+    key = (row.config, str(problem.problem_class), platform.machine())
     for entry in old.entries:
-        same = (entry.config, entry.problem_class, entry.host) == (
-            row.config,
-            str(problem.problem_class),
-            platform.machine(),
-        )
         if (
-            same
+            _key(entry) == key
             and judged
             and entry.cubin_sha256 == judged
-            and _is_whole(old.folder / entry.file, entry.sha256)
+            and is_whole(old.folder / entry.file, entry.sha256)
         ):
             config = parse_config(old.arch, entry.config)
             return dataclasses.replace(entry, problem=str(problem), launch=launch_facts(config, problem))
@@ -206,10 +198,6 @@ def _make_entry(row: Row, problem: GemmProblem, arch: Arch, meta: dict[str, Any]
         source_hash=meta["source_hash"],
         dsl_version=meta["dsl_version"],
     )
-
-
-def _is_whole(path: Path, sha256: str) -> bool:
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
 
 
 def _remove_others(folder: Path, kept: set[str]) -> tuple[str, ...]:

@@ -54,7 +54,9 @@ def check_source(other: Path, name: str) -> None:
     """Raises ``InputError`` for anything damaged in the folder, before any of it is taken over."""
     arch = select_device(name).arch
     DispatchTable.load(other / name, arch=arch)
-    Bundle.load(other / name / FOLDER, arch)
+    bundle = Bundle.load(other / name / FOLDER, arch)
+    for entry in bundle.entries:
+        bundle.file_of(entry).read()
     for path in _journals(other, name):
         _identity(path)
 

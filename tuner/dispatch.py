@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import math
 import warnings
@@ -23,7 +22,7 @@ from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, Rejection, knob_rejection, legalize
 from tuner.dispatch_merge import Current, Decision, choose, stale_reason
 from tuner.dispatch_row import DispatchKey, Row
-from tuner.store import CorruptFile, read_json, update_json
+from tuner.store import CorruptFile, is_whole, read_json, update_json
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
@@ -59,9 +58,7 @@ class Lookup:
             return None
         reference = self.row.object
         path = cache_dir / reference.key / reference.file
-        if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != reference.sha256:
-            return None
-        return path
+        return path if is_whole(path, reference.sha256) else None
 
     def build(self, cache_dir: Path | None = None) -> CompiledKernel:
         """Compile it, or fetch it from the build cache. Needs the DSL. Raises ``CompileError``."""

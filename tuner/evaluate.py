@@ -32,15 +32,10 @@ def evaluate(candidate: Candidate, compiled: CompileResult, problem: GemmProblem
     """The trial of ``candidate`` from what its compilation gave: timed, and checked before that if the device is
     one that checks every candidate."""
     trial = dataclasses.replace(
-        blank_trial(problem, device.name, device.arch, candidate.config),
-        number=candidate.number,
-        resolved=candidate.resolved,
-        origin=candidate.origin,
-        seed=candidate.seed,
+        _trial_of(candidate, problem, device),
         status=compiled.status,
         reason=compiled.reason,
         build=build_record(compiled.compiled, candidate.legal),
-        legal_seconds=candidate.seconds,
         compile_seconds=compiled.seconds,
     )
     if trial.status is Status.OK and device.eager_validation:
@@ -99,15 +94,22 @@ def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProbl
 def blamed_trial(candidate: Candidate, reason: str, problem: GemmProblem, device: Device) -> Trial:
     """The record of a candidate that is not run again, for ``reason``."""
     return dataclasses.replace(
+        _trial_of(candidate, problem, device),
+        status=Status.FAILED,
+        reason=reason,
+        finished=utc_now(),
+    )
+
+
+def _trial_of(candidate: Candidate, problem: GemmProblem, device: Device) -> Trial:
+    """What is known of a candidate before anything is done with it."""
+    return dataclasses.replace(
         blank_trial(problem, device.name, device.arch, candidate.config),
         number=candidate.number,
         resolved=candidate.resolved,
         origin=candidate.origin,
         seed=candidate.seed,
-        status=Status.FAILED,
-        reason=reason,
         legal_seconds=candidate.seconds,
-        finished=utc_now(),
     )
 
 

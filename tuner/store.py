@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import secrets
@@ -97,6 +98,11 @@ def atomic_write(path: Path, data: str | bytes, *, fs: FileSystem = OS_FILE_SYST
             f"cannot write {path}: {error.strerror}; what was there before is kept", errno=error.errno
         ) from error
     _sync_folder(path.parent)
+
+
+def is_whole(path: Path, sha256: str) -> bool:
+    """Whether ``path`` is a file of these bytes."""
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
 
 
 def read_json(path: Path) -> Any | None:

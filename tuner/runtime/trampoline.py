@@ -20,19 +20,9 @@ import torch
 
 from kernel_space.arguments import Argument
 from kernel_space.errors import InputError
+from kernel_space.operands import ARGUMENT_ORDER
 
-POINTERS = (
-    "act",
-    "ascales",
-    "wgt",
-    "wscales",
-    "lora_act_in",
-    "lora_up",
-    "wcscale",
-    "bias",
-    "y",
-    "workspace",
-)
+POINTERS = (*ARGUMENT_ORDER, "workspace")
 INTEGERS = ("m", "n", "k", "max_active_clusters")
 SIGNATURE = (
     *(Argument(name, "pointer") for name in POINTERS),
@@ -49,7 +39,6 @@ WRONG_CALL = -2  # not eleven arguments
 
 Launch = Callable[..., int]
 _METH_FASTCALL = 0x0080
-_OPERANDS = POINTERS[:-1]
 
 
 class Static(ctypes.Structure):
@@ -152,7 +141,7 @@ def _read_operands() -> list[str]:
     for index, name in enumerate([*POINTERS, "stream"]):
         lines.append(f"%{name}.at = getelementptr ptr, ptr %arguments, i64 {index}")
         lines.append(f"%{name}.object = load ptr, ptr %{name}.at")
-    lines += [f"%{name} = call i64 %data(ptr %{name}.object)" for name in _OPERANDS]
+    lines += [f"%{name} = call i64 %data(ptr %{name}.object)" for name in ARGUMENT_ORDER]
     lines += [
         "%stream = call i64 %as_pointer(ptr %stream.object)",
         "%static = call ptr %as_pointer(ptr %self)",
@@ -165,10 +154,10 @@ def _read_operands() -> list[str]:
         "%workspace = phi i64 [0, %read], [%workspace.data, %with]",
         "%or.0 = or i64 %workspace, 0",
     ]
-    lines += [f"%or.{index + 1} = or i64 %or.{index}, %{name}" for index, name in enumerate(_OPERANDS)]
+    lines += [f"%or.{index + 1} = or i64 %or.{index}, %{name}" for index, name in enumerate(ARGUMENT_ORDER)]
     return [
         *lines,
-        f"%low = and i64 %or.{len(_OPERANDS)}, {ALIGN - 1}",
+        f"%low = and i64 %or.{len(ARGUMENT_ORDER)}, {ALIGN - 1}",
         "%misaligned = icmp ne i64 %low, 0",
     ]
 
