@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import functools
+import importlib
+from typing import Any
 
 from kernel_space.arch import SM100A, Arch
+from kernel_space.build_key import kernel_module_name
 from kernel_space.capture import CaptureRuntime, Launch
+from kernel_space.config import KernelConfig
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.dsl_compile import Artifacts, compile_function
 from kernel_space.dsl_env import import_dsl
@@ -19,27 +23,28 @@ SM_COUNT = 148
 
 
 @functools.lru_cache(maxsize=256)
-def compile_case(config: KernelConfigSm100a, problem_class: ProblemClass, arch: Arch = SM100A) -> Artifacts:
+def compile_case(config: KernelConfig, problem_class: ProblemClass, arch: Arch = SM100A) -> Artifacts:
     """PTX, cubin and object of a resolved config."""
-    import_dsl(arch.name)
-    from kernel_space.kernels import svdquant_gemm_sm100a
-
-    function, arguments = svdquant_gemm_sm100a.host_function(config, problem_class, arch)
+    function, arguments = kernel_module(arch).host_function(config, problem_class, arch)
     _, artifacts = compile_function(function, arguments, {}, arch=arch.name, prefix="case")
     return artifacts
 
 
-def compile_and_capture(
-    config: KernelConfigSm100a, problem: GemmProblem, arch: Arch = SM100A
-) -> tuple[Artifacts, list[Launch]]:
-    """Artifacts of a resolved config and the launches of one call for ``problem`` on 148 SMs."""
-    from kernel_space.kernels.svdquant_gemm_sm100a import ARGUMENTS, POINTERS
+def kernel_module(arch: Arch) -> Any:
+    import_dsl(arch.name)
+    return importlib.import_module(kernel_module_name(arch.kernel))
 
-    artifacts = compile_case(config, problem.problem_class, arch)
+
+def compile_and_capture(
+    config: KernelConfig, problem: GemmProblem, arch: Arch = SM100A, sm_count: int = SM_COUNT
+) -> tuple[Artifacts, list[Launch]]:
+    """Artifacts of a resolved config and the launches of one call for ``problem`` on so many SMs."""
+    artifacts, kernel = compile_case(config, problem.problem_class, arch), kernel_module(arch)
     runtime = CaptureRuntime(artifacts.ptx)
-    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=ARGUMENTS) as loaded:
-        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(POINTERS))]
-        loaded.call(*addresses, problem.m, problem.n, problem.k, SM_COUNT // config.cluster_size, 0)
+    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=kernel.ARGUMENTS) as loaded:
+        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(kernel.POINTERS))]
+        clusters = config.max_active_clusters(sm_count)
+        loaded.call(*addresses, problem.m, problem.n, problem.k, clusters, 0)
     return artifacts, runtime.launches
 
 

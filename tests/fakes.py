@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kernel_space.arch import SM100A, Arch
+from kernel_space.config import KernelConfig
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal
@@ -21,7 +22,7 @@ from tuner.space import SearchSpace
 KERNEL = "svdquant_gemm_sm100a"
 
 
-def compiled(config: KernelConfigSm100a) -> SimpleNamespace:
+def compiled(config: KernelConfig) -> SimpleNamespace:
     """Looks like a ``CompiledKernel`` as far as the tuner looks at one."""
     digest = hashlib.sha256(str(config).encode()).hexdigest()
     return SimpleNamespace(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, legalize
+from tests import fakes
 from tests.fake_card_worker import FREE, UUID
 from tuner.device import Card
 from tuner.driver import TuneOptions, TuneResult, tune
@@ -35,20 +35,7 @@ LIMITS = Limits(start_s=60, health_s=30, case_s=0.5, time_s=0.5, final_s=0.5, at
 
 
 def compiled(config: KernelConfig) -> Any:
-    digest = hashlib.sha256(str(config).encode()).hexdigest()
-    return SimpleNamespace(
-        config=str(config),
-        key=digest,
-        prefix="k",
-        arguments=(Argument("y", "pointer"),),
-        object_path=Path(digest) / "kernel.o",
-        object_sha256=digest,
-        cubin_sha256=digest,
-        source_hash="source",
-        dsl_version="4.8.1",
-        variant="cu12",
-        resources=SimpleNamespace(registers=128, spill_bytes=0),
-    )
+    return SimpleNamespace(**vars(fakes.compiled(config)), prefix="k", arguments=(Argument("y", "pointer"),))
 
 
 class Pool:

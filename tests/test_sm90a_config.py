@@ -9,18 +9,16 @@ import pytest
 from kernel_space.arch import SM90A
 from kernel_space.budget_sm90a import budget, solve_stages
 from kernel_space.build import CompileError, build
-from kernel_space.capture import CaptureRuntime, Launch
 from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.dsl_compile import Artifacts, _ptxas_notes, compile_function
-from kernel_space.dsl_env import import_dsl
+from kernel_space.dsl_compile import _ptxas_notes
 from kernel_space.errors import InputError
-from kernel_space.loading import load_bytes
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, Rejection, legalize, rule_names
+from tests.compiled_cases import compile_and_capture
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 SMEM_LIMIT = 232448
-FIRST_ADDRESS, ADDRESS_STEP, SM_COUNT = 0x7F00_0000_0000, 1 << 32, 132
+SM_COUNT = 132
 
 
 def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
@@ -127,20 +125,6 @@ def test_solver_fills_the_limit(text: str) -> None:
     assert config.num_ab_stage == 16 or budget(more, problem_class, SM90A).smem_bytes > SMEM_LIMIT
 
 
-def compile_and_capture(config: KernelConfigSm90a, problem: GemmProblem) -> tuple[Artifacts, Launch]:
-    import_dsl("sm_90a")
-    from kernel_space.kernels import svdquant_gemm_sm90a as kernel
-
-    function, arguments = kernel.host_function(config, problem.problem_class, SM90A)
-    _, artifacts = compile_function(function, arguments, {}, arch="sm_90a", prefix="case")
-    runtime = CaptureRuntime(artifacts.ptx)
-    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=kernel.ARGUMENTS) as loaded:
-        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(kernel.POINTERS))]
-        loaded.call(*addresses, problem.m, problem.n, problem.k, SM_COUNT, 0)
-    (launch,) = runtime.launches
-    return artifacts, launch
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shape"),
@@ -154,7 +138,7 @@ def compile_and_capture(config: KernelConfigSm90a, problem: GemmProblem) -> tupl
 def test_compiled_kernel_asks_for_what_the_budget_says(text: str, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     resolved = legal(text, problem)
-    artifacts, launch = compile_and_capture(resolved.config, problem)
+    artifacts, (launch,) = compile_and_capture(resolved.config, problem, SM90A, SM_COUNT)
     assert launch.smem_bytes == resolved.budget.smem_bytes
     assert launch.block[0] == 128 * (2 + resolved.config.consumer_warpgroups)
     rows, columns = (problem.n, problem.m) if resolved.config.swap_ab else (problem.m, problem.n)

@@ -11,11 +11,10 @@ import torch
 
 from kernel_space.arch import SM90A
 from kernel_space.build import build
-from kernel_space.capture import CaptureRuntime, Launch, capture
+from kernel_space.capture import capture
 from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.dsl_compile import Artifacts, compile_for_capture, compile_function
+from kernel_space.dsl_compile import compile_for_capture
 from kernel_space.dsl_env import import_dsl
-from kernel_space.loading import load_bytes
 from kernel_space.operands import make_operands
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import OutputCheck, check_packed
@@ -24,11 +23,12 @@ from kernel_space.sim.global_memory import GlobalMemory
 from kernel_space.sim.launch import add_tensor
 from kernel_space.sim.run import run_launch, run_ptx
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
+from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
 from tests.nvfp4_oracle import e2m1_value, e4m3_value
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 EXPAND = "mainloop=expand register_operand=wgt"
-FIRST_ADDRESS, ADDRESS_STEP, SM_COUNT = 0x7F00_0000_0000, 1 << 32, 132
+SM_COUNT = 132
 POISON = 0x7E7E
 
 
@@ -249,20 +249,6 @@ def test_workspace_by_hand() -> None:
 # ------------------------------------------------------------------ compiled
 
 
-def compile_and_capture(config: KernelConfigSm90a, problem: GemmProblem) -> tuple[Artifacts, list[Launch]]:
-    import_dsl("sm_90a")
-    from kernel_space.kernels import svdquant_gemm_sm90a as kernel
-
-    function, arguments = kernel.host_function(config, problem.problem_class, SM90A)
-    _, artifacts = compile_function(function, arguments, {}, arch="sm_90a", prefix="case")
-    runtime = CaptureRuntime(artifacts.ptx)
-    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=kernel.ARGUMENTS) as loaded:
-        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(kernel.POINTERS))]
-        clusters = config.max_active_clusters(SM_COUNT)
-        loaded.call(*addresses, problem.m, problem.n, problem.k, clusters, 0)
-    return artifacts, runtime.launches
-
-
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
@@ -276,7 +262,7 @@ def test_two_launches(text: str, shape: str) -> None:
     problem = GemmProblem.parse(shape)
     resolved = legal(text, problem)
     config = resolved.config
-    artifacts, (first, second) = compile_and_capture(config, problem)
+    artifacts, (first, second) = compile_and_capture(config, problem, SM90A, SM_COUNT)
     padded = -(-problem.k // 128) * 128
     pdl = "programmatic_stream_serialization"
 

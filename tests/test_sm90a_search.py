@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import random
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,8 +14,9 @@ from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, Rejection, legalize, rule_names
+from kernel_space.rules import Legal, legalize, rule_names
 from kernel_space.tiles import waves
+from tests.brute_force import every_point
 from tests.fakes import FakeDevice, FakePool, fake_us
 from tests.test_cli import SHAPE, run
 from tests.test_sm90a_config import SERIALIZED
@@ -85,14 +84,7 @@ def test_every_choice_is_legal_somewhere(space: SearchSpace) -> None:
 @pytest.mark.parametrize("shape", ["4352,3840,3072,128", "64,3840,3072,0", "1,256,8,256"])
 def test_count_and_enumeration_equal_brute_force(space: SearchSpace, shape: str) -> None:
     part, problem = narrow(space, **NARROW), GemmProblem.parse(shape)
-    spelled, resolved, rejected = 0, set(), Counter()
-    for texts in itertools.product(*(knob.choices for knob in part.knobs.values())):
-        result = legalize(part.config(dict(zip(part.knobs, texts, strict=True))), problem, SM90A)
-        if isinstance(result, Rejection):
-            rejected[result.rule] += 1
-        else:
-            spelled += 1
-            resolved.add(str(result.config))
+    spelled, resolved, rejected = every_point(part, problem, SM90A)
     count = part.count(problem, SM90A)
     assert (count.raw, count.spelled, count.legal) == (part.raw_size, spelled, len(resolved))
     assert count.rejected == dict(rejected) and len(rejected) >= 2

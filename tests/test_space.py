@@ -18,6 +18,7 @@ from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection, legalize
 from kernel_space.rules_sm100a import KNOB_RULES
+from tests.brute_force import every_point
 from tuner import space_count
 from tuner.cli_options import problems_of
 from tuner.space import SPACES, SearchSpace
@@ -157,14 +158,7 @@ SUBSPACE = {
 )
 def test_count_and_enumeration_equal_brute_force(space: SearchSpace, shape: str) -> None:
     part, problem = small(space, **SUBSPACE), GemmProblem.parse(shape)
-    spelled, resolved, rejected = 0, set(), Counter()
-    for texts in itertools.product(*(knob.choices for knob in part.knobs.values())):
-        result = legalize(part.config(dict(zip(part.knobs, texts, strict=True))), problem, SM100A)
-        if isinstance(result, Rejection):
-            rejected[result.rule] += 1
-        else:
-            spelled += 1
-            resolved.add(str(result.config))
+    spelled, resolved, rejected = every_point(part, problem, SM100A)
     count = part.count(problem, SM100A)
     assert (count.raw, count.spelled, count.legal) == (part.raw_size, spelled, len(resolved))
     assert count.rejected == dict(rejected)
