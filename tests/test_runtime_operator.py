@@ -103,6 +103,30 @@ def test_bad_input_is_one_line(changes: dict[str, Any], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["act", "ascales", "lora_act_in", "out"])
+def test_tensors_of_two_devices_are_one_line_and_nothing_else(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No warning about operands that nothing would have run on, either; the first call and a known one alike."""
+    monkeypatch.setattr(reference, "_warned", False)
+    one = operands_of("5,64,16,16")
+    other = (one.y if name == "out" else getattr(one, name)).to("meta")
+    for known in (False, True):
+        with warnings.catch_warnings(), pytest.raises(InputError) as caught:
+            warnings.simplefilter("ignore" if name == "out" else "error")
+            call(one, **{name: other})
+        assert str(caught.value) == f"{name} must be on cpu like the other operands, got meta", known
+        call(one)
+
+
+@pytest.mark.parametrize("name", ["wscales", "lora_up", "wcscale", "bias"])
+def test_weights_of_two_devices_are_one_line(name: str) -> None:
+    one = operands_of("5,64,16,16")
+    whole = packed(one)
+    with pytest.raises(InputError, match=f"{name} must be on cpu like the other operands, got meta"):
+        call(one, packed=dataclasses.replace(whole, **{name: getattr(whole, name).to("meta")}))
+
+
 @pytest.mark.parametrize("name", ["wscales", "lora_up", "wcscale", "bias"])
 def test_weights_that_do_not_fit(name: str) -> None:
     one = operands_of("5,64,16,16")

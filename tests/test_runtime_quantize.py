@@ -81,6 +81,13 @@ def test_no_rows_and_no_branch() -> None:
         (torch.zeros(64), None, None, "float16, bfloat16 or float32"),
         (torch.zeros(3, 64), torch.ones(32), None, "smooth must be"),
         (torch.zeros(3, 64), None, torch.zeros(32, 16).half(), "lora_down must be"),
+        (
+            torch.zeros(3, 64),
+            None,
+            torch.zeros(64, 16, device="meta"),
+            "lora_down must be on cpu like x, got meta",
+        ),
+        (torch.zeros(3, 64), torch.ones(64, device="meta"), None, "smooth must be on cpu like x, got meta"),
         (torch.full((3, 64), torch.inf), None, None, "finite"),
         (torch.zeros(3, 64, requires_grad=True), None, None, "no backward"),
     ],

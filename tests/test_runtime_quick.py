@@ -5,6 +5,7 @@ The launch is a Python function here, so no card is needed; what is under test i
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -165,13 +166,43 @@ def test_a_change_of_tables_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cards", [1, 2])
-def test_another_current_card_goes_the_long_way(cards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_current_card_is_left_for_the_launch(cards: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the tensors on card 0 and card 1 current: everything happens on card 0, then card 1 is current again."""
+    current = [1]
+
+    @contextlib.contextmanager
+    def on_card(card: int) -> Iterator[None]:
+        before, current[0] = current[0], card
+        yield
+        current[0] = before
+
     monkeypatch.setattr(torch.cuda, "device_count", lambda: cards)
-    layer = Layer()
+    monkeypatch.setattr(quick, "_current_device", lambda: current[0])
+    monkeypatch.setattr(quick, "_on_card", on_card)
+    layer = Layer(workspace=512)
+    seen: list[tuple[str, int]] = []
+    new, take, launch = quick.new_tensor, layer.take, layer.plan.launch
+    monkeypatch.setattr(quick, "new_tensor", lambda *a: (seen.append(("output", current[0])), new(*a))[1])
+    layer.take = lambda *a: (seen.append(("workspace", current[0])), take(*a))[1]  # type: ignore[method-assign]
+    layer.plan.launch = lambda *a: (seen.append(("launch", current[0])), launch(*a))[1]
     layer.learn()
     assert layer.call() is not None
-    monkeypatch.setattr(quick, "_current_device", lambda: 1)
-    assert (layer.call() is None) == (cards == 2)
+    card = 0 if cards == 2 else 1  # of one card none other can be current, so nobody asks
+    assert seen == [("output", card), ("workspace", card), ("launch", card)]
+    assert current == [1]
+
+
+def test_what_is_known_is_not_learned_again() -> None:
+    """The profiler sends calls the long way that are quick without it."""
+    layer = Layer()
+    layer.learn()
+    (first,) = layer.record.calls.values()
+    layer.learn()
+    assert list(layer.record.calls.values()) == [first]
+    with torch.inference_mode():
+        layer.learn()
+    (second,) = layer.record.calls.values()
+    assert second is not first and second.other is first
 
 
 def test_modes_of_a_shape_are_learned_side_by_side_and_bounded() -> None:
@@ -182,7 +213,8 @@ def test_modes_of_a_shape_are_learned_side_by_side_and_bounded() -> None:
         layer.learn()
         assert layer.call() is not None
     assert layer.call() is not None
-    for _ in range(10):
+    for width in range(10):  # anything that a guard tells apart
+        layer.lora = torch.empty(5, width, dtype=torch.float16)
         layer.learn()
     (first,) = layer.record.calls.values()
     length = 0

@@ -6,9 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -27,6 +25,7 @@ from tuner.gpu.candidate import Case, Loadable
 from tuner.gpu.device import CudaDevice
 from tuner.gpu.locks import card_lock
 from tuner.gpu.manifest import OBJECTS, Manifest
+from tuner.gpu.worker_process import worker_command
 from tuner.progress import Progress
 from tuner.report import report_folder
 from tuner.report_peers import FILE_NAME
@@ -134,7 +133,7 @@ class PeersProcess:
     def __init__(self, card: int) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tuner.gpu.peers", "--card", str(card), "--parent", str(os.getpid())],
+            worker_command(card, module="tuner.gpu.peers"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,

@@ -42,12 +42,12 @@ class StillAlive(Exception):
     """A killed process that does not end: the driver holds it."""
 
 
-def worker_command(card: int, *options: str) -> list[str]:
-    """What starts a worker, with more ``options`` of its own.
+def worker_command(card: int, *options: str, module: str = "tuner.gpu.worker") -> list[str]:
+    """What starts ``module``, the worker or ``tuner.gpu.peers``, on ``cuda:<card>``, with more ``options`` of its own.
 
-    Not ``-m``: the worker must find this project wherever the parent found it.
+    Not ``-m``: the process must find this project wherever the parent found it.
     """
-    program = f"import sys; sys.path[:] = {sys.path!r}; from tuner.gpu.worker import main; main()"
+    program = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
     return [sys.executable, "-c", program, "--card", str(card), "--parent", str(os.getpid()), *options]
 
 

@@ -45,12 +45,12 @@ def run(
         lora_act_in.dtype,
         out_dtype,
     )
+    _check_placed(record, act, ascales, lora_act_in)  # first: a plan is made for the card of the weights
     if key in record.plans:
         plan = record.plans[key]
     else:
         plan = _plan(tables, record, act, ascales, lora_act_in, out_dtype)
         record.remember(key, plan)
-    _check_placed(record, act, ascales, lora_act_in)
     if out is not None:
         _check_out(out, (act.shape[0], record.n), out_dtype, act.device)
     if plan is None:
@@ -120,6 +120,8 @@ def _check_placed(
     same = (
         act.get_device() == device and ascales.get_device() == device and lora_act_in.get_device() == device
     )
+    if device < 0:  # which is the number of meta tensors too
+        same = act.is_cpu and ascales.is_cpu and lora_act_in.is_cpu
     if same and act.is_contiguous() and ascales.is_contiguous() and lora_act_in.is_contiguous():
         return
     on = torch.device("cuda", device) if device >= 0 else torch.device("cpu")

@@ -57,6 +57,8 @@ def _lora_act(x: torch.Tensor, lora_down: torch.Tensor | None) -> torch.Tensor:
         return x.new_empty((x.shape[0], 0), dtype=torch.float16)
     if lora_down.ndim != 2 or lora_down.shape[0] != x.shape[1]:
         raise InputError(f"lora_down must be [{x.shape[1]}, R], got {list(lora_down.shape)}")
+    if lora_down.device != x.device:
+        raise InputError(f"lora_down must be on {x.device} like x, got {lora_down.device}")
     if x.is_cuda or lora_down.shape[1] == 0:
         return x.to(lora_down.dtype) @ lora_down
     # CPU builds of torch have no fast fp16 matmul, and some accumulate it in fp16.

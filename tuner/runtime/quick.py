@@ -24,6 +24,7 @@ _raw_stream = getattr(
     torch._C, "_cuda_getCurrentRawStream", None
 )  # absent from a build of torch without CUDA
 _current_device = getattr(torch._C, "_cuda_getDevice", None)
+_on_card = torch.cuda.device
 _functions = torch._C._len_torch_function_stack
 _profiling = torch.autograd._profiler_enabled
 
@@ -88,8 +89,13 @@ def quick_call(
     else:
         while call is not None and not call.check(act, ascales, lora_act_in, out):
             call = call.other
-    if call is None or not (call.only_card or _current_device() == call.device):
+    if call is None:
         return None
+    if not (call.only_card or _current_device() == call.device):
+        with _on_card(
+            call.device
+        ):  # as torch's own operators do for tensors of another card than the current one
+            return quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
     y = new_tensor(call.shape, call.stride, call.dtype) if out is None else out
     stream = _raw_stream(call.device)
     memory = None
@@ -110,12 +116,17 @@ def learn(
     out: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> None:
-    """From now on calls like this one are quick. It was just made, the long way and outside of any mode."""
+    """From now on calls like this one are quick. It was just made, the long way and outside of any mode.
+
+    One that is known already came here because somebody listens, such as the profiler.
+    """
     key = (activations[0].shape, out is None, out_dtype)
     guarded = activations if out is None else (*activations, out)
     first = record.calls.get(key)
     known = 0
     other = first
     while other is not None:
+        if other.check(*guarded):
+            return
         known, other = known + 1, other.other
     record.remember_call(key, QuickCall(plan, guarded, first if known < MAX_VARIANTS else None))
