@@ -69,6 +69,30 @@ def test_the_record_decides_the_target(arch: Arch, cache_dir: Path) -> None:
     assert f".target {arch.name}" in built.ptx
 
 
+def test_no_time_goes_into_source_lines_and_the_code_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Oracle: the DSL's own ``cute.compile`` with the log of ptxas asked for, which looks up a line per operation."""
+    from cutlass import cute
+    from cutlass._mlir_helpers import op
+
+    from tests.kernels import stamp
+
+    looked_up: list[str] = []
+    original = op._fast_frameinfo
+    monkeypatch.setattr(
+        op, "_fast_frameinfo", lambda frame: looked_up.append(frame.f_code.co_name) or original(frame)
+    )
+    arch = dataclasses.replace(SM90A, kernel=STAMP.kernel)
+    built = build(config(8), CLASS, arch, cache_dir=tmp_path / "cache")
+    assert looked_up == []
+    function, arguments = stamp.host_function(config(8), CLASS, arch)
+    flags = f"--gpu-arch sm_90a --keep-ptx --dump-dir {tmp_path} remarks{{ptx}} --remark-output {tmp_path}/remarks"
+    ours = cute.compile(function, *arguments, options=flags)
+    assert "kernel" in looked_up
+    assert ours.__ptx__ == built.ptx
+
+
 def test_host_code_runs_on_any_cpu_of_the_kind(compiled: CompiledKernel) -> None:
     """No AVX (ymm, zmm registers) in the object, whatever the CPU here has. objdump is the witness."""
     try:
