@@ -65,6 +65,7 @@ class FakeTelemetry(Telemetry):
     def __init__(self, state: Callable[[], State], missing: str = "") -> None:
         self._state = state
         self.missing = missing
+        self.uuid = "1234"
         self.driver = "580.0"
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import json
@@ -18,6 +19,7 @@ from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tests.compiled_cases import resolved
 from tests.test_rank_stability import trial
+from tests.test_study import IDENTITY
 from tuner import calibration_store, clock_sets, clock_witness, simulation_hash
 from tuner.calibrate import FEWEST, Calibration, Row, calibrate
 from tuner.calibration_store import calibrated_sets, write_calibration
@@ -28,6 +30,7 @@ from tuner.outcome import Kind, Trial
 from tuner.report import trials_csv, trials_parquet
 from tuner.simulated_device import Chip
 from tuner.simulated_time import simulate
+from tuner.study import Study
 
 CHIP = Chip(name="b200", arch=SM100A, sm_count=148)
 TILES = ("mma_tiler_mn=256x256", "mma_tiler_mn=128x128")
@@ -293,11 +296,19 @@ def test_journal_parquet_and_csv_say_the_same(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "trials.csv").write_text(trials_csv(trials))
     (folder / "trials.parquet").write_bytes(trials_parquet(trials))
-    journal = folder / "journal.jsonl"
-    lines = [{"version": 1}, *(one.to_record() for one in trials), {"note": "x", "value": 1}]
-    journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for name in ("trials.csv", "trials.parquet", "journal.jsonl"):
-        found = read_measured([folder / name])
+    journal = Study(tmp_path, IDENTITY)
+    for one in trials:  # as on a card, where each is announced before it runs
+        with journal.attempt(one.resolved):
+            pass
+        with contextlib.suppress(KeyboardInterrupt), journal.attempt(one.resolved):
+            raise KeyboardInterrupt
+        journal.append(one)
+    journal.recall("x", lambda: 1)
+    assert {"identity", "attempt", "given_up", "note"} <= {
+        key for line in journal.path.read_text().splitlines() for key in json.loads(line)
+    }
+    for path in (folder / "trials.csv", folder / "trials.parquet", journal.path):
+        found = read_measured([path])
         assert [(one.us, one.config) for one in found] == [
             (30.0, trials[0].resolved),
             (40.0, trials[1].resolved),
@@ -319,6 +330,10 @@ def test_journal_parquet_and_csv_say_the_same(tmp_path: Path) -> None:
         ("trials.csv", "kind,us,config,device\nmeasured,3,split_k=1,b200\n", "needs a column problem"),
         ("trials.csv", 'kind,us,problem,config,device\nmeasured,x,"1,2,3,4",,b200\n', "could not convert"),
         ("trials.jsonl", "{\n", "line 1 is no JSON"),
+        ("trials.jsonl", '{"number": 1}\n{"number": 2}\n', "is no journal of trials"),
+        ("trials.jsonl", "1\n", "is no journal of trials"),
+        ("trials.jsonl", '{"identity": {}}\n{"number": 1}\n', "line 2 is not the record of a trial"),
+        ("trials.jsonl", '{"identity": {}}\n[]\n', "is no journal of trials"),
         ("gone.csv", None, "cannot read"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,10 +11,13 @@ import pytest
 from kernel_space.errors import InputError
 from tests.fakes import FakeDevice, small_space
 from tests.test_driver import PROBLEM, SPACE, run
+from tuner import cli_merge
 from tuner.cli import main
 from tuner.dispatch import DispatchTable
 from tuner.driver import TuneResult
-from tuner.outcome import Status
+from tuner.final_order import FINAL, PLACE, finalists_first
+from tuner.outcome import Status, Trial
+from tuner.study import Study
 
 
 def tuned(out: Path, trials: int, seed: int = 0, wrong: str = "") -> TuneResult:
@@ -71,6 +75,49 @@ def test_the_better_row_stands_and_trials_add_up(tmp_path: Path, capsys: pytest.
         (journal,) = (out / ".studies" / "b200").glob("*.jsonl")
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
         assert {line["resolved"] for line in lines if "resolved" in line} == both
+
+
+def in_final(trial: Trial, final: str, place: int, finished: str, us: float) -> Trial:
+    evidence = {**trial.evidence, FINAL: final, PLACE: place}
+    return dataclasses.replace(trial, evidence=evidence, finished=finished, us=us, low_us=us, high_us=us)
+
+
+@pytest.mark.parametrize("order", [("one", "two"), ("two", "one")])
+def test_a_final_keeps_its_first_however_late_another_s_is_looked_at(
+    order: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both machines had the same two finalists; on the first the winner was checked again after the second's final."""
+    result = tuned(tmp_path / "one", 2)
+    tuned(tmp_path / "two", 2)
+    (path,) = (tmp_path / "one" / ".studies" / "b200").glob("*.jsonl")
+    identity = cli_merge._identity(path)
+    winner, second = sorted(result.trials, key=lambda trial: trial.us or 0)
+    for name, final, look in (
+        ("one", "2026-01-01T01", "2026-01-01T09"),
+        ("two", "2026-01-01T02", "2026-01-01T02"),
+    ):
+        study = Study(tmp_path / name / ".studies", identity)
+        study.append(in_final(second, final, 2, final, 11.0))
+        study.append(in_final(winner, final, 1, look, 10.0))
+    for name in order:
+        merge(capsys, tmp_path / name, tmp_path / "ours")
+    trials = Study(tmp_path / "ours" / ".studies", identity).trials.values()
+    assert {trial.evidence[FINAL] for trial in trials} == {"2026-01-01T02"}
+    assert finalists_first(list(trials))[0].resolved == winner.resolved
+
+
+def test_a_later_refusal_stands_against_any_final(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = tuned(tmp_path / "one", 2)
+    tuned(tmp_path / "two", 2)
+    (path,) = (tmp_path / "one" / ".studies" / "b200").glob("*.jsonl")
+    identity = cli_merge._identity(path)
+    best = min(result.trials, key=lambda trial: trial.us or 0)
+    ours, theirs = (Study(tmp_path / name / ".studies", identity) for name in ("one", "two"))
+    ours.append(in_final(best, "2026-01-01T02", 1, "2026-01-01T02", 10.0))
+    theirs.append(dataclasses.replace(best, status=Status.RACE, finished="2099-01-01T00"))
+    merge(capsys, tmp_path / "two", tmp_path / "one")
+    again = Study(tmp_path / "one" / ".studies", identity)
+    assert again.trials[best.resolved].status is Status.RACE
 
 
 def test_what_holds_no_results_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

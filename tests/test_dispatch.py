@@ -277,6 +277,26 @@ def test_rows_of_two_archs_do_not_share_a_table(tmp_path: Path) -> None:
         DispatchTable.load(tmp_path, arch=SM103A)
 
 
+def test_a_table_without_rows_is_of_its_arch(tmp_path: Path) -> None:
+    path = tmp_path / "dispatch.json"
+    text = '{"schema": 1, "arch": "sm_103a", "rows": [\n\n]}\n'
+    path.write_text(text)
+    assert DispatchTable.load(tmp_path, arch=SM103A).rows == {}
+    assert DispatchTable.load(tmp_path).arch is SM103A
+    with pytest.raises(InputError, match="one arch, got sm_100a, sm_103a"):
+        DispatchTable.load(tmp_path, arch=SM100A)
+    with pytest.raises(InputError, match="one arch, got sm_100a, sm_103a"):
+        record(tmp_path, [row()], CURRENT)
+    record(tmp_path, [], CURRENT)
+    assert path.read_text() == text
+
+
+def test_an_arch_that_is_no_name_is_damage(tmp_path: Path) -> None:
+    (tmp_path / "dispatch.json").write_text('{"schema": 1, "arch": 90, "rows": []}')
+    with pytest.raises(InputError, match='"arch" must be a name, got 90'):
+        DispatchTable.load(tmp_path, arch=SM100A)
+
+
 def test_no_table(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no dispatch table at .*; tune first"):
         DispatchTable.load(tmp_path)

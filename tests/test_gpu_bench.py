@@ -34,6 +34,7 @@ def test_a_known_cost_comes_out() -> None:
     timing = samples.timing()
     assert timing.kind is Kind.MEASURED and timing.us == pytest.approx(170.0)
     assert timing.evidence["sm_mhz"] == 1700 and timing.evidence["samples"] == len(samples.us) >= 7
+    assert timing.evidence["card"] == STEADY.uuid
 
 
 def test_every_set_is_walked_and_weighs_the_same() -> None:

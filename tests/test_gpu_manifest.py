@@ -24,6 +24,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.resources import Resources
 from tuner.compile_worker import CompileResult
 from tuner.gpu.manifest import FILE_NAME, OBJECTS, Entry, Folder, GivenCandidates, Manifest, ObjectsPool, fill
+from tuner.gpu.turns import in_turn
 from tuner.offline_search import choose_candidates
 from tuner.outcome import Origin, Status
 from tuner.space import SearchSpace
@@ -314,6 +315,25 @@ def test_a_spent_budget_leaves_problems_for_the_next_visit(tmp_path: Path) -> No
     first, second = json.loads(again.stdout)["results"]
     assert first["trials"]["new"] + first["trials"]["known"] == 4 and first["stopped"] is None
     assert second["trials"]["new"] == 3
+
+
+def test_a_problem_that_another_tuner_is_at_comes_later(tmp_path: Path) -> None:
+    """Held by this process at first, as by a measure on another card of the machine."""
+    path, out = tmp_path / "dir", tmp_path / "results"
+    filled(path, tmp_path / "home", 3)
+    filled(path, tmp_path / "home", 2, OTHER)
+    turns = in_turn([PROBLEM], out, "h200")
+    assert next(turns) == PROBLEM
+    measure = ("measure", str(path), "--out", str(out), "--json")
+    done = on_a_bare_machine(tmp_path, *measure, "--budget-seconds", "0.5")
+    assert f"other tuners are at {PROBLEM}: waiting for them" in done.stderr
+    assert "1 problems are left for the next run" in done.stderr
+    assert [one["shape"] for one in json.loads(done.stdout)["results"]] == [str(OTHER)]
+    turns.close()
+    done = on_a_bare_machine(tmp_path, *measure)
+    assert "other tuners" not in done.stderr
+    first, second = json.loads(done.stdout)["results"]
+    assert (first["shape"], first["trials"]["new"], second["trials"]["known"]) == (str(PROBLEM), 3, 2)
 
 
 def test_lookup_needs_neither_where_the_table_has_a_row(tmp_path: Path) -> None:

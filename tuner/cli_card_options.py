@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tuner.cli_options import seconds_above_0, whole
+from tuner.cli_options import DEFAULT_OUT, add_out_option, seconds_above_0, whole
 
 TRIALS = 64
 
@@ -20,9 +20,8 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--results",
         type=Path,
-        default=Path("results"),
         metavar="DIR",
-        help="results of earlier visits, from which candidates are chosen (results)",
+        help=f"results of earlier visits, from which candidates are chosen ({DEFAULT_OUT}, if there is one)",
     )
     parser.add_argument(
         "--trials", type=whole(1), default=TRIALS, metavar="N", help=f"candidates per problem ({TRIALS})"
@@ -36,9 +35,7 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
 def add_measure_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="what compile-only wrote")
     parser.add_argument("--device", default="cuda:0", metavar="cuda:N", help="the card (cuda:0)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
-    )
+    add_out_option(parser)
     parser.add_argument(
         "--budget-seconds",
         type=seconds_above_0,
@@ -54,9 +51,7 @@ def add_measure_options(parser: argparse.ArgumentParser) -> None:
 
 def add_peers_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cuda:0", metavar="cuda:N", help="the card (cuda:0)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
-    )
+    add_out_option(parser)
     parser.add_argument(
         "--objects", type=Path, metavar="DIR", help="folder of compile-only that holds the table's kernel"
     )
@@ -64,6 +59,4 @@ def add_peers_options(parser: argparse.ArgumentParser) -> None:
 
 def add_merge_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="results that were made elsewhere")
-    parser.add_argument(
-        "--out", type=Path, default=Path("results"), metavar="DIR", help="where results are kept (results)"
-    )
+    add_out_option(parser)

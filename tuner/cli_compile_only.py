@@ -8,7 +8,7 @@ import dataclasses
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
@@ -16,7 +16,7 @@ from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner.candidate import Candidate
-from tuner.cli_options import check_out, problems_of
+from tuner.cli_options import DEFAULT_OUT, check_out, problems_of
 from tuner.compile_pool import CompilePool
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable
@@ -40,12 +40,17 @@ def compile_only_command(args: argparse.Namespace) -> int:
             f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
         )
     device = select_device(args.device)
-    folder = Folder(check_out(args.out), device.name, device.arch)
+    check_out(args.out)
+    results = _results_folder(args.results)
+    earlier = {problem: _earlier(results, problem, device) for problem in problems}
+    folder = Folder(
+        args.out, device.name, device.arch
+    )  # made last: what is wrong above leaves nothing behind
     jobs = args.jobs or os.cpu_count() or 1
     records = []
     with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:
         for problem in problems:
-            candidates = _candidates(problem, device, args)
+            candidates = _candidates(problem, earlier[problem], device, args)
             entries = _fill(folder, problem, candidates, pool, device)
             records.append(_record(problem, entries))
             if not args.json:
@@ -59,21 +64,44 @@ def compile_only_command(args: argparse.Namespace) -> int:
     return 0 if all(record["objects"] for record in records) else 1
 
 
-def _candidates(problem: GemmProblem, device: Device, args: argparse.Namespace) -> list[Candidate]:
-    known = _known(args.results, problem, device)
-    measured = [trial for trial in known if trial.ok and trial.kind is Kind.MEASURED]
+def _results_folder(named: Path | None) -> Path:
+    """Raises ``InputError`` for a folder that was named and is not there; the default one need not be."""
+    if named is not None and not named.is_dir():
+        raise InputError(f"--results must be a folder, got {named}; name one that is there, or leave it out")
+    return Path(DEFAULT_OUT) if named is None else named
+
+
+class _Earlier(NamedTuple):
+    """What earlier visits found: trials of the problem, configs of the measured ones with the best first, and configs
+    of the nearest other problems' rows."""
+
+    trials: list[Trial]
+    measured: list[str]
+    rows: list[str]
+
+
+def _earlier(results: Path, problem: GemmProblem, device: Device) -> _Earlier:
+    """Raises ``InputError`` for damaged files."""
+    trials = _known(results, problem, device)
+    measured = [trial for trial in trials if trial.ok and trial.kind is Kind.MEASURED]
     measured = finalists_first(sorted(measured, key=lambda trial: (trial.us or 0.0, trial.number)))
-    table = DispatchTable.load(args.results / device.name, arch=device.arch)
+    table = DispatchTable.load(results / device.name, arch=device.arch)
     rows = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+    return _Earlier(trials, [trial.config for trial in measured], rows)
+
+
+def _candidates(
+    problem: GemmProblem, earlier: _Earlier, device: Device, args: argparse.Namespace
+) -> list[Candidate]:
     return choose_candidates(
         SearchSpace.load(device.arch.kernel),
         problem,
         device.arch,
         trials=args.trials,
         seed=args.seed,
-        first=_configs(rows, device),
-        best=_configs([trial.config for trial in measured[:BEST]], device),
-        known={trial.resolved for trial in known},
+        first=_configs(earlier.rows, device),
+        best=_configs(earlier.measured[:BEST], device),
+        known={trial.resolved for trial in earlier.trials},
     )
 
 

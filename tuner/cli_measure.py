@@ -18,6 +18,7 @@ from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.gpu.device import CudaDevice
 from tuner.gpu.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
+from tuner.gpu.turns import in_turn
 from tuner.progress import Progress
 from tuner.results import write_sweep
 
@@ -59,27 +60,46 @@ def _work(manifest: Manifest, args: argparse.Namespace) -> dict[GemmProblem, tup
 def _measure_all(
     work: dict[GemmProblem, tuple[Entry, ...]], device: CudaDevice, args: argparse.Namespace, start: float
 ) -> Iterator[TuneResult]:
-    """One result per problem, until the user interrupts; what is left of the budget is shared by those to come."""
+    """One result per problem, until the user interrupts; what is left of the budget is shared by those to come.
+
+    Another ``measure`` into the same folder, on another card of this machine, takes the problems that are not begun.
+    """
+    deadline = None if args.budget_seconds is None else start + args.budget_seconds
+    turns = in_turn(work, args.out, device.name, say=Progress().say, deadline=deadline)
     with contextlib.ExitStack() as stack:
         peers = stack.enter_context(PeersProcess(device.card.index)) if args.peers else None
-        for index, (problem, entries) in enumerate(work.items()):
+        stack.enter_context(contextlib.closing(turns))
+        measured = 0
+        for problem in turns:
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if measured and left_s is not None and left_s <= 0:
+                break
             options = TuneOptions(out=args.out, jobs=1, count_space=False)
-            if args.budget_seconds is not None:
-                left = args.budget_seconds - (time.monotonic() - start)
-                if index and left <= 0:
-                    Progress().say(
-                        f"the budget is spent: {len(work) - index} problems are left for the next run"
-                    )
-                    return
-                options = dataclasses.replace(options, timeout_s=_share(left, len(work) - index, args.peers))
-            search = GivenCandidates(entries, problem, device.arch)
-            pool = ObjectsPool(args.folder, entries)
-            result = tune(problem, device, options, pool=pool, search=search)
-            if peers is not None and result.stopped != STOPPED_BY_USER:
-                _peers(peers, result, device, args)
+            if left_s is not None:
+                share_s = _share(left_s, len(work) - measured, args.peers)
+                options = dataclasses.replace(options, timeout_s=share_s)
+            result = _measure(problem, work[problem], device, args, options, peers)
+            measured += 1
             yield result
             if result.stopped == STOPPED_BY_USER:
                 return
+        if measured < len(work):
+            Progress().say(f"the budget is spent: {len(work) - measured} problems are left for the next run")
+
+
+def _measure(
+    problem: GemmProblem,
+    entries: tuple[Entry, ...],
+    device: CudaDevice,
+    args: argparse.Namespace,
+    options: TuneOptions,
+    peers: PeersProcess | None,
+) -> TuneResult:
+    search = GivenCandidates(entries, problem, device.arch)
+    result = tune(problem, device, options, pool=ObjectsPool(args.folder, entries), search=search)
+    if peers is not None and result.stopped != STOPPED_BY_USER:
+        _peers(peers, result, device, args)
+    return result
 
 
 def _share(left_s: float, problems: int, peers: bool) -> float:

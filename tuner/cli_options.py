@@ -58,6 +58,10 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="auto (default: a supported card, else b200 simulated), b200, b300, h200, or cuda:N",
     )
+    add_out_option(parser)
+
+
+def add_out_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
         type=Path,

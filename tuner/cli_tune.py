@@ -22,6 +22,7 @@ from tuner.dispatch import FILE_NAME
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.gpu.manifest import ObjectsPool, check_objects
+from tuner.gpu.turns import in_turn
 from tuner.loop import Pool
 from tuner.outcome import Kind, Trial
 from tuner.progress import Progress
@@ -94,7 +95,10 @@ def _tune_all(
         pool: Pool = compilers
         if objects is not None:
             pool = ObjectsPool(objects, otherwise=pool)
-        for problem in problems:
+        turns: Iterable[GemmProblem] = problems
+        if device.kind is Kind.MEASURED:
+            turns = in_turn(problems, options.out, device.name, say=Progress().say)
+        for problem in turns:
             result = tune(problem, device, options, pool=pool)
             yield result
             if result.stopped == STOPPED_BY_USER:

@@ -98,17 +98,16 @@ class DispatchTable:
         """
         path = table_path(path)
         try:
-            rows = _rows_of(read_json(path), path)
+            document = read_json(path)
+            rows = _rows_of(document, path)
+            name = _one_arch(rows, document, path, *([arch.name] if arch else []))
         except CorruptFile as error:
             raise InputError(
                 f"{error}; repair it, or tune again: the damaged file is kept aside then"
             ) from None
-        names = {row.key.arch for row in rows} | ({arch.name} if arch else set())
-        if not names:
+        if name is None:
             raise InputError(f"there is no dispatch table at {path}; tune first, or name another folder")
-        if len(names) > 1:
-            raise InputError(f"{path} must hold rows of one arch, got {', '.join(sorted(names))}")
-        return cls(rows, arch_record(names.pop()), **options)
+        return cls(rows, arch_record(name), **options)
 
     def lookup(self, problem: GemmProblem) -> Lookup:
         """This problem's row, else that of the nearest M with its K, N, R, dtypes, else the default rule."""
@@ -223,9 +222,11 @@ def record(
     """
     path = table_path(path)
     decisions: list[Decision] = []
+    named: list[str | None] = []
 
     def merge(document: Any | None) -> list[Row]:
         table = {row.key: row for row in _rows_of(document, path)}
+        named[:] = [_one_arch([*table.values(), *rows], document, path)]
         decisions.clear()
         for row in rows:
             old = table.get(row.key)
@@ -237,20 +238,37 @@ def record(
     update_json(
         path,
         merge,
-        render=render_table,
+        render=lambda table: render_table(table, *named),
         on_damage=lambda error, aside: say(f"{error}; kept as {aside.name}, a new table begins"),
     )
     return decisions
 
 
-def render_table(rows: Sequence[Row]) -> str:
-    """The document: valid JSON with one row per line in key order, so that a new tune is a readable diff."""
-    arch_names = {row.key.arch for row in rows}
-    if len(arch_names) > 1:
-        raise InputError(f"a dispatch table holds rows of one arch, got {', '.join(sorted(arch_names))}")
-    head = f'"schema": {SCHEMA}, "arch": {json.dumps(next(iter(arch_names), None))}'
+def render_table(rows: Sequence[Row], arch: str | None = None) -> str:
+    """The document: valid JSON with one row per line in key order, so that a new tune is a readable diff.
+
+    ``arch``: of a table that may have no rows.
+    """
+    names = {row.key.arch for row in rows} | ({arch} if arch else set())
+    if len(names) > 1:
+        raise InputError(f"a dispatch table holds rows of one arch, got {', '.join(sorted(names))}")
+    head = f'"schema": {SCHEMA}, "arch": {json.dumps(next(iter(names), None))}'
     lines = ",\n".join(json.dumps(row.to_record(), allow_nan=False) for row in rows)
     return f'{{{head}, "rows": [\n{lines}\n]}}\n'
+
+
+def _one_arch(rows: Iterable[Row], document: Any | None, path: Path, *more: str) -> str | None:
+    """That of ``rows``, the document and ``more``; a table without rows names its arch all the same.
+
+    None when nobody names one. Raises ``InputError`` for two, ``CorruptFile`` for what is no name.
+    """
+    named = None if document is None else document.get("arch")
+    if named is not None and not isinstance(named, str):
+        raise CorruptFile(path, f'"arch" must be a name, got {named!r}')
+    names = {row.key.arch for row in rows} | {*more} | ({named} if named else set())
+    if len(names) > 1:
+        raise InputError(f"{path} must hold rows of one arch, got {', '.join(sorted(names))}")
+    return next(iter(names), None)
 
 
 def _rows_of(document: Any | None, path: Path) -> list[Row]:

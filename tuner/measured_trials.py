@@ -19,6 +19,7 @@ from kernel_space.problem import GemmProblem
 from tuner.device import DEVICE_CLASSES
 from tuner.outcome import Kind, Status, Trial
 from tuner.report import read_trials
+from tuner.study import BESIDE_TRIALS
 
 FOLDER = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)(?:-(fp16|bf16)-(fp16|bf16))?")
 
@@ -81,13 +82,26 @@ def _of_trial(trial: Trial) -> Measurement | None:
 
 
 def _journal(path: Path) -> Iterator[Trial]:
-    for number, line in enumerate(_text(path).splitlines()):
+    """Its trials; beside them it holds who it belongs to, in the first line, notes, and attempts on a card."""
+    for number, line in enumerate(_text(path).splitlines(), start=1):
         try:
             record = json.loads(line)
         except ValueError:
-            raise InputError(f"{path}: line {number + 1} is no JSON") from None
-        if number and "note" not in record:
-            yield Trial.from_record(record)
+            raise InputError(f"{path}: line {number} is no JSON") from None
+        if not isinstance(record, dict) or (number == 1 and "identity" not in record):
+            raise InputError(
+                f"{path} is no journal of trials, which begins with whose trials it holds; "
+                "a tune writes them below --out/.studies"
+            )
+        if not BESIDE_TRIALS & record.keys():
+            yield _trial(record, f"{path}: line {number}")
+
+
+def _trial(record: dict[str, Any], where: str) -> Trial:
+    try:
+        return Trial.from_record(record)
+    except InputError as error:
+        raise InputError(f"{where} is {error}") from None
 
 
 def _table(path: Path) -> Iterator[Measurement | None]:

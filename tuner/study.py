@@ -27,6 +27,8 @@ from tuner.outcome import Trial
 from tuner.store import StoreError, locked, make_folder
 
 FORMAT_VERSION = 1
+BESIDE_TRIALS = frozenset({"identity", "note", "attempt", "given_up"})
+"""Words of which a line that is no trial has one."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

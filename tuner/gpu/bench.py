@@ -298,4 +298,5 @@ def _samples(
         gpu_ms=warm_up.ms + sum(replay.ms for replay in taken),
         telemetry=telemetry.missing,
         driver=telemetry.driver,
+        card=telemetry.uuid,
     )

@@ -30,10 +30,10 @@ def card_lock(
     Not reentrant, in threads of one process neither. Raises ``OSError`` when the lock cannot be opened.
     """
     path = lock_path(uuid, folder)
-    fd = _open(path)
+    fd = open_lock(path)
     try:
         start, said = time.monotonic(), False
-        while not _taken(fd):
+        while not take(fd):
             if not said and time.monotonic() - start > SAY_AFTER_S:
                 said = True
                 say(f"waiting for the card: another tuner is using it ({path})")
@@ -43,7 +43,8 @@ def card_lock(
         os.close(fd)
 
 
-def _taken(fd: int) -> bool:
+def take(fd: int) -> bool:
+    """Whether the lock is this process's now: nobody else holds it. It goes with the descriptor."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -51,8 +52,11 @@ def _taken(fd: int) -> bool:
     return True
 
 
-def _open(path: Path) -> int:
-    """Another user's lock may only be readable, and the system may refuse to open it with ``O_CREAT``."""
+def open_lock(path: Path) -> int:
+    """A descriptor of the lock's file, which is made if need be.
+
+    Another user's lock may only be readable, and the system may refuse to open it with ``O_CREAT``.
+    """
     with contextlib.suppress(FileNotFoundError):
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)

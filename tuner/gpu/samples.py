@@ -44,7 +44,7 @@ class Samples:
 
     ``protocol``: version of ``bench``. ``warm_up_ms``: replays before the first sample; ``settled``: whether times and
     clock had stopped moving by then, None if that was not waited for. ``gpu_ms``: all replays, warm-up included.
-    ``telemetry``: empty, or why the states are blank. ``driver``: of the card.
+    ``telemetry``: empty, or why the states are blank. ``driver``: of the card; ``card``: its UUID.
     """
 
     protocol: str
@@ -57,6 +57,7 @@ class Samples:
     gpu_ms: float
     telemetry: str = ""
     driver: str = ""
+    card: str = ""
 
     def __post_init__(self) -> None:
         if not self.us or len(self.us) != len(self.states):
@@ -123,6 +124,7 @@ class Samples:
             "throttled_samples": sum(state.throttled for state in self.states),
             "throttled_used": any(state.throttled for state in states),
             **({"driver": self.driver} if self.driver else {}),
+            **({"card": self.card} if self.card else {}),
             **({"telemetry": self.telemetry} if self.telemetry else {}),
         }
 

@@ -61,10 +61,11 @@ class NvmlError(RuntimeError):
 class Telemetry:
     """Reads the card with ``uuid`` (``GPU-...``, as CUDA names it). ``missing``: empty, or why nothing can be read.
 
-    ``open_library`` raises ``OSError`` when a library cannot be loaded; tests replace it.
+    ``uuid``: as given. ``open_library`` raises ``OSError`` when a library cannot be loaded; tests replace it.
     """
 
     def __init__(self, uuid: str, *, open_library: Callable[[str], Any] = ctypes.CDLL) -> None:
+        self.uuid = uuid
         self.missing = ""
         self.driver = ""
         self._handle = ctypes.c_void_p()

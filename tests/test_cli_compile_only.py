@@ -1,0 +1,74 @@
+"""``compile-only``: what it reads of earlier results, and that bad ones leave nothing behind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.test_gpu_manifest import PROBLEM, Compiler
+from tuner import cli_compile_only
+from tuner.cli import main
+from tuner.gpu.manifest import Manifest
+
+OTHER_ARCH = '{"schema": 1, "arch": "sm_100a", "rows": [\n\n]}\n'
+
+
+@pytest.fixture
+def compile_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The command in ``tmp_path`` with a compiler that makes things up, into ``objects``."""
+    compiler = Compiler(tmp_path / "home")
+    monkeypatch.setattr(
+        cli_compile_only, "CompilePool", lambda jobs, limit_s: contextlib.nullcontext(compiler)
+    )
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    shape = ("--shape", str(PROBLEM), "--trials", "2", "--jobs", "1")
+    return lambda *more: main(["compile-only", *shape, "--out", "objects", *more])
+
+
+def test_without_results_there_is_nothing_to_choose_from(compile_only: Callable[..., int]) -> None:
+    assert compile_only() == 0
+    assert len(Manifest.load(Path("objects")).problems[PROBLEM]) == 2
+
+
+@pytest.mark.parametrize("named", ["gone", "file", "file/below"])
+def test_results_that_were_named_must_be_there(
+    named: str, compile_only: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("file").write_text("precious")
+    assert compile_only("--results", named) == 2
+    said = capsys.readouterr()
+    assert (
+        said.err
+        == f"error: --results must be a folder, got {named}; name one that is there, or leave it out\n"
+    )
+    assert not said.out and [path.name for path in Path().iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("named", [(), ("--results", "results")])
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("dispatch.json", "{", "dispatch.json is damaged"),
+        ("dispatch.json", OTHER_ARCH, "one arch, got sm_100a, sm_90a"),
+        ("64x3840x3072x128/trials.parquet", "PAR", "cannot read trials"),
+    ],
+)
+def test_damaged_results_leave_no_folder_behind(
+    file: str,
+    content: str,
+    message: str,
+    named: tuple[str, ...],
+    compile_only: Callable[..., int],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = Path("results", "h200", file)
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert compile_only(*named) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1
+    assert [path.name for path in Path().iterdir()] == ["results"]
