@@ -6,6 +6,7 @@ import concurrent.futures
 import dataclasses
 import json
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -207,11 +208,11 @@ def test_waits_for_the_compiler_are_used_to_check_leaders_again(tmp_path: Path) 
 
 
 class Racing(MeasuringDevice):
-    """The best kernel passes its first three checks and fails the fourth."""
+    """The best kernel passes its first check and fails the second."""
 
     def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
         outcome = super().validate(compiled, legal, problem)
-        if str(legal.config) == self.broken and self.validated.count(self.broken) == 4:
+        if str(legal.config) == self.broken and self.validated.count(self.broken) == 2:
             return Outcome(status=Status.RACE, reason="launch 5 differs from the first")
         return outcome
 
@@ -232,6 +233,101 @@ def test_a_race_that_shows_in_a_later_check_costs_the_candidate(tmp_path: Path) 
     assert result.winner is not None and result.winner.resolved == second
 
 
+def test_waits_for_the_compiler_are_used_for_rounds_between_leaders(tmp_path: Path) -> None:
+    """Who is slower by them is not in the final, which needs fewer rounds than without; the winner is the same."""
+    device, quick = MeasuringDevice(), MeasuringDevice()
+    result = run(tmp_path / "slow", device=device, space=small_space(**SPACE), pool=SlowPool())
+    without = run(tmp_path / "fast", device=quick, space=small_space(**SPACE))
+    assert result.winner is not None and without.winner is not None
+    assert result.winner.resolved == without.winner.resolved == kernels()[0]
+    out = [trial for trial in result.trials if "ruled_out_by" in trial.evidence]
+    assert len(out) > 10 and not [trial for trial in without.trials if "ruled_out_by" in trial.evidence]
+    for trial in out:
+        assert fake_us(trial.resolved) > fake_us(str(trial.evidence["ruled_out_by"])), "the truth"
+    placed = {trial.resolved for trial in result.trials if "final" in trial.evidence}
+    assert len(placed) < 12 and result.default is not None and result.default.resolved in placed
+    assert not placed & ({trial.resolved for trial in out} - {result.default.resolved})
+    assert len(device.finals[-1]) <= len(quick.finals[-1])
+    counted = re.search(r"rounds between leaders meanwhile \((\d+) ruled out\)", result.facts["card"])
+    assert counted and int(counted[1]) - len(out) in (0, 1), (
+        "the default has the evidence of the final instead"
+    )
+
+
+def test_a_resumed_tune_believes_early_rounds(tmp_path: Path) -> None:
+    first = run(tmp_path, device=MeasuringDevice(), space=small_space(**SPACE), pool=SlowPool())
+    device = MeasuringDevice()
+    second = run(tmp_path, device=device, space=small_space(**SPACE))
+    assert device.finals == [] == device.timed
+    assert second.winner == first.winner
+
+
+class WrongAtLast(MeasuringDevice):
+    """The best kernel is found wrong when it has won."""
+
+    def validate_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+        wrong = str(legal.config) == self.broken
+        return Outcome(status=Status.WRONG_RESULT if wrong else Status.OK, reason="y[0,0]" if wrong else "")
+
+    def interleave(self, *args: Any) -> list[Samples] | Outcome:
+        broken, self.broken = self.broken, ""
+        try:
+            return super().interleave(*args)
+        finally:
+            self.broken = broken
+
+
+def test_who_was_ruled_out_by_a_wrong_kernel_gets_a_final_after_all(tmp_path: Path) -> None:
+    best, second = kernels()[:2]
+    device = WrongAtLast(broken=best)
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool())
+    assert result.winner is not None and result.winner.resolved == second
+    wrong = next(trial for trial in result.trials if trial.resolved == best)
+    assert wrong.status is Status.WRONG_RESULT and result.winner.evidence["final_place"] == 1
+
+
+class Watching(FakePool):
+    """Notes the order of what it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.order: list[str] = []
+
+    def submit(self, config: Any, *args: Any) -> concurrent.futures.Future[Any]:
+        self.order.append(str(config))
+        return super().submit(config, *args)
+
+
+@dataclasses.dataclass(kw_only=True)
+class SlowToStart(MeasuringDevice):
+    """Notes what the compilers have when the card is ready."""
+
+    pool: Watching
+    begun_with: int | None = None
+    ready_with: list[str] = dataclasses.field(default_factory=list)
+
+    def begin(self) -> bool:
+        self.begun_with = len(self.pool.order)
+        return False
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "judge" and not self.ready_with:
+            self.ready_with = list(self.pool.order) or ["nothing"]
+        return super().__getattribute__(name)
+
+
+def test_the_first_candidates_are_compiled_while_the_card_gets_ready(tmp_path: Path) -> None:
+    pool = Watching()
+    device = SlowToStart(pool=pool)
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=pool, jobs=4)
+    assert device.begun_with == 0, "the card begins first, it takes longest"
+    assert result.default is not None and device.ready_with[0] == result.default.resolved
+    assert len(device.ready_with) <= 4
+    assert set(pool.submitted.values()) == {1}, "and are not compiled twice"
+    tried = {trial.resolved for trial in result.trials}
+    assert set(device.ready_with) <= tried, "nothing was compiled for nothing"
+
+
 def test_usage_counts_work_and_waiting() -> None:
     usage = Usage()
     start = time.monotonic()
@@ -241,12 +337,22 @@ def test_usage_counts_work_and_waiting() -> None:
             time.sleep(0.06)
         with usage.spare("a"):
             time.sleep(0.03)
+        with usage.refining():
+            time.sleep(0.03)
         time.sleep(0.02)
     whole = time.monotonic() - start
-    assert usage.busy_s >= 0.06 and usage.spare_s >= 0.03 and usage.idle_s >= 0.04
-    assert usage.busy_s + usage.spare_s + usage.idle_s == pytest.approx(whole, abs=0.005)
+    parts = (usage.busy_s, usage.rounds_s, usage.spare_s, usage.idle_s)
+    assert all(part >= least for part, least in zip(parts, (0.06, 0.03, 0.03, 0.04), strict=True))
+    assert sum(parts) == pytest.approx(whole, abs=0.005)
+    with usage.idle_between(time.monotonic() - 5.0):
+        pass
+    assert usage.idle_s == pytest.approx(parts[3] + 5.0, abs=0.005)
     assert str(Usage(busy_s=9.0, idle_s=1.0)) == "9.0 s at work, 1.0 s waiting for candidates (10.0%)"
     assert str(Usage(busy_s=3.0, spare_s=6.0, idle_s=1.0, spare_checks={"a": 4, "b": 3})) == (
         "3.0 s at work, 6.0 s checking 2 leaders 7 times more meanwhile, 1.0 s waiting for candidates (10.0%)"
+    )
+    assert str(Usage(busy_s=3.0, rounds_s=5.0, idle_s=2.0, rounds=64, ruled_out=7)) == (
+        "3.0 s at work, 5.0 s in 64 rounds between leaders meanwhile (7 ruled out), "
+        "2.0 s waiting for candidates (20.0%)"
     )
     assert str(Usage()) == "0.0 s at work, 0.0 s waiting for candidates (0.0%)"

@@ -87,6 +87,31 @@ def test_answers_come_back(make: Callable[..., CardWorker], log: Log) -> None:
     assert len(log.workers()) == 1
 
 
+def test_a_worker_may_be_started_before_it_is_asked(make: Callable[..., CardWorker], log: Log) -> None:
+    worker = make()
+    assert not worker.begin() and not worker.begin(), "it does not serve yet"
+    assert not (log._scratch / "log").exists(), "and was asked nothing"
+    check(worker, "launch:fine")
+    assert worker.begin() and worker.started == 1
+    assert [op for _, op in log.entries()] == ["health", "check"] and len(log.workers()) == 1
+
+
+def test_a_worker_that_was_only_started_ends_with_its_owner(make: Callable[..., CardWorker]) -> None:
+    worker = make()
+    worker.begin()
+    (pid,) = children()
+    worker.close()
+    assert not alive(pid)
+
+
+def children() -> list[int]:
+    """Processes of this one that run the fake worker."""
+    done = subprocess.run(
+        ["ps", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    )
+    return [int(line.split()[0]) for line in done.stdout.splitlines() if "fake_card_worker" in line]
+
+
 LOSSES = [
     # what the worker does, the verdict, a word of its reason
     ("launch:hang", Status.DEADLOCK, "no answer within 1 s (at launch)"),

@@ -75,6 +75,15 @@ class RanksLeaders(Protocol):
 
 
 @runtime_checkable
+class BeginsAhead(Protocol):
+    """A device that takes seconds to get ready, in which its user has other things to do."""
+
+    def begin(self) -> bool:
+        """Begin with that; returns at once, True if the device is ready already."""
+        ...
+
+
+@runtime_checkable
 class ChecksAhead(Protocol):
     """A device on which several candidates can be checked at once."""
 

@@ -6,21 +6,22 @@ the report; every finished trial is in the journal already.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import importlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
-from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import results
 from tuner.candidate import Asks
-from tuner.device import AbsentDevice, Device
+from tuner.compile_ahead import compile_ahead, first_configs, parsed
+from tuner.device import AbsentDevice, BeginsAhead, Device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
 from tuner.evaluate import illegal_trial
@@ -33,6 +34,9 @@ from tuner.space import SearchSpace
 from tuner.store import make_folder
 from tuner.study import Study
 from tuner.tune_result import COMPILE_TIMEOUT_S, TuneOptions, TuneResult
+
+if TYPE_CHECKING:
+    from tuner.compile_pool import CompileResult
 
 __all__ = ["COMPILE_TIMEOUT_S", "TuneOptions", "TuneResult", "tune"]
 
@@ -63,10 +67,13 @@ def tune(
     start = time.monotonic()
     space = space or SearchSpace.load(device.arch.kernel)
     make_folder(options.out / device.name)
-    _mend_table(options.out, device, progress)
-    study = results.open_study(options.out, problem, device)
-    search = search or _search(space, study, options, problem, device)
     with _pool(pool, options) as compile_pool:
+        waiting = device.begin() if isinstance(device, BeginsAhead) else True
+        _mend_table(options.out, device, progress)
+        ahead = {} if search else _compile_ahead(compile_pool, space, options, problem, device)
+        study = results.open_study(options.out, problem, device)
+        ready = start if waiting else time.monotonic()
+        search = search or _search(space, study, options, problem, device)
         loop = Loop(
             problem=problem,
             device=device,
@@ -79,8 +86,10 @@ def tune(
             resume=options.resume,
             deadline=None if options.timeout_s is None else start + options.timeout_s,
             default=_default_config(space, problem, device),
+            ahead=ahead,
         )
-        stopped = _run(loop)
+        with loop.usage.idle_between(ready):
+            stopped = _run(loop)
         progress.finish(loop.state)
         order = results.ranked(study.trials.values())
         decision = _record(options.out, device, order, loop, progress)
@@ -173,6 +182,21 @@ def _run(loop: Loop) -> str:
     return stopped
 
 
+def _compile_ahead(
+    pool: Pool, space: SearchSpace, options: TuneOptions, problem: GemmProblem, device: Device
+) -> dict[str, concurrent.futures.Future[CompileResult]]:
+    """While a card gets ready: its first candidates go to the compilers, and what a search needs is imported."""
+    if device.kind is not Kind.MEASURED:
+        return {}
+    published = published_config(problem, device.arch)
+    neighbours = _neighbours(options, problem, device)
+    first = first_configs(space, problem, neighbours, published and published.config, device.arch)
+    most = min(options.jobs, options.trials or options.jobs)
+    begun = compile_ahead(pool, first, problem, device.arch, most)
+    importlib.import_module("tuner.search")
+    return begun
+
+
 def _search(
     space: SearchSpace, study: Study, options: TuneOptions, problem: GemmProblem, device: Device
 ) -> Asks:
@@ -216,20 +240,14 @@ def _first(
     The table changes from run to run. A search that started from other neighbours would take another course, and
     a resumed one would evaluate most of its candidates for the first time.
     """
-
-    def neighbours() -> list[str]:
-        table = DispatchTable.load(options.out / device.name, arch=device.arch)
-        return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
-
     key = f"neighbours at the start of seed {options.seed}"
-    return _configs(study.recall(key, neighbours, anew=not options.resume), device.arch)
+    there = study.recall(key, lambda: _neighbours(options, problem, device), anew=not options.resume)
+    return parsed(there, device.arch)
 
 
-def _configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
-    """Those that this version can read: an old row may name a knob that is gone."""
-    for text in printed:
-        with contextlib.suppress(InputError):
-            yield parse_config(arch, text)
+def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
+    table = DispatchTable.load(options.out / device.name, arch=device.arch)
+    return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
 
 
 @contextlib.contextmanager

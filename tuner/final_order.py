@@ -10,6 +10,14 @@ from tuner.outcome import Trial
 FINAL: Final = "final"  # which final: UTC time and problem
 PLACE: Final = "final_place"  # 1: the winner
 QUICK_US: Final = "quick_us"  # what the search was told
+RULED_OUT_BY: Final = "ruled_out_by"  # which kernel was faster in rounds during the search
+
+
+def in_the_running(trials: Sequence[Trial]) -> list[Trial]:
+    """Those of usable ``trials`` that nothing was faster than in early rounds. A verdict by a kernel that turned out to
+    be wrong, and is no longer among ``trials``, is void."""
+    usable = {trial.resolved for trial in trials}
+    return [trial for trial in trials if trial.evidence.get(RULED_OUT_BY) not in usable]
 
 
 def latest_final(trials: Iterable[Trial]) -> str:

@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.arch import Arch
@@ -16,7 +17,7 @@ from kernel_space.rules import Legal
 from tuner.candidate import Asks, Candidate
 from tuner.device import ChecksAhead, ChecksWinner, Device, RanksLeaders, TimesAhead
 from tuner.evaluate import blamed_trial, evaluate, is_checked, utc_now, validate, validate_full
-from tuner.final_order import contenders_of, latest_final, searched_us
+from tuner.final_order import RULED_OUT_BY, contenders_of, latest_final, searched_us
 from tuner.outcome import REFUTED, TRANSIENT, Status, Trial
 from tuner.prefilter import count_filtered
 from tuner.progress import Progress, State
@@ -28,6 +29,7 @@ from tuner.usage import Usage
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
     from tuner.compile_pool import CompileResult
+    from tuner.gpu.early_rounds import Refinement
     from tuner.gpu.finals import Contender, FinalResult
 
 LEADERS = 10  # validated where that is dear: the winner and those that could take its place
@@ -52,7 +54,7 @@ class Loop:
 
     ``resume``: trials of the journal answer for their candidates; without it everything is evaluated anew.
     ``deadline`` is a time of ``time.monotonic()``, None for none. ``default``: the default rule's resolved config,
-    which is in every final.
+    which is in every final. ``ahead``: what is being compiled already, by resolved config.
     """
 
     def __init__(
@@ -69,14 +71,18 @@ class Loop:
         resume: bool = True,
         deadline: float | None = None,
         default: str | None = None,
+        ahead: Mapping[str, concurrent.futures.Future[CompileResult]] | None = None,
     ) -> None:
         self._problem, self._device, self._search, self._study = problem, device, search, study
         self._pool, self._jobs, self._legalize, self._progress = pool, jobs, legalize, progress
         self._deadline, self._default = deadline, default
         self._resume = resume
+        self._ahead = dict(ahead or {})
+        self._refinement = _refinement(device, problem)
         self._answers = dict(study.trials) if resume else {}
         self._in_flight: dict[concurrent.futures.Future[CompileResult], Candidate] = {}
         self._compiled: dict[str, CompiledKernel] = {}
+        self._legals: dict[str, Legal] = {}
         self.fresh: dict[str, Trial] = {}  # evaluated by this run
         self.known: dict[str, Trial] = {}  # answered by the journal
         self.final: FinalResult | None = None  # of this run
@@ -84,14 +90,13 @@ class Loop:
 
     def search(self) -> None:
         """Run until the search is done. Raises ``OutOfTime`` and ``KeyboardInterrupt``; the journal is whole then."""
-        with self.usage.idle_between():
-            while True:
-                self._check_time()
-                self._fill()
-                self._progress.update(self.state)
-                if not self._in_flight:
-                    return
-                self._collect()
+        while True:
+            self._check_time()
+            self._fill()
+            self._progress.update(self.state)
+            if not self._in_flight:
+                return
+            self._collect()
 
     def validate_leaders(self) -> None:
         """Have the device check the fastest until ``LEADERS`` of them stand. Raises as ``search`` does."""
@@ -105,26 +110,43 @@ class Loop:
 
     def rank_leaders(self) -> None:
         """Have a device that can do so time the leaders against one another, unless the latest final did just that."""
-        if not isinstance(self._device, RanksLeaders):
+        if not isinstance(self._device, RanksLeaders) or not self._without_final():
             return
-        from tuner.gpu.finals import FinalError, choose_contenders, run_final
+        if self._hold_final(self._device) and self._reinstated():
+            self.rank_leaders()
 
+    def _chosen(self) -> list[Trial]:
+        from tuner.gpu.finals import choose_contenders
+
+        return choose_contenders(ranked(self._study.trials.values()), self._default)
+
+    def _without_final(self) -> list[Trial]:
+        """Those of the chosen that were not in the latest final."""
         trials = self._study.trials.values()
-        chosen = choose_contenders(ranked(trials), self._default)
-        if {trial.resolved for trial in chosen} <= contenders_of(trials, latest_final(trials)):
-            return
+        there = contenders_of(trials, latest_final(trials))
+        return [trial for trial in self._chosen() if trial.resolved not in there]
+
+    def _reinstated(self) -> bool:
+        """Is somebody owed a final because the kernel that ruled it out has failed since?"""
+        owed = (trial for trial in self._without_final() if trial.resolved != self._default)
+        return any(RULED_OUT_BY in trial.evidence for trial in owed)
+
+    def _hold_final(self, device: RanksLeaders) -> bool:
+        """Did a contender fail in it?"""
+        from tuner.gpu.finals import FinalError, run_final
+
+        chosen = self._chosen()
         contenders = [one for trial in chosen if (one := self._contender(trial)) is not None]
         name = f"{utc_now()} {self._problem}"
         try:
             with self.usage.busy():
-                self.final = run_final(
-                    self._device, contenders, self._problem, name, seed=len(self._study.trials)
-                )
+                self.final = run_final(device, contenders, self._problem, name, seed=len(self._study.trials))
         except FinalError as error:
             self._progress.say(f"{error}; the order is that of the search")
-            return
+            return False
         for trial in (*self.final.trials, *self.final.failed):
             self._keep(trial)
+        return bool(self.final.failed)
 
     def validate_winner(self) -> None:
         """Have a device that can do so run the real problem on the winner, and on the next if that fails."""
@@ -141,6 +163,8 @@ class Loop:
             if checked.ok:
                 return
             self.validate_leaders()
+            if self._reinstated():
+                self.rank_leaders()
 
     def refuted(self) -> set[str]:
         """Configs that were found wrong, whatever a table says of them."""
@@ -152,16 +176,15 @@ class Loop:
 
     def cancel(self) -> None:
         """Give up what is still being compiled."""
-        for future in self._in_flight:
+        for future in (*self._in_flight, *self._ahead.values()):
             future.cancel()
         self._in_flight.clear()
+        self._ahead.clear()
 
     def compiled(self, trial: Trial) -> CompiledKernel | None:
         """The kernel of ``trial``; from the build cache when an earlier run compiled it. None if that fails now."""
         if trial.resolved not in self._compiled:
-            config = trial.resolved_config
-            future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
-            if (result := future.result()).compiled is None:
+            if (result := self._submit(trial.resolved_config).result()).compiled is None:
                 return None
             self._compiled[trial.resolved] = result.compiled
         return self._compiled[trial.resolved]
@@ -194,10 +217,12 @@ class Loop:
             elif self._resume and (reason := self._study.blame(candidate.resolved)):
                 self._take(candidate, blamed_trial(candidate, reason, self._problem, self._device))
             else:
-                config = candidate.legal.config
-                future = self._pool.submit(config, self._problem.problem_class, self._device.arch)
+                future = self._ahead.pop(candidate.resolved, None) or self._submit(candidate.legal.config)
                 self._in_flight[future] = candidate
                 self._time_ahead(future, candidate)
+
+    def _submit(self, config: KernelConfig) -> concurrent.futures.Future[CompileResult]:
+        return self._pool.submit(config, self._problem.problem_class, self._device.arch)
 
     def _time_ahead(self, future: concurrent.futures.Future[CompileResult], candidate: Candidate) -> None:
         """Have a device that can do so begin with the time as soon as the kernel is there."""
@@ -214,7 +239,7 @@ class Loop:
     def _collect(self) -> None:
         """Judge the first candidate that is compiled. One at a time: workers get the next to compile meanwhile."""
         finished = [future for future in self._in_flight if future.done()]
-        if not finished and self._check_again():
+        if not finished and (self._refine() or self._check_again()):
             return
         if not finished:
             finished, _ = concurrent.futures.wait(
@@ -231,8 +256,32 @@ class Loop:
             self._compiled[trial.resolved] = result.compiled
         self._take(candidate, trial)
 
+    def _refine(self) -> bool:
+        """Use the wait for a compiler: leaders are timed against one another, which leaves fewer for the final."""
+        if self._refinement is None:
+            return False
+        from tuner.gpu.finals import FinalError, choose_leaders
+
+        leaders = choose_leaders(ranked(self._study.trials.values()))
+        there = [self._contender(trial) for trial in leaders if trial.resolved in self._compiled]
+        group = self._refinement.next_group([one for one in there if one is not None])
+        if not group:
+            return False
+        try:
+            with self.usage.refining():
+                found = self._refinement.run(group)
+        except FinalError as error:
+            self._progress.say(f"{error}; there will be no more early rounds")
+            self._refinement = None
+            return True
+        self.usage.rounds = self._refinement.rounds
+        self.usage.ruled_out += len(found.lost)
+        for trial in (*found.lost, *found.failed):
+            self._keep(trial)
+        return True
+
     def _check_again(self) -> bool:
-        """Use the wait for a compiler: a card checks a leader on fresh operands. Races may be rare."""
+        """Use what is left of the wait: a card checks a leader on fresh operands. Races may be rare."""
         if not self._device.eager_validation:
             return False
         leaders = [trial for trial in self.leaders() if trial.resolved in self._compiled]
@@ -279,10 +328,12 @@ class Loop:
         self._replace(trial, checked)
 
     def _legal(self, trial: Trial) -> Legal:
-        legal = self._legalize(trial.resolved_config, self._problem, self._device.arch)
-        if not isinstance(legal, Legal):
-            raise AssertionError(f"the journal holds {trial.resolved}, which is not legal: {legal}")
-        return legal
+        if trial.resolved not in self._legals:
+            legal = self._legalize(trial.resolved_config, self._problem, self._device.arch)
+            if not isinstance(legal, Legal):
+                raise AssertionError(f"the journal holds {trial.resolved}, which is not legal: {legal}")
+            self._legals[trial.resolved] = legal
+        return self._legals[trial.resolved]
 
     def _contender(self, trial: Trial) -> Contender | None:
         """What a final needs of ``trial``; None when it cannot be rebuilt."""
@@ -308,6 +359,15 @@ class Loop:
         for group in (self.fresh, self.known):
             if trial.resolved in group:
                 group[trial.resolved] = trial
+
+
+def _refinement(device: Device, problem: GemmProblem) -> Refinement | None:
+    """Rounds between leaders, of a device that can time them."""
+    if not (device.eager_validation and isinstance(device, RanksLeaders)):
+        return None
+    from tuner.gpu.early_rounds import Refinement
+
+    return Refinement(device, problem)
 
 
 def _not_rebuilt(trial: Trial) -> Trial:

@@ -79,8 +79,16 @@ class CardWorker:
         self._command = list(command or worker_command(index))
         self._say, self._lock_folder = say, lock_folder
         self._process: WorkerProcess | None = None
+        self._begun: WorkerProcess | None = None  # started, and not asked for its health yet
         self._health: Health | None = None
         self.started = 0  # workers so far
+
+    def begin(self) -> bool:
+        """Start the process now instead of with the first request: importing torch and making a context takes seconds.
+        Returns at once, True if a worker serves already."""
+        if self._process is None and self._begun is None:
+            self._begun = WorkerProcess(self._command)
+        return self._process is not None
 
     @property
     def health(self) -> Health:
@@ -135,9 +143,10 @@ class CardWorker:
 
     def close(self) -> None:
         """End the worker, whatever it is at."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            process.end()
+        processes, self._process, self._begun = (self._process, self._begun), None, None
+        for process in processes:
+            if process is not None:
+                process.end()
 
     def __enter__(self) -> Self:
         return self
@@ -180,7 +189,7 @@ class CardWorker:
             if attempt:
                 time.sleep(pause)
                 pause *= 2
-            self._process = WorkerProcess(self._command)
+            self._process, self._begun = self._begun or WorkerProcess(self._command), None
             self.started += 1
             try:
                 answer = self._process.ask({"op": "health"}, self._limits.start_s + self._limits.health_s)

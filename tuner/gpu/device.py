@@ -64,6 +64,10 @@ class CudaDevice:
             note=f"{card}: every candidate is checked and timed there",
         )
 
+    def begin(self) -> bool:
+        """Start the worker's process; True if it serves already."""
+        return self.worker.begin()
+
     @functools.cached_property
     def judge(self) -> str:
         health = self.worker.health

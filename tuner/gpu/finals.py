@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal
 from tuner.disagreement import against
-from tuner.final_order import FINAL, PLACE, QUICK_US, searched_us
+from tuner.final_order import FINAL, PLACE, QUICK_US, in_the_running, searched_us
 from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.decision import Verdict, decide, undecided
 from tuner.gpu.samples import LEAST_UNMARKED, Samples
@@ -28,6 +28,7 @@ WITHIN = 1.25  # of the fastest cheap timing; those are off by a few percent, no
 RUNGS = ((6, 6), (12, 4))
 FINAL_ROUNDS = 24
 FINAL_BATCHES = 3  # of FINAL_ROUNDS, while more rounds could separate someone from the fastest
+WARM_UP_MS = 100.0
 SETTLE_MS = 1500.0  # at most, before each set of rounds: while graphs are captured the card rests
 CARRIED = ("gpu_ms", "samples")  # of the cheap timing, kept beside the final's
 
@@ -82,14 +83,18 @@ class FinalResult:
         }
 
 
-def choose_contenders(trials: Sequence[Trial], default: str | None) -> list[Trial]:
-    """Of usable ``trials`` those with the best cheap timings, and the default whatever its time."""
+def choose_leaders(trials: Sequence[Trial]) -> list[Trial]:
+    """Of usable ``trials`` those that could be the fastest, by their cheap timings: near the best of them, and not
+    ruled out by early rounds."""
     by_time = sorted(trials, key=lambda trial: (searched_us(trial) or 0.0, trial.number))
-    if not by_time:
-        return []
-    limit = (searched_us(by_time[0]) or 0.0) * WITHIN
-    chosen = [trial for trial in by_time if (searched_us(trial) or 0.0) <= limit][:MOST_CONTENDERS]
-    return chosen + [trial for trial in by_time if trial.resolved == default and trial not in chosen]
+    limit = WITHIN * min((searched_us(trial) or 0.0 for trial in by_time), default=0.0)
+    return [trial for trial in in_the_running(by_time) if (searched_us(trial) or 0.0) <= limit]
+
+
+def choose_contenders(trials: Sequence[Trial], default: str | None) -> list[Trial]:
+    """The best leaders, and the default whatever its time and whatever early rounds said of it."""
+    chosen = choose_leaders(trials)[:MOST_CONTENDERS]
+    return chosen + [trial for trial in trials if trial.resolved == default and trial not in chosen]
 
 
 def run_final(
@@ -99,7 +104,7 @@ def run_final(
 
     A contender that fails is found out, dropped and reported; the others go on without it.
     """
-    stage = _Stage(device, problem, seed)
+    stage = Stage(device, problem, seed)
     alive, out = list(contenders), []
     for rounds, survivors in RUNGS:
         if len(alive) <= survivors + 1:
@@ -137,28 +142,40 @@ def joined(first: Samples | None, second: Samples) -> Samples:
     )
 
 
-class _Stage:
-    """Asks the device for rounds, and finds out who is to blame when it cannot give them."""
+class Stage:
+    """Asks the device for rounds, and finds out who is to blame when it cannot give them. ``failed``: those, so far;
+    their reason begins with ``where``."""
 
-    def __init__(self, device: Interleaves, problem: GemmProblem, seed: int) -> None:
-        self._device, self._problem, self._seed = device, problem, seed
+    def __init__(
+        self, device: Interleaves, problem: GemmProblem, seed: int, *, where: str = "in the final"
+    ) -> None:
+        self._device, self._problem, self._seed, self._where = device, problem, seed, where
         self.failed: list[Trial] = []
 
-    def run(self, contenders: list[Contender], rounds: int) -> dict[str, Samples]:
-        """Samples per contender; those that fail leave the list."""
+    def run(
+        self,
+        contenders: list[Contender],
+        rounds: int,
+        *,
+        warm_up_ms: float = WARM_UP_MS,
+        settle_ms: float = SETTLE_MS,
+    ) -> dict[str, Samples]:
+        """Samples per contender; those that fail leave the list. Raises ``FinalError``."""
         while contenders:
-            answer = self._ask(contenders, rounds, SETTLE_MS)
+            answer = self._ask(contenders, rounds, warm_up_ms, settle_ms)
             if not isinstance(answer, Outcome):
                 return {one.name: samples for one, samples in zip(contenders, answer, strict=True)}
             if not self._drop_culprits(contenders):
                 raise FinalError(
-                    f"the final of {self._problem} fails, each contender alone does not: {answer.reason}"
+                    f"{self._problem}: contenders fail {self._where}, each alone does not: {answer.reason}"
                 )
         return {}
 
-    def _ask(self, contenders: Sequence[Contender], rounds: int, settle_ms: float) -> list[Samples] | Outcome:
+    def _ask(
+        self, contenders: Sequence[Contender], rounds: int, warm_up_ms: float, settle_ms: float
+    ) -> list[Samples] | Outcome:
         self._seed += 1
-        options = FinalsOptions(rounds=rounds, seed=self._seed, settle_ms=settle_ms)
+        options = FinalsOptions(rounds=rounds, seed=self._seed, warm_up_ms=warm_up_ms, settle_ms=settle_ms)
         pairs = [(one.compiled, one.legal) for one in contenders]
         return self._device.interleave(pairs, self._problem, options)
 
@@ -166,10 +183,10 @@ class _Stage:
         """Time each alone; those that fail then are out. Was there one?"""
         before = len(contenders)
         for one in list(contenders):
-            answer = self._ask([one], 1, 0.0)
+            answer = self._ask([one], 1, WARM_UP_MS, 0.0)
             if isinstance(answer, Outcome):
                 contenders.remove(one)
-                reason = f"in the final: {answer.reason}"
+                reason = f"{self._where}: {answer.reason}"
                 self.failed.append(dataclasses.replace(one.trial, status=answer.status, reason=reason))
         return len(contenders) < before
 
