@@ -41,9 +41,11 @@ LONG_FUNCTIONS = {
     "kernel_space/kernels/epilogue_sm100a.py:EpilogueSm100a.epilogue_warps": _ROLE,
     "kernel_space/kernels/consumer_sm90a.py:ConsumerSm90a.consumer_warps": _ROLE,
     "kernel_space/kernels/producer_sm90a.py:ProducerSm90a.dequant_warps": _ROLE,
+    "benchmarks/published_kernel.py:PublishedKernel.mma_warp": _ROLE,
 }
 
 KERNELS = ROOT / "kernel_space" / "kernels"
+STAND_IN = "benchmarks/published_kernel.py"  # a generator too: another's kernel, for the timing evidence only
 TOUCHES_ENVIRONMENT = {
     "kernel_space/build_cache.py": "where the cache lies",
     "kernel_space/dsl_env.py": "sets what the DSL reads at import",
@@ -147,7 +149,7 @@ def test_only_kernel_files_load_the_dsl() -> None:
     found = [
         f"{relative(path)}:{line} imports {module}"
         for path in SOURCES
-        if KERNELS not in path.parents
+        if KERNELS not in path.parents and relative(path) != STAND_IN
         for module, line in imported_at_load(parse(path))
         if module.split(".")[0] in ("cutlass", "cuda") or module.startswith("kernel_space.kernels.")
     ]
