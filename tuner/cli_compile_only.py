@@ -21,12 +21,11 @@ from tuner.compile_pool import CompilePool
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable
 from tuner.driver import COMPILE_TIMEOUT_S, NEIGHBOURS
-from tuner.final_order import finalists_first
+from tuner.earlier import Earlier, earlier_visits
 from tuner.gpu.manifest import Entry, Folder, fill
 from tuner.offline_search import choose_candidates
-from tuner.outcome import TRANSIENT, Kind, Status, Trial
+from tuner.outcome import Status
 from tuner.progress import Progress, State
-from tuner.report import read_trials, report_folder
 from tuner.space import SearchSpace
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
@@ -42,7 +41,7 @@ def compile_only_command(args: argparse.Namespace) -> int:
     device = select_device(args.device)
     check_out(args.out)
     results = _results_folder(args.results)
-    earlier = {problem: _earlier(results, problem, device) for problem in problems}
+    known = {problem: _known(results, problem, device) for problem in problems}
     folder = Folder(
         args.out, device.name, device.arch
     )  # made last: what is wrong above leaves nothing behind
@@ -50,7 +49,7 @@ def compile_only_command(args: argparse.Namespace) -> int:
     records = []
     with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:
         for problem in problems:
-            candidates = _candidates(problem, earlier[problem], device, args)
+            candidates = _candidates(problem, known[problem], device, args)
             entries = _fill(folder, problem, candidates, pool, device)
             records.append(_record(problem, entries))
             if not args.json:
@@ -71,27 +70,22 @@ def _results_folder(named: Path | None) -> Path:
     return Path(DEFAULT_OUT) if named is None else named
 
 
-class _Earlier(NamedTuple):
-    """What earlier visits found: trials of the problem, configs of the measured ones with the best first, and configs
-    of the nearest other problems' rows."""
+class _Known(NamedTuple):
+    """What candidates are chosen from: earlier visits of the problem, and configs of the nearest others' rows."""
 
-    trials: list[Trial]
-    measured: list[str]
+    visits: Earlier
     rows: list[str]
 
 
-def _earlier(results: Path, problem: GemmProblem, device: Device) -> _Earlier:
+def _known(results: Path, problem: GemmProblem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
-    trials = _known(results, problem, device)
-    measured = [trial for trial in trials if trial.ok and trial.kind is Kind.MEASURED]
-    measured = finalists_first(sorted(measured, key=lambda trial: (trial.us or 0.0, trial.number)))
     table = DispatchTable.load(results / device.name, arch=device.arch)
     rows = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
-    return _Earlier(trials, [trial.config for trial in measured], rows)
+    return _Known(earlier_visits(results, problem, device), rows)
 
 
 def _candidates(
-    problem: GemmProblem, earlier: _Earlier, device: Device, args: argparse.Namespace
+    problem: GemmProblem, known: _Known, device: Device, args: argparse.Namespace
 ) -> list[Candidate]:
     return choose_candidates(
         SearchSpace.load(device.arch.kernel),
@@ -99,18 +93,10 @@ def _candidates(
         device.arch,
         trials=args.trials,
         seed=args.seed,
-        first=_configs(earlier.rows, device),
-        best=_configs(earlier.measured[:BEST], device),
-        known={trial.resolved for trial in earlier.trials},
+        first=_configs(known.rows, device),
+        best=_configs(known.visits.best[:BEST], device),
+        known=known.visits.known,
     )
-
-
-def _known(results: Path, problem: GemmProblem, device: Device) -> list[Trial]:
-    """Legal candidates that an earlier visit has a verdict on."""
-    path = report_folder(results, device.name, problem) / "trials.parquet"
-    if not path.is_file():
-        return []
-    return [trial for trial in read_trials(path) if trial.resolved and trial.status not in TRANSIENT]
 
 
 def _configs(printed: Iterable[str], device: Device) -> list[KernelConfig]:

@@ -17,8 +17,7 @@ from tuner.cli_options import check_out
 from tuner.device import DEVICE_CLASSES, select_device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
-from tuner.final_order import FINAL
-from tuner.outcome import Trial
+from tuner.earlier import supersedes
 from tuner.progress import Progress
 from tuner.report import report_folder
 from tuner.results import STUDY_FOLDER, current
@@ -90,22 +89,10 @@ def merge_journals(other: Path, out: Path, name: str) -> int:
         theirs, ours = (Study(folder / STUDY_FOLDER, identity) for folder in (other, out))
         for resolved, trial in theirs.trials.items():
             known = ours.find(resolved)
-            if known is None or _supersedes(trial, known):
+            if known is None or supersedes(trial, known):
                 ours.append(trial)
                 added += 1
     return added
-
-
-def _supersedes(theirs: Trial, ours: Trial) -> bool:
-    """The later one, but a later final before a later look at what an earlier final found: contenders of one final that
-    came from different machines must not lose their first to another final."""
-    if theirs.ok and ours.ok:
-        return _last_final(theirs) > _last_final(ours)
-    return theirs.finished > ours.finished
-
-
-def _last_final(trial: Trial) -> tuple[str, str]:
-    return str(trial.evidence.get(FINAL, "")), trial.finished
 
 
 def _journals(other: Path, name: str) -> list[Path]:

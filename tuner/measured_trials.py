@@ -61,7 +61,7 @@ def _read(path: Path) -> Iterator[Measurement | None]:
     if path.suffix == ".parquet":
         return (_of_trial(trial) for trial in read_trials(path))
     if path.suffix == ".jsonl":
-        return (_of_trial(trial) for trial in _journal(path))
+        return (_of_trial(trial) for trial in journal_trials(path))
     if path.suffix == ".csv":
         return _table(path)
     raise InputError(f"trials are read from .csv, .parquet or a journal's .jsonl, got {path}")
@@ -81,9 +81,14 @@ def _of_trial(trial: Trial) -> Measurement | None:
     )
 
 
-def _journal(path: Path) -> Iterator[Trial]:
-    """Its trials; beside them it holds who it belongs to, in the first line, notes, and attempts on a card."""
-    for number, line in enumerate(_text(path).splitlines(), start=1):
+def journal_trials(path: Path) -> Iterator[Trial]:
+    """The trials of a journal, in its order; several of one candidate, the later ones supplementing the earlier.
+
+    Beside them it holds who it belongs to, in the first line, notes, and attempts on a card. A last line that a kill
+    tore is left out. Raises ``InputError`` for a file that is none.
+    """
+    whole, _, _ = _text(path).rpartition("\n")
+    for number, line in enumerate(whole.split("\n"), start=1):
         try:
             record = json.loads(line)
         except ValueError:
