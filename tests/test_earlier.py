@@ -102,14 +102,16 @@ def test_of_two_verdicts_the_later_stands(tmp_path: Path, device: Device) -> Non
     assert found.best == ("asked b",) and found.known == {"a", "b"}
 
 
-def test_the_latest_final_orders(tmp_path: Path, device: Device) -> None:
-    """By its places, which a paired test decided, not by two times taken alone."""
-    places = [
-        measured(name, us, evidence={FINAL: "2026-01-01T00", PLACE: place})
-        for name, us, place in (("first", 2.0, 1), ("second", 1.9, 2))
+def test_a_final_of_slow_ones_does_not_hide_the_fast_ones_of_another_visit(
+    tmp_path: Path, device: Device
+) -> None:
+    slow = [
+        measured(name, us, evidence={FINAL: "2026-01-02", PLACE: place}, finished="2026-01-02")
+        for name, us, place in (("slow", 33.0, 1), ("slower", 34.0, 2))
     ]
-    in_a_journal(tmp_path, "a card", *places, measured("quick", 1.0))
-    assert earlier_visits(tmp_path, PROBLEM, device).best == ("asked first", "asked second", "asked quick")
+    beside_the_report(tmp_path, measured("fast", 21.0, evidence={FINAL: "2026-01-01", PLACE: 1}))
+    in_a_journal(tmp_path, "a card", *slow)
+    assert earlier_visits(tmp_path, PROBLEM, device).best == ("asked fast", "asked slow", "asked slower")
 
 
 @pytest.mark.parametrize(
