@@ -251,3 +251,17 @@ def test_bad_input_is_one_line(make: object, message: str) -> None:
     with pytest.raises(InputError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)
+
+
+def test_a_replica_whose_buffers_lie_anywhere() -> None:
+    """As DataParallel makes it: buffers of a dtype are views of one tensor, here behind three other elements."""
+    layer = SVDQuantLinear.from_linear(linear_of(32, 64), rank=16)
+    x = torch.randn(5, 64)
+    replica = layer._replicate_for_data_parallel()
+    for name, buffer in layer._buffers.items():
+        around = torch.zeros(buffer.numel() + 3, dtype=buffer.dtype)
+        setattr(replica, name, around[3:].view(buffer.shape).copy_(buffer))
+    assert replica.wgt.data_ptr() % 16
+    with torch.inference_mode():
+        assert torch.equal(replica(x), layer(x))
+    assert all(torch.equal(replica._buffers[name], buffer) for name, buffer in layer._buffers.items())

@@ -308,7 +308,9 @@ def test_one_compiled_layer_per_card() -> None:
 def test_data_parallel() -> None:
     """Replicas are made anew for each call, in a thread per card; every half must be what its card gives alone."""
     layer = layer_of().eval()
-    parallel = torch.nn.DataParallel(torch.nn.Sequential(layer, torch.nn.ReLU()), device_ids=list(CARDS))
+    odd = torch.nn.Identity()  # its buffer shifts those of the same dtype that are sent behind it
+    odd.register_buffer("three", torch.zeros(3, device="cuda:0"))
+    parallel = torch.nn.DataParallel(torch.nn.Sequential(odd, layer, torch.nn.ReLU()), device_ids=list(CARDS))
     there = layer_of(card=1)
     with torch.inference_mode():
         for turn in range(5):

@@ -15,6 +15,7 @@ from kernel_space.problem import GemmProblem
 from tuner.runtime.decompose import Decomposition, decompose, smoothing
 from tuner.runtime.operator import gemm
 from tuner.runtime.quantize import quantize_act
+from tuner.runtime.trampoline import ALIGN
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
@@ -28,6 +29,8 @@ class SVDQuantLinear(torch.nn.Module):
 
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
     """
+
+    _is_replica = False  # torch sets it on the copies that DataParallel makes for each call
 
     def __init__(
         self,
@@ -116,10 +119,18 @@ class SVDQuantLinear(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``[..., K]`` float16, bfloat16 or float32 -> ``[..., N]`` in the same dtype. Raises ``InputError``."""
+        if self._is_replica:
+            self._align()
         rows = _rows(x, self.in_features, "x")
         act, ascales, lora_act_in = quantize_act(rows, self.smooth, self.lora_down)
         y = gemm(act, ascales, self.wgt, self.wscales, lora_act_in, self.lora_up, self.wcscale, self.bias)
         return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def _align(self) -> None:
+        """DataParallel sends buffers of a dtype in one piece: behind those of another module they may lie anywhere."""
+        for name, buffer in self._buffers.items():
+            if buffer is not None and buffer.data_ptr() % ALIGN:
+                self._buffers[name] = buffer.clone()
 
     def extra_repr(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
