@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kernel_space.arch import SM90A
 from kernel_space.problem import GemmProblem
+from tuner import cli_tune
+from tuner.driver import TuneOptions
 from tuner.gpu import turns
 from tuner.gpu.turns import in_turn
+from tuner.outcome import Kind
 
 A, B, C = (GemmProblem.parse(f"{m},512,256,32") for m in (1, 2, 3))
 
@@ -97,3 +103,22 @@ def test_a_turn_ends(end: str, tmp_path: Path) -> None:
             theirs.throw(KeyboardInterrupt)
     assert list(in_turn([A], tmp_path, "h200", deadline=time.monotonic())) == [A]
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize(("kind", "order"), [(Kind.MEASURED, [B, A]), (Kind.SIMULATED, [A, B])])
+def test_a_tune_takes_turns_on_a_card_only(
+    kind: Kind, order: list[GemmProblem], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Simulated trials of several tuners add up in one journal: they hold no finals."""
+    pool = SimpleNamespace(start=lambda arch: None)
+    monkeypatch.setattr(cli_tune, "CompilePool", lambda *settings: contextlib.nullcontext(pool))
+    monkeypatch.setattr(
+        cli_tune, "tune", lambda problem, *rest, **more: SimpleNamespace(problem=problem, stopped="")
+    )
+    theirs = in_turn([A], tmp_path, "h200")
+    assert next(theirs) == A
+    device = SimpleNamespace(name="h200", arch=SM90A, kind=kind)
+    mine = cli_tune._tune_all([A, B], device, TuneOptions(out=tmp_path), None)
+    found = [next(mine).problem]
+    theirs.close()
+    assert [*found, *(result.problem for result in mine)] == order
