@@ -133,11 +133,25 @@ def test_the_final_is_without_those_ruled_out_but_with_the_default() -> None:
     def ruled_out(name: str, us: float, by: str) -> Any:
         return dataclasses.replace(trial(name, us), evidence={"ruled_out_by": by})
 
+    names = lambda trials: [one.resolved for one in trials]  # noqa: E731
     trials = [trial("a", 100.0), ruled_out("b", 99.0, "a"), ruled_out("c", 101.0, "gone"), trial("d", 126.0)]
-    assert [one.resolved for one in in_the_running(trials)] == ["a", "c", "d"], "who ruled c out is no more"
-    assert [one.resolved for one in choose_leaders(trials)] == ["a", "c"], "d is more than 25 % behind"
-    assert [one.resolved for one in choose_contenders(trials, "b")] == ["a", "c", "b"]
+    assert names(in_the_running(trials, among=trials)) == ["a", "c", "d"], "who ruled c out is no more"
+    wrong = dataclasses.replace(trials[0], status=Status.RACE)
+    assert names(in_the_running(trials[1:], among=[wrong, *trials[1:]])) == ["b", "c", "d"]
+    assert names(choose_leaders(trials)) == ["a", "c"], "d is more than 25 % behind"
+    others = [trial(f"t{index}", 102.0 + index) for index in range(5)]
+    assert names(choose_contenders([*others, *trials], "b")) == ["a", "c", "t0", "t1", "t2", "t3", "t4", "b"]
     assert choose_leaders([]) == []
+
+
+def test_a_final_has_a_few_to_compare_with_even_if_rounds_left_one() -> None:
+    """Else the row's runner-up would be the default, however far behind it is."""
+    out = [
+        dataclasses.replace(trial(f"t{index}", 100.0 + index), evidence={"ruled_out_by": "best"})
+        for index in range(6)
+    ]
+    chosen = choose_contenders([*out, trial("best", 101.5), trial("default", 300.0)], "default")
+    assert [one.resolved for one in chosen] == ["best", "t0", "t1", "t2", "default"]
 
 
 def test_early_rounds_are_short_and_of_the_real_problem() -> None:

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import importlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import results
 from tuner.candidate import Asks
-from tuner.compile_ahead import compile_ahead, first_configs, parsed
+from tuner.compile_ahead import compile_ahead
 from tuner.device import AbsentDevice, BeginsAhead, Device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
 from tuner.evaluate import illegal_trial
-from tuner.loop import Loop, OutOfTime, Pool
+from tuner.loop import IN_FLIGHT_PER_JOB, Loop, OutOfTime, Pool
 from tuner.outcome import Kind, Trial
 from tuner.prefilter import Prefilter, prefilter_fact
 from tuner.progress import Progress
@@ -73,7 +74,7 @@ def tune(
         ahead = {} if search else _compile_ahead(compile_pool, space, options, problem, device)
         study = results.open_study(options.out, problem, device)
         ready = start if waiting else time.monotonic()
-        search = search or _search(space, study, options, problem, device)
+        search = search or _search(space, _first(study, options, problem, device), options, problem, device)
         loop = Loop(
             problem=problem,
             device=device,
@@ -185,20 +186,21 @@ def _run(loop: Loop) -> str:
 def _compile_ahead(
     pool: Pool, space: SearchSpace, options: TuneOptions, problem: GemmProblem, device: Device
 ) -> dict[str, concurrent.futures.Future[CompileResult]]:
-    """While a card gets ready: its first candidates go to the compilers, and what a search needs is imported."""
+    """While a card gets ready, its first candidates go to the compilers. The journal, which cannot be opened before the
+    card is known, may say that the search begins with other neighbours: then some are compiled for nothing."""
     if device.kind is not Kind.MEASURED:
         return {}
-    published = published_config(problem, device.arch)
-    neighbours = _neighbours(options, problem, device)
-    first = first_configs(space, problem, neighbours, published and published.config, device.arch)
-    most = min(options.jobs, options.trials or options.jobs)
-    begun = compile_ahead(pool, first, problem, device.arch, most)
-    importlib.import_module("tuner.search")
-    return begun
+    neighbours = _configs(_neighbours(options, problem, device), device.arch)
+    scout = _search(space, neighbours, options, problem, device)
+    return compile_ahead(pool, scout, problem, device.arch, IN_FLIGHT_PER_JOB * options.jobs)
 
 
 def _search(
-    space: SearchSpace, study: Study, options: TuneOptions, problem: GemmProblem, device: Device
+    space: SearchSpace,
+    first: Iterable[KernelConfig],
+    options: TuneOptions,
+    problem: GemmProblem,
+    device: Device,
 ) -> Asks:
     from tuner.search import CARD_WINDOW, WINDOW, Search  # Optuna: a machine that only measures has none
 
@@ -209,7 +211,7 @@ def _search(
         device.arch,
         seed=options.seed,
         trials=options.trials,
-        first=_first(study, options, problem, device),
+        first=first,
         window=CARD_WINDOW if device.kind is Kind.MEASURED else WINDOW,
         published=published and published.config,
         prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
@@ -242,12 +244,19 @@ def _first(
     """
     key = f"neighbours at the start of seed {options.seed}"
     there = study.recall(key, lambda: _neighbours(options, problem, device), anew=not options.resume)
-    return parsed(there, device.arch)
+    return _configs(there, device.arch)
 
 
 def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
     table = DispatchTable.load(options.out / device.name, arch=device.arch)
     return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+
+
+def _configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
+    """Those that this version can read: an old row may name a knob that is gone."""
+    for text in printed:
+        with contextlib.suppress(InputError):
+            yield parse_config(arch, text)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ QUICK_US: Final = "quick_us"  # what the search was told
 RULED_OUT_BY: Final = "ruled_out_by"  # which kernel was faster in rounds during the search
 
 
-def in_the_running(trials: Sequence[Trial]) -> list[Trial]:
-    """Those of usable ``trials`` that nothing was faster than in early rounds. A verdict by a kernel that turned out to
-    be wrong, and is no longer among ``trials``, is void."""
-    usable = {trial.resolved for trial in trials}
+def in_the_running(trials: Iterable[Trial], among: Iterable[Trial]) -> list[Trial]:
+    """Those that nothing was faster than in early rounds. The verdict of a kernel that is not usable ``among`` all, as
+    it turned out to be wrong, is void."""
+    usable = {trial.resolved for trial in among if trial.ok}
     return [trial for trial in trials if trial.evidence.get(RULED_OUT_BY) not in usable]
 
 

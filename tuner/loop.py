@@ -17,7 +17,7 @@ from kernel_space.rules import Legal
 from tuner.candidate import Asks, Candidate
 from tuner.device import ChecksAhead, ChecksWinner, Device, RanksLeaders, TimesAhead
 from tuner.evaluate import blamed_trial, evaluate, is_checked, utc_now, validate, validate_full
-from tuner.final_order import RULED_OUT_BY, contenders_of, latest_final, searched_us
+from tuner.final_order import RULED_OUT_BY, contenders_of, in_the_running, latest_final, searched_us
 from tuner.outcome import REFUTED, TRANSIENT, Status, Trial
 from tuner.prefilter import count_filtered
 from tuner.progress import Progress, State
@@ -128,8 +128,8 @@ class Loop:
 
     def _reinstated(self) -> bool:
         """Is somebody owed a final because the kernel that ruled it out has failed since?"""
-        owed = (trial for trial in self._without_final() if trial.resolved != self._default)
-        return any(RULED_OUT_BY in trial.evidence for trial in owed)
+        running = in_the_running(self._without_final(), among=self._study.trials.values())
+        return any(RULED_OUT_BY in trial.evidence for trial in running)
 
     def _hold_final(self, device: RanksLeaders) -> bool:
         """Did a contender fail in it?"""
@@ -212,6 +212,8 @@ class Loop:
         while len(self._in_flight) < IN_FLIGHT_PER_JOB * self._jobs and (candidate := self._search.ask()):
             known = self._answers.get(candidate.resolved)
             if known is not None and known.status not in TRANSIENT:
+                if candidate.resolved in self._ahead:
+                    self._ahead.pop(candidate.resolved).cancel()
                 self.known[known.resolved] = known
                 self._search.tell(candidate.number, searched_us(known))
             elif self._resume and (reason := self._study.blame(candidate.resolved)):

@@ -22,7 +22,7 @@ from tuner.outcome import Outcome, Trial
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
-MOST_CONTENDERS = 12
+MOST_CONTENDERS, LEAST_CONTENDERS = 12, 4
 WITHIN = 1.25  # of the fastest cheap timing; those are off by a few percent, not by a quarter
 # Halving: so many rounds, after which so many stay (the default besides).
 RUNGS = ((6, 6), (12, 4))
@@ -30,6 +30,7 @@ FINAL_ROUNDS = 24
 FINAL_BATCHES = 3  # of FINAL_ROUNDS, while more rounds could separate someone from the fastest
 WARM_UP_MS = 100.0
 SETTLE_MS = 1500.0  # at most, before each set of rounds: while graphs are captured the card rests
+EARLIER = ("quick_", "ruled_out_")  # evidence of before the final that stays
 CARRIED = ("gpu_ms", "samples")  # of the cheap timing, kept beside the final's
 
 
@@ -86,15 +87,22 @@ class FinalResult:
 def choose_leaders(trials: Sequence[Trial]) -> list[Trial]:
     """Of usable ``trials`` those that could be the fastest, by their cheap timings: near the best of them, and not
     ruled out by early rounds."""
-    by_time = sorted(trials, key=lambda trial: (searched_us(trial) or 0.0, trial.number))
-    limit = WITHIN * min((searched_us(trial) or 0.0 for trial in by_time), default=0.0)
-    return [trial for trial in in_the_running(by_time) if (searched_us(trial) or 0.0) <= limit]
+    return in_the_running(_near_the_best(trials), among=trials)
 
 
 def choose_contenders(trials: Sequence[Trial], default: str | None) -> list[Trial]:
-    """The best leaders, and the default whatever its time and whatever early rounds said of it."""
+    """The best leaders; where early rounds left fewer than ``LEAST_CONTENDERS``, the best of those that they ruled out,
+    so that a final says how far behind the others are; and the default in any case."""
     chosen = choose_leaders(trials)[:MOST_CONTENDERS]
+    others = [trial for trial in _near_the_best(trials) if trial not in chosen]
+    chosen += others[: max(0, LEAST_CONTENDERS - len(chosen))]
     return chosen + [trial for trial in trials if trial.resolved == default and trial not in chosen]
+
+
+def _near_the_best(trials: Sequence[Trial]) -> list[Trial]:
+    by_time = sorted(trials, key=lambda trial: (searched_us(trial) or 0.0, trial.number))
+    limit = WITHIN * min((searched_us(trial) or 0.0 for trial in by_time), default=0.0)
+    return [trial for trial in by_time if (searched_us(trial) or 0.0) <= limit]
 
 
 def run_final(
@@ -262,7 +270,7 @@ def _retimed(trial: Trial, samples: Samples, evidence: dict[str, Any]) -> Trial:
     """``trial`` with the final's time; what the search was told stays beside it."""
     timing = samples.timing()
     quick = {f"quick_{name}": trial.evidence[name] for name in CARRIED if name in trial.evidence}
-    earlier = {name: value for name, value in trial.evidence.items() if name.startswith("quick_")}
+    earlier = {name: value for name, value in trial.evidence.items() if name.startswith(EARLIER)}
     return trial.with_timing(
         dataclasses.replace(
             timing,
