@@ -92,6 +92,11 @@ class KernelConfig:
         """CTAs that share an output tile along K and add their sums through the workspace."""
         return self.split_k
 
+    def sums_in_workspace(self, tiles: int) -> tuple[int, int]:
+        """For ``tiles`` CTA tiles of output: int32 counters, and CTA tiles of fp32 sums behind them."""
+        splits = self.splits_in_workspace
+        return (tiles, tiles * splits) if splits > 1 else (0, 0)
+
     @property
     def partial_sums(self) -> int:
         """Parts of K that are summed apart and then added."""

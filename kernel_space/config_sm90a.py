@@ -7,6 +7,12 @@ import dataclasses
 from kernel_space.config import KernelConfig, flag, number, sizes, stages, word
 
 MMA_ROWS = 64  # rows of one wgmma instruction
+LEAST_WGMMA_STAGES = 3  # slots of weights of ``mainloop=mma`` with wgmma: they hold the sums of a cluster
+# Registers per thread of act warps and consumers of ``mainloop=mma`` with wgmma, by consumer warpgroups and CTAs per
+# SM, where an even share of the 64 K is not enough for consumers.
+ROLE_REGISTERS = {(2, 2): (48, 96), (4, 1): (64, 104)}
+STREAM_CTAS = 144  # SMs of a full GH100, hence CTAs that may publish a part of a tile
+STREAM_PARTS = 8  # parts of a tile that stream-K aims at, at most
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,8 +39,10 @@ class KernelConfigSm90a(KernelConfig):
     ``ctas_per_sm``         CTAs that share an SM; with 2 each has half of its registers and shared memory
     ``split_k``             CTAs that share one output tile along K; reduced in a fixed order, through the workspace
                             or with ``mainloop=mma`` through the shared memory of a cluster
+    ``stream_k``            with ``mainloop=expand``: tiles of the last, ragged waves are dealt out by k-tiles, in equal
+                            shares; partial sums are added in a fixed order, through the workspace
     ``use_pdl``             programmatic dependent launch: the prologue overlaps the previous kernel; with
-                            ``mainloop=mma`` the loads of weights too
+                            ``mainloop=mma`` and ``expand`` the loads of weights too
     """
 
     tile_mnk: tuple[int, int, int] = sizes(256, 128, 128, form="RxCxK such as 256x128x128")
@@ -52,6 +60,7 @@ class KernelConfigSm90a(KernelConfig):
     swizzle_size: int = number(1)
     ctas_per_sm: int = number(1)
     split_k: int = number(1)
+    stream_k: bool = flag()
     use_pdl: bool = flag()
 
     @property
@@ -72,13 +81,26 @@ class KernelConfigSm90a(KernelConfig):
     def splits_in_workspace(self) -> int:
         return 1 if self.mainloop == "mma" else self.split_k
 
+    def sums_in_workspace(self, tiles: int) -> tuple[int, int]:
+        if self.stream_k:
+            return STREAM_CTAS * 4 * self.consumer_warpgroups, STREAM_CTAS
+        return super().sums_in_workspace(tiles)
+
     @property
     def warp_rows(self) -> int:
         """With ``mainloop=mma``: weight rows of one warp."""
         return 32 if self.num_dq_stage == 0 else 16
 
     @property
+    def role_registers(self) -> tuple[int, int] | None:
+        """With ``mainloop=mma`` and wgmma: registers per thread of act warps and of consumers; None: an even share."""
+        return ROLE_REGISTERS.get((self.consumer_warpgroups, self.ctas_per_sm))
+
+    @property
     def partial_sums(self) -> int:
+        if self.stream_k:
+            # A share has at least floor(1 / STREAM_PARTS) of a tile's units, and tiles begin and end within shares.
+            return 2 * STREAM_PARTS + 1
         if self.mainloop != "mma":
             return self.split_k
         return self.split_k * 4 * self.consumer_warpgroups * self.warp_rows // self.tile_mnk[0]

@@ -144,6 +144,15 @@ def _split_k(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
     return None
 
 
+def _stream_k(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if config.stream_k and (config.mainloop != "expand" or config.split_k != 1):
+        return (
+            "stream_k deals out the k-tiles of mainloop=expand by itself: it needs mainloop=expand and split_k=1, got "
+            f"mainloop={config.mainloop} split_k={config.split_k}"
+        )
+    return None
+
+
 _RING_RULES: dict[str, Rule] = {
     "mainloop": _mainloop,
     "tile_rows": _tile_rows,
@@ -158,6 +167,7 @@ _RING_RULES: dict[str, Rule] = {
     "swizzle": _swizzle,
     "ctas_per_sm": _ctas_per_sm,
     "split_k": _split_k,
+    "stream_k": _stream_k,
 }
 
 
@@ -173,7 +183,7 @@ def _by_mainloop(name: str) -> Rule:
     return rule
 
 
-_SHARED = ("tile_k",)
+_SHARED = ("tile_k", "stream_k")
 KNOB_RULES: dict[str, Rule] = {name: _by_mainloop(name) for name in _RING_RULES}
 
 SPEC = KernelSpec(

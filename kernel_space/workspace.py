@@ -1,5 +1,5 @@
-"""Global workspace of a kernel: with split-K one int32 arrival counter per CTA tile, then fp32 partial sums; then the
-activations as fp16, where a first kernel expands them.
+"""Global workspace of a kernel: int32 counters or flags, then fp32 partial sums, where several CTAs share an output
+tile along K (``config.sums_in_workspace``); then the activations as fp16, where a first kernel expands them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,15 @@ EXPANDED_BYTES = 2
 
 def zeroed_bytes(config: KernelConfig, problem: GemmProblem) -> int:
     """Leading bytes that must be zero before the first launch; every launch leaves them zero."""
-    if config.splits_in_workspace == 1:
-        return 0
-    counters = num_cta_tiles(config, problem) * COUNTER_BYTES
-    return -(-counters // PARTIALS_ALIGN) * PARTIALS_ALIGN
+    counters, _ = config.sums_in_workspace(num_cta_tiles(config, problem))
+    return -(-counters * COUNTER_BYTES // PARTIALS_ALIGN) * PARTIALS_ALIGN
 
 
 def workspace_bytes(config: KernelConfig, problem: GemmProblem) -> int:
     """Bytes of workspace one launch needs, often 0. The address must be 256-byte aligned."""
-    partials = 0
-    splits = config.splits_in_workspace
-    if splits > 1:
-        cta_m, cta_n, _ = config.cta_tile_mnk
-        partials = num_cta_tiles(config, problem) * splits * cta_m * cta_n * PARTIAL_BYTES
+    _, sums = config.sums_in_workspace(num_cta_tiles(config, problem))
+    cta_m, cta_n, _ = config.cta_tile_mnk
+    partials = sums * cta_m * cta_n * PARTIAL_BYTES
     return zeroed_bytes(config, problem) + partials + expanded_bytes(config, problem)
 
 

@@ -68,6 +68,7 @@ REJECTED = {
     "swizzle": "swizzle_size=3",
     "ctas_per_sm": "ctas_per_sm=3",
     "split_k": "split_k=17",
+    "stream_k": "stream_k=true split_k=2",
     "smem_capacity": "num_ab_stage=9",
 }
 

@@ -42,7 +42,7 @@ def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
 
 
 @functools.cache
-def expanding_ptx(use_pdl: bool) -> str:
+def expanding_ptx(use_pdl: bool, columns: int) -> str:
     """PTX of the first kernel alone."""
     cute = import_dsl("sm_90a")
     import cuda.bindings.driver as cuda
@@ -50,7 +50,7 @@ def expanding_ptx(use_pdl: bool) -> str:
 
     from kernel_space.kernels.svdquant_expand_sm90a import SvdquantExpandSm90a
 
-    config = legal(f"use_pdl={str(use_pdl).lower()}").config
+    config = legal(f"tile_mnk=128x{columns}x128 use_pdl={str(use_pdl).lower()}").config
     kernel = SvdquantExpandSm90a(config, PROBLEM.problem_class)
 
     def pointer(dtype: type) -> object:
@@ -101,8 +101,10 @@ def blocked(scales: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("m", "k"), [(8, 256), (13, 160), (133, 96), (1, 672), (9, 4128)])
-@pytest.mark.parametrize("use_pdl", [False, True])
-def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: bool) -> None:
+@pytest.mark.parametrize(("use_pdl", "columns", "rows_per_thread"), [(False, 136, 8), (True, 128, 2)])
+def test_expanding_kernel_writes_what_wgmma_multiplies(
+    m: int, k: int, use_pdl: bool, columns: int, rows_per_thread: int
+) -> None:
     """Every code meets random scales; rows and K ragged; nothing is written outside ``[M, K']``."""
     random = np.random.default_rng(m * k)
     codes = random.integers(0, 16, (m, k))
@@ -111,13 +113,13 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(m: int, k: int, use_pdl: 
     padded = -(-k // 128) * 128
     expanded = np.full(m * padded + 64, POISON, dtype=np.uint16)
     result = run_ptx(
-        expanding_ptx(use_pdl),
+        expanding_ptx(use_pdl, columns),
         packed,
         blocked(scales),
         expanded,
         m,
         k,
-        grid=(-(-padded // 8 // 256) * -(-m // 8), 1, 1),
+        grid=(-(-padded // 8 // 256) * -(-m // rows_per_thread), 1, 1),
         block=(256, 1, 1),
     )
     assert result.ok, result
@@ -265,8 +267,10 @@ def test_two_launches(text: str, shape: str) -> None:
     artifacts, (first, second) = compile_and_capture(config, problem, SM90A, SM_COUNT)
     padded = -(-problem.k // 128) * 128
     pdl = "programmatic_stream_serialization"
+    rows, columns, _ = config.tile_mnk
 
-    assert first.grid == (-(-padded // 8 // 256) * -(-problem.m // 8), 1, 1)
+    rows_per_thread = 2 if columns <= 128 else 8
+    assert first.grid == (-(-padded // 8 // 256) * -(-problem.m // rows_per_thread), 1, 1)
     assert first.block == (256, 1, 1)
     assert bool(first.attributes.get(pdl)) == config.use_pdl
     assert not first.tensor_maps
@@ -276,7 +280,6 @@ def test_two_launches(text: str, shape: str) -> None:
     assert second.block[0] == 128 * (1 + config.consumer_warpgroups)
     cluster = config.cluster_shape_mn[0]
     assert second.cluster == (cluster, 1, 1)
-    rows, columns, _ = config.tile_mnk
     tiles = -(-problem.n // (rows * cluster)) * -(-problem.m // columns)
     assert second.grid == (cluster, 1, min(SM_COUNT // cluster, tiles * config.split_k))
 

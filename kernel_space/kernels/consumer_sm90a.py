@@ -21,7 +21,8 @@ from kernel_space.kernels.dequant_sm90a import (
 )
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
 from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
-from kernel_space.kernels.split_k_sm90a import GROUP_THREADS, SplitKSm90a
+from kernel_space.kernels.split_k_sm90a import GROUP_THREADS
+from kernel_space.kernels.stream_k_sm90a import StreamKSm90a
 
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
@@ -31,7 +32,7 @@ FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup
 FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 
 
-class ConsumerSm90a(SplitKSm90a):
+class ConsumerSm90a(StreamKSm90a):
     """Mixin with the consumer role."""
 
     @cute.jit
@@ -80,12 +81,9 @@ class ConsumerSm90a(SplitKSm90a):
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         row = group * lay.group_rows + quad_row
-        _, _, work = cute.arch.block_idx()
-        _, _, num_clusters = cute.arch.grid_dim()
-        num_work = tiles[0] * tiles[1] * self.split_k
-        while work < num_work:
-            tile_m, tile_n, split = self.tile_coord(work, tiles)
-            _, k_count = self.k_range(split, tiles[2])
+        work, stop, stride, share = self.work_range(tiles)
+        while work < stop:
+            tile_m, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             scale_row = (tile_m * lay.rows) % 128 + row
             self._load_affine(lay, (wcscale, bias), buffers, tile_m, tile_n, n, thread, group)
             for b in cutlass.range_constexpr(config.row_blocks):
@@ -211,7 +209,14 @@ class ConsumerSm90a(SplitKSm90a):
             self._release_dq(dq_empty + done.index)
             done.advance()
 
-            if cutlass.const_expr(self.split_k == 1):
+            if cutlass.const_expr(self.stream_k):
+                if k_begin + k_count < tiles[2]:
+                    self._publish_part(accs, workspace, consumer)
+                else:
+                    if k_begin > 0:
+                        self._add_parts(accs, workspace, tiles, share, consumer)
+                    self._store(lay, accs, buffers, store, tile_m, tile_n, thread, group)
+            elif cutlass.const_expr(self.split_k == 1):
                 self._store(lay, accs, buffers, store, tile_m, tile_n, thread, group)
             else:
                 self._write_partials(lay, accs, workspace, tiles, tile_m, tile_n, split, consumer)
@@ -221,7 +226,7 @@ class ConsumerSm90a(SplitKSm90a):
             if cutlass.const_expr(not lay.expanded):
                 # The next tile overwrites wcscale and bias.
                 cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
-            work += num_clusters
+            work += stride
         if cutlass.const_expr(not lay.expanded):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 

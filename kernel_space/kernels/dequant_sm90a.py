@@ -177,6 +177,30 @@ def store_global(address: Any, words: Any) -> None:
     llvm.inline_asm(None, operands, text, "l,r,r,r,r", has_side_effects=True, asm_dialect=0)
 
 
+def load_acquire(address: Any) -> Any:
+    """A 32-bit word at a 64-bit global address; what its writer released is visible afterwards."""
+    i32 = ir.IntegerType.get_signless(32)
+    operands = [Int64(address).ir_value()]
+    text = "ld.acquire.gpu.global.b32 $0, [$1];"
+    return Int32(llvm.inline_asm(i32, operands, text, "=r,l,~{memory}", has_side_effects=True, asm_dialect=0))
+
+
+def store_release(address: Any, word: Any) -> None:
+    """A 32-bit word to a 64-bit global address, after everything this thread did or saw before."""
+    _store_word("release", address, word)
+
+
+def store_relaxed(address: Any, word: Any) -> None:
+    """A 32-bit word to a 64-bit global address, in no order with what else this thread does."""
+    _store_word("relaxed", address, word)
+
+
+def _store_word(order: str, address: Any, word: Any) -> None:
+    operands = [Int64(address).ir_value(), Int32(word).ir_value()]
+    text = f"st.{order}.gpu.global.b32 [$0], $1;"
+    llvm.inline_asm(None, operands, text, "l,r,~{memory}", has_side_effects=True, asm_dialect=0)
+
+
 def _call(text: str, operands: list[Any], results: int, *, effects: bool = False) -> tuple[Any, ...]:
     """Inline PTX on 32-bit registers: results first, then operands."""
     i32 = ir.IntegerType.get_signless(32)

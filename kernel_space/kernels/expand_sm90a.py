@@ -7,8 +7,8 @@ the pair (n_i, n_(i+4)) of word 2s + w of each of the four quads, quad c owning 
 
 | what | value |
 |---|---|
-| thread | one 16-byte chunk of ``ROWS_PER_THREAD`` rows; its four source words lie 16 bytes apart |
-| block | ``THREADS`` chunks side by side, ``ROWS_PER_THREAD`` rows |
+| thread | one 16-byte chunk of ``rows_per_thread`` rows; its four source words lie 16 bytes apart |
+| block | ``THREADS`` chunks side by side, ``rows_per_thread`` rows |
 """
 
 from typing import Any
@@ -28,6 +28,8 @@ from kernel_space.kernels.layouts_sm90a import SF_BLOCK_BYTES
 
 THREADS = 256
 ROWS_PER_THREAD = 8
+# Tiles of so many columns are for few rows of act: what one thread takes counts, not instructions in all.
+FEW_COLUMNS, ROWS_OF_FEW = 128, 2
 CHUNKS_PER_TILE = 16  # 16-byte chunks of a k-tile of 128 in fp16
 QUADS = 4
 
@@ -36,6 +38,10 @@ class ExpandSm90a:
     """Mixin with the expanding kernel."""
 
     config: Any
+
+    @property
+    def rows_per_thread(self) -> int:
+        return ROWS_OF_FEW if self.config.tile_mnk[1] <= FEW_COLUMNS else ROWS_PER_THREAD
 
     @cute.jit
     def launch_expand(
@@ -51,7 +57,7 @@ class ExpandSm90a:
         chunks = cute.ceil_div(k, 128) * CHUNKS_PER_TILE
         self.expand_kernel(act, ascales, expanded, m, k).launch(
             # One dimension: the others end at 65535.
-            grid=(cute.ceil_div(chunks, THREADS) * cute.ceil_div(m, ROWS_PER_THREAD), 1, 1),
+            grid=(cute.ceil_div(chunks, THREADS) * cute.ceil_div(m, self.rows_per_thread), 1, 1),
             block=[THREADS, 1, 1],
             stream=stream,
             use_pdl=self.config.use_pdl,
@@ -72,7 +78,7 @@ class ExpandSm90a:
         per_row = (chunks + THREADS - 1) // THREADS
         chunk = block % per_row * THREADS + tidx
         if chunk < chunks:
-            self._expand_rows(act, ascales, expanded, chunk, block // per_row * ROWS_PER_THREAD, m, k)
+            self._expand_rows(act, ascales, expanded, chunk, block // per_row * self.rows_per_thread, m, k)
 
     @cute.jit
     def _expand_rows(
@@ -92,14 +98,14 @@ class ExpandSm90a:
         blocks, k_block = (k + 63) // 64, k_tile * 2
         chunks_per_row = (k + 127) // 128 * CHUNKS_PER_TILE
         codes = act.toint() + Int64(first) * (k // 2) + word * 4
-        # ROWS_PER_THREAD divides 32, so scales of consecutive rows lie 16 bytes apart.
+        # rows_per_thread divides 32, so scales of consecutive rows lie 16 bytes apart.
         scales = ascales.toint() + (Int64(first // 128) * blocks + k_block) * SF_BLOCK_BYTES
         scales = scales + (first % 32 * 16 + first % 128 // 32 * 4)
         target = expanded.toint() + (Int64(first) * chunks_per_row + chunk) * 16
         # Words beyond K and scales beyond the last block of 64 elements are zero.
         has_word = [Int32((word + quad * 4) * 8 < k) for quad in range(QUADS)]
         has_block = [Int32(1), Int32(k_block + 1 < blocks)]
-        rows = [Int64(cutlass.min(Int32(r), m - 1 - first)) for r in range(ROWS_PER_THREAD)]
+        rows = [Int64(cutlass.min(Int32(r), m - 1 - first)) for r in range(self.rows_per_thread)]
         loaded = []
         for row in rows:
             row_codes, row_scales = codes + row * (k // 2), scales + row * 16

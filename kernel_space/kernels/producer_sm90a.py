@@ -114,7 +114,7 @@ class ProducerSm90a(TileWalk):
     def lora_slices(self, split: Int32):
         """LoRA slices of this split: all belong to split 0."""
         count = Int32(self._layouts().num_lora_slices)
-        if cutlass.const_expr(self.split_k > 1):
+        if cutlass.const_expr(self.split_k > 1 or self.stream_k):
             if split != 0:
                 count = Int32(0)
         return count

@@ -23,7 +23,9 @@ it. A full barrier may get its bytes before its CTA has announced them: its phas
 its phase before is over, since its own consumers had to give the slot back before the other CTA could load.
 
 The second kernel is launched with programmatic dependent launch after the first: its prologue, its first weights and
-LoRA slices overlap it, and only warp 2 waits for it (every warp with ``use_pdl``: the kernel before may still run).
+LoRA slices overlap it, and only warp 2 waits for it, with ``use_pdl`` before it loads anything: the kernel before may
+still run and write activations. Weights, wcscale and bias are then read early, as with ``mainloop=mma``. Nothing is
+written, to y or to the workspace, before warp 2 has loaded, so not before the kernel before has ended.
 The first kernel overwrites the workspace only when the kernel before has ended, so the last launch has read it.
 """
 
@@ -45,9 +47,10 @@ from kernel_space.kernels.layouts_sm90a import (
     WARPS_PER_GROUP,
     LayoutsSm90a,
 )
+from kernel_space.kernels.stream_k_sm90a import stream_bytes, stream_clusters
 from kernel_space.kernels.svdquant_gemm_sm90a import GROUP_THREADS, SvdquantGemmSm90a
+from kernel_space.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 from kernel_space.problem import ProblemClass
-from kernel_space.workspace import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 
 PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DQ_PER_K_TILE = 2
@@ -94,7 +97,10 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
         if cutlass.const_expr(self.has_lora):
             tma_la, mLA = self._tma_lora(lay.lora_a_box, lora_up, n)
             tma_lb, mLB = self._tma_lora(lay.lora_b_box, lora_act_in, m, self.config.cluster_size)
-        num_work = clusters_m * clusters_n * self.split_k
+        k_tiles = cute.ceil_div(k, lay.k)
+        num_clusters = cutlass.min(clusters_m * clusters_n * self.split_k, max_active_clusters)
+        if cutlass.const_expr(self.stream_k):
+            num_clusters = stream_clusters(self.config, clusters_m * clusters_n, max_active_clusters)
         self.gemm_kernel(
             (tma_a, tma_sfa, tma_x),
             (mA, mSFA, mX),
@@ -104,13 +110,11 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             wcscale,
             bias,
             workspace,
-            clusters_m,
-            clusters_n,
-            cute.ceil_div(k, lay.k),
+            (clusters_m, clusters_n, k_tiles, self.deal(clusters_m * clusters_n, k_tiles, num_clusters)),
             m,
             n,
         ).launch(
-            grid=(cluster_m, cluster_n, cutlass.min(num_work, max_active_clusters)),
+            grid=(cluster_m, cluster_n, num_clusters),
             block=[self.threads, 1, 1],
             cluster=(cluster_m, cluster_n, 1),
             stream=stream,
@@ -121,9 +125,11 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
 
     @cute.jit
     def _expanded(self, workspace: cute.Pointer, num_tiles: Int32):
-        """Where the expanded activations begin: behind the counters and partial sums of split-K."""
+        """Where the expanded activations begin: behind the counters and partial sums of split-K or stream-K."""
         offset = Int64(0)
-        if cutlass.const_expr(self.split_k > 1):
+        if cutlass.const_expr(self.stream_k):
+            offset = Int64(stream_bytes(self.config))
+        elif cutlass.const_expr(self.split_k > 1):
             lay = self._layouts()
             counters = (num_tiles * COUNTER_BYTES + PARTIALS_ALIGN - 1) // PARTIALS_ALIGN * PARTIALS_ALIGN
             offset = counters + Int64(num_tiles) * (self.split_k * lay.rows * lay.columns * PARTIAL_BYTES)
@@ -149,9 +155,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
         wcscale: cute.Pointer,
         bias: cute.Pointer,
         workspace: cute.Pointer,
-        clusters_m: Int32,
-        clusters_n: Int32,
-        k_tiles: Int32,
+        tiles: Any,
         m: Int32,
         n: Int32,
     ):
@@ -170,11 +174,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             )
             buffers["LoRA columns"] = cute.make_tensor(slots, lay.lora_in_dq)
         self._init_barriers(lay, buffers, warp_idx)
-        if cutlass.const_expr(self.config.use_pdl):
-            cute.arch.griddepcontrol_wait()
-            cute.arch.griddepcontrol_launch_dependents()
 
-        tiles = (clusters_m, clusters_n, k_tiles)
         if warp_idx < WARPS_PER_GROUP:
             cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
             if warp_idx == 0:
@@ -202,12 +202,9 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
         tAsSFA, tAgSFA = self._partition_scales(lay, tma_sfa, buffers["row scales"], mSFA, lay.sfa_row_blocks)
         full, empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_ab_stage)
-        _, _, work = cute.arch.block_idx()
-        _, _, num_clusters = cute.arch.grid_dim()
-        num_work = tiles[0] * tiles[1] * self.split_k
-        while work < num_work:
-            tile_m, _, split = self.tile_coord(work, tiles)
-            k_begin, k_count = self.k_range(split, tiles[2])
+        work, stop, stride, share = self.work_range(tiles)
+        while work < stop:
+            tile_m, _, _, k_begin, k_count = self.segment(work, tiles, share)
             sf_m = tile_m * lay.rows // 128
             for kt in cutlass.range(k_begin, k_begin + k_count, unroll=1):
                 slot = state.index
@@ -218,7 +215,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
                 cute.copy(tma_a, tAgA[(None, tile_m, kt)], tAsA[(None, slot)], tma_bar_ptr=barrier)
                 cute.copy(tma_sfa, tAgSFA[(None, sf_m, kt)], tAsSFA[(None, slot)], tma_bar_ptr=barrier)
                 state.advance()
-            work += num_clusters
+            work += stride
 
     @cute.jit
     def lora_row_warp(self, tiles: Any, atom: cute.CopyAtom, tensor: cute.Tensor, buffers: Any):
@@ -227,11 +224,9 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
         tAsLA, tAgLA = self._partition(atom, buffers["LoRA rows"], tensor, (lay.rows, lay.lora_k))
         full, empty = buffers["lora_full"].iterator, buffers["lora_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_lora_stage)
-        _, _, work = cute.arch.block_idx()
-        _, _, num_clusters = cute.arch.grid_dim()
-        num_work = tiles[0] * tiles[1] * self.split_k
-        while work < num_work:
-            tile_m, _, split = self.tile_coord(work, tiles)
+        work, stop, stride, share = self.work_range(tiles)
+        while work < stop:
+            tile_m, _, split, _, _ = self.segment(work, tiles, share)
             for piece in cutlass.range(self.lora_slices(split), unroll=1):
                 slot = state.index
                 cute.arch.mbarrier_wait(empty + slot, state.phase)
@@ -239,7 +234,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
                     cute.arch.mbarrier_arrive_and_expect_tx(full + slot, lay.lora_row_bytes)
                 cute.copy(atom, tAgLA[(None, tile_m, piece)], tAsLA[(None, slot)], tma_bar_ptr=full + slot)
                 state.advance()
-            work += num_clusters
+            work += stride
 
     @cute.jit
     def act_warp(self, tiles: Any, atoms: Any, tensors: Any, buffers: Any):
@@ -252,12 +247,14 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             )
         full, empty = buffers["dq_full"].iterator, buffers["dq_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_dq_stage)
-        _, _, work = cute.arch.block_idx()
-        _, _, num_clusters = cute.arch.grid_dim()
-        num_work = tiles[0] * tiles[1] * self.split_k
-        while work < num_work:
-            _, tile_n, split = self.tile_coord(work, tiles)
-            k_begin, k_count = self.k_range(split, tiles[2])
+        if cutlass.const_expr(self.config.use_pdl):
+            # lora_act_in may come from the kernel before the expansion, which has waited for its end. Only then may the
+            # next launch begin, which reads its weights early: they may come from any kernel but the one before it.
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        work, stop, stride, share = self.work_range(tiles)
+        while work < stop:
+            _, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             if cutlass.const_expr(self.has_lora):
                 for piece in cutlass.range(self.lora_slices(split), unroll=1):
                     slot = state.index
@@ -276,7 +273,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
                 source, target = tXgX[(None, tile_n, piece)], tXsX[(None, slot)]
                 self._load_shared_slot(atoms[0], source, target, full + slot, lay.dq_bytes, piece)
                 state.advance()
-            work += num_clusters
+            work += stride
 
     @cute.jit
     def _load_shared_slot(

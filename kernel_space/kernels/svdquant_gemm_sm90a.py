@@ -75,6 +75,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
         self.problem_class = problem_class
         self.cta_group_size = 1
         self.split_k = config.split_k
+        self.stream_k = config.stream_k
         self.has_lora = problem_class.r > 0
         self.interleave = False
         self.threads = GROUP_THREADS * (1 + config.num_dequant_warpgroups + config.consumer_warpgroups)
@@ -327,9 +328,10 @@ def host_function(
 
         generator = SvdquantExpandSm90a
     elif config.mainloop == "mma":
-        from kernel_space.kernels.small_m_sm90a import small_m_generator
+        from kernel_space.kernels.small_m_sm90a import SmallMSm90a
+        from kernel_space.kernels.small_m_wgmma_sm90a import SmallMWgmmaSm90a
 
-        generator = small_m_generator(config)
+        generator = SmallMWgmmaSm90a if config.num_dq_stage else SmallMSm90a
     return generator(config, problem_class), _typed_arguments(problem_class)
 
 
