@@ -7,6 +7,7 @@ import dataclasses
 import json
 import random
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -331,6 +332,35 @@ def test_the_first_candidates_are_compiled_while_the_card_gets_ready(tmp_path: P
     assert set(pool.submitted.values()) == {1}, "and are not compiled twice"
     tried = {trial.resolved for trial in result.trials}
     assert set(device.ready_with) <= tried, "nothing was compiled for nothing"
+
+
+class Listening(Watching):
+    """Notes which thread asks it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[threading.Thread] = []
+
+    def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
+        self.threads.append(threading.current_thread())
+        return super().submit(*args)
+
+
+def test_the_next_candidates_are_chosen_while_the_card_works(tmp_path: Path) -> None:
+    """Compilers answer at once, so there always is a candidate: the thread that asks the card chooses nothing."""
+    pool = Listening()
+    result = run(tmp_path, device=MeasuringDevice(), space=small_space(**SPACE), pool=pool, jobs=16)
+    assert result.fresh == 48 == len(pool.order)
+    here = threading.current_thread()
+    assert [thread is here for thread in pool.threads] == [True] * 32 + [False] * 16
+
+
+def test_what_is_asked_depends_on_nobodys_speed(tmp_path: Path) -> None:
+    def asked(jobs: int, pool: FakePool) -> list[tuple[int, str]]:
+        result = run(tmp_path / str(jobs), device=MeasuringDevice(), pool=pool, jobs=jobs, trials=40)
+        return sorted((trial.number, trial.resolved) for trial in result.trials if trial.number >= 0)
+
+    assert asked(1, FakePool()) == asked(5, SlowPool())
 
 
 def test_usage_counts_work_and_waiting() -> None:

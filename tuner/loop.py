@@ -7,7 +7,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.arch import Arch
@@ -92,7 +92,8 @@ class Loop:
         """Run until the search is done. Raises ``OutOfTime`` and ``KeyboardInterrupt``; the journal is whole then."""
         while True:
             self._check_time()
-            self._fill()
+            if not self._asks_meanwhile():
+                self._fill()
             self._progress.update(self.state)
             if not self._in_flight:
                 return
@@ -252,11 +253,27 @@ class Loop:
         future = min(finished, key=lambda future: self._in_flight[future].number)
         result = future.result()
         candidate = self._in_flight.pop(future)
-        with self.usage.busy(), self._announced(candidate):
+        with self.usage.busy(), self._announced(candidate), self._asking_meanwhile():
             trial = evaluate(candidate, result, self._problem, self._device)
         if result.compiled is not None:
             self._compiled[trial.resolved] = result.compiled
         self._take(candidate, trial)
+
+    def _asks_meanwhile(self) -> bool:
+        """Is a candidate there, with which a card will be busy while the next ones are chosen?"""
+        return self._device.eager_validation and any(future.done() for future in self._in_flight)
+
+    @contextlib.contextmanager
+    def _asking_meanwhile(self) -> Iterator[None]:
+        """Choose and submit the next candidates in a block that leaves search and journal alone: on a card that is what
+        it would wait for most. What is asked does not depend on when (``search``)."""
+        if not self._device.eager_validation:
+            yield
+            return
+        with concurrent.futures.ThreadPoolExecutor(1) as helper:
+            asked = helper.submit(self._fill)
+            yield
+        asked.result()
 
     def _refine(self) -> bool:
         """Use the wait for a compiler: leaders are timed against one another, which leaves fewer for the final."""
