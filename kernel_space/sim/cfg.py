@@ -6,15 +6,12 @@ Register sets are integers used as bit sets over ``Reg.slot``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 
-from kernel_space.sim.operands import Mem, Not, Operand, Pair, Reg, Symbol, Vec
-from kernel_space.sim.parse import Instr, Kernel
+from kernel_space.sim.instruction import Instr
+from kernel_space.sim.operands import Reg, Symbol
+from kernel_space.sim.parse import Kernel
 
 EXIT = -1
-NO_DESTINATION = frozenset(
-    {"bar", "barrier", "bra", "ret", "exit", "trap", "nanosleep", "setmaxnreg", "st", "red"}
-)
 PURE = frozenset(
     {"mov", "add", "sub", "and", "or", "xor", "not", "selp", "setp", "shl", "shr", "cvt", "mad", "mul"}
 )
@@ -24,8 +21,8 @@ PURE = frozenset(
 class Block:
     """Instructions ``instrs`` run in order; ``taken`` is the branch target, ``fall`` the next block.
 
-    ``EXIT`` as a successor ends the warp's lanes; None: no such successor. ``spin``: the block starts with a
-    ``try_wait`` that does nothing but come back here while it is false.
+    ``EXIT`` as a target ends the warp's lanes; None: no such target, and ``successors`` are the others. ``spin``: the
+    block starts with a ``try_wait`` that does nothing but come back here while it is false.
     """
 
     index: int
@@ -33,10 +30,7 @@ class Block:
     taken: int | None = None
     fall: int | None = None
     spin: bool = False
-
-    @property
-    def successors(self) -> list[int]:
-        return [target for target in (self.taken, self.fall) if target is not None]
+    successors: list[int] = dataclasses.field(default_factory=list)
 
     @property
     def guard(self) -> Reg | None:
@@ -90,56 +84,13 @@ def ends_block(instr: Instr) -> bool:
     ) and ("arrive" not in tokens)
 
 
-def registers_of(operand: Operand) -> Iterator[Reg]:
-    """Every register that an operand mentions."""
-    match operand:
-        case Reg():
-            yield operand
-        case Vec(items):
-            for item in items:
-                yield from registers_of(item)
-        case Pair(first, second):
-            yield from registers_of(first)
-            yield from registers_of(second)
-        case Not(inner):
-            yield from registers_of(inner)
-        case Mem(base, _, coords):
-            yield from registers_of(base)
-            for item in coords or ():
-                yield from registers_of(item)
-
-
-def has_destination(instr: Instr) -> bool:
-    tokens = instr.tokens
-    if tokens[0] in NO_DESTINATION or not instr.operands or tokens[:2] == ("tcgen05", "dealloc"):
-        return False
-    return isinstance(instr.operands[0], Reg | Vec | Pair)
-
-
-def definitions(instr: Instr) -> list[Reg]:
-    return list(registers_of(instr.operands[0])) if has_destination(instr) else []
-
-
-def uses(instr: Instr) -> list[Reg]:
-    """Registers read; the guard and, for a guarded definition, the old value count."""
-    operands = instr.operands[1:] if has_destination(instr) else instr.operands
-    found = [register for operand in operands for register in registers_of(operand)]
-    if instr.tokens[0] == "wgmma":
-        found.extend(definitions(instr))  # the sums it adds to
-    if instr.guard is not None:
-        found.append(instr.guard)
-        found.extend(definitions(instr))
-    return found
-
-
 def build_graph(kernel: Kernel) -> Graph:
     blocks = _split(kernel)
     for block in blocks:
         block.spin = _is_spin(block, blocks)
     used = 0
     for instr in kernel.instrs:
-        for register in uses(instr):
-            used |= 1 << register.slot
+        used |= instr.read_bits
     return Graph(kernel, blocks, _post_dominators(blocks), _liveness(blocks), used)
 
 
@@ -159,6 +110,7 @@ def _split(kernel: Kernel) -> list[Block]:
     ]
     for block in blocks:
         _link(block, kernel, number, len(blocks))
+        block.successors = [target for target in (block.taken, block.fall) if target is not None]
     return blocks
 
 
@@ -220,15 +172,8 @@ def _post_dominators(blocks: list[Block]) -> list[int]:
             new = common | (2 << block.index)
             changed |= new != sets[block.index]
             sets[block.index] = new
-    return [_nearest(sets, index) for index in range(len(blocks))]
-
-
-def _nearest(sets: list[int], index: int) -> int:
-    strict = sets[index] & ~(2 << index)
-    for other in range(len(sets)):
-        if strict >> (other + 1) & 1 and sets[other] == strict:
-            return other
-    return EXIT
+    first = {members: index for index, members in reversed(list(enumerate(sets)))}
+    return [first.get(members & ~(2 << index), EXIT) for index, members in enumerate(sets)]
 
 
 def _liveness(blocks: list[Block]) -> list[int]:
@@ -252,9 +197,7 @@ def _summary(block: Block) -> tuple[int, int]:
     """(registers read before any write, registers written unconditionally)."""
     used = killed = 0
     for instr in block.instrs:
-        for register in uses(instr):
-            used |= (1 << register.slot) & ~killed
+        used |= instr.read_bits & ~killed
         if instr.guard is None:
-            for register in definitions(instr):
-                killed |= 1 << register.slot
+            killed |= instr.written_bits
     return used, killed

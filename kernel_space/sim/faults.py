@@ -51,9 +51,3 @@ class ProtocolError(Fault):
     """A use of a barrier, of TMEM or of a descriptor that the hardware does not define."""
 
     status = SimStatus.PROTOCOL_ERROR
-
-
-class RaceFound(Fault):
-    """Raised to stop at the first race when the caller asks for that."""
-
-    status = SimStatus.RACE

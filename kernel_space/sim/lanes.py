@@ -90,14 +90,6 @@ def mul_lo(a: Value, b: Value, m: int) -> Value:
     return r if type(r) is ndarray else r & m
 
 
-def invert(a: Value, m: int) -> Value:
-    return a ^ m
-
-
-def negate(a: Value, m: int) -> Value:
-    return sub(0, a, m)
-
-
 def signed(a: Value, width: int) -> Value:
     """Two's complement reading."""
     if type(a) is ndarray:

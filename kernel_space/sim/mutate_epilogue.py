@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.mutate_base import DEADLOCK, RACE, SURVIVES, WRONG, mutation
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, operand_texts
-from kernel_space.sim.parse import Instr
 
 EPILOGUE_BARRIER = 1
 SPLIT_FLAG_REASON = (

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.mutate_base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, SURVIVES, WRONG, mutation
 from kernel_space.sim.mutate_rings import without_elect
 from kernel_space.sim.mutate_text import NotApplicable, PtxEditor, operand_texts
 from kernel_space.sim.operands import Vec
-from kernel_space.sim.parse import Instr
 
 NVFP4 = r"tcgen05\.mma\..*mxf4nvf4"
 LORA = r"tcgen05\.mma\..*kind::f16"

@@ -11,9 +11,10 @@ import re
 from collections.abc import Callable
 
 from kernel_space.errors import InputError
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.mutate_layout import MutationContext
 from kernel_space.sim.operands import Imm, Mem, Operand, Pair, Reg, Symbol, Vec, split_top
-from kernel_space.sim.parse import Instr, parse_ptx
+from kernel_space.sim.parse import parse_ptx
 
 _FOLLOWED = ("mov", "mapa", "and", "shfl", "cvt", "cvta")
 _NO_RESULT = ("st", "bra", "bar", "barrier", "fence", "ret", "prefetch", "red")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from kernel_space.sim.cfg import Block
 from kernel_space.sim.faults import Unsupported
-from kernel_space.sim.parse import Instr
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.writer import Writer
 
 Emitter = Callable[[Writer, Instr, Block], None]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.lanes import FULL, MASKS
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_integer import arithmetic, sources, varies
 from kernel_space.sim.operands import Imm, Pair
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 

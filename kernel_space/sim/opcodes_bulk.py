@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_memory import address
 from kernel_space.sim.opcodes_sync import uniform
 from kernel_space.sim.operands import Imm, Mem
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 _RANKS = ("1d", "2d", "3d", "4d", "5d")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kernel_space.sim.address_windows import SHARED_WINDOW
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.sim.opcodes_float import FLOAT_TYPES
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 _ROUND_INT = ("rni", "rzi", "rmi", "rpi")

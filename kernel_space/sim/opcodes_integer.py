@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from kernel_space.sim.floats import COMPARISONS
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.lanes import FULL, MASKS
 from kernel_space.sim.opcodes import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.sim.opcodes_float import FLOAT_TYPES, float_arithmetic
 from kernel_space.sim.operands import Operand, Pair
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 _PLAIN = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_sync import uniform
 from kernel_space.sim.operands import Imm, Operand, Vec
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 _HALVES = ("f16", "bf16")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.lanes import FULL
 from kernel_space.sim.opcodes import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.sim.opcodes_float import FLOAT_TYPES, split
 from kernel_space.sim.operands import Imm, Operand, Pair, Reg, Symbol, Vec
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_memory import address
 from kernel_space.sim.operands import Vec
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.writer import Writer
 
 _TYPES = {kind + size: int(size) // 8 for kind, sizes in (("b", ("32", "64")), ("u", ("32", "64")), ("s", ("32", "64")),

@@ -83,23 +83,44 @@ class Not:
 
 
 Operand = Reg | Imm | Special | Symbol | Vec | Mem | Pair | Not
-SINK = Symbol("_")
+_MARK = re.compile(r"[][{}(),]")
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|[0-9]+)U?")
 _HEX_FLOAT = re.compile(r"0[fF]([0-9a-fA-F]{8})|0[dD]([0-9a-fA-F]{16})")
+_BASE_AND_OFFSET = re.compile(r"(.*?)\s*\+\s*([+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+))")
+_SYMBOL = re.compile(r"[A-Za-z_$.][\w$.]*")
 _DECIMAL_FLOAT = re.compile(r"[+-]?[0-9]+\.[0-9]*([eE][+-]?[0-9]+)?")
 
 
-def split_top(text: str, separator: str = ",") -> list[str]:
-    """Split at separators outside of brackets and braces."""
+def registers_of(operand: Operand) -> tuple[Reg, ...]:
+    """Every register that an operand mentions."""
+    match operand:
+        case Reg():
+            return (operand,)
+        case Imm() | Symbol() | Special():
+            return ()
+        case Vec(items):
+            parts: tuple[Operand, ...] = items
+        case Pair(first, second):
+            parts = (first, second)
+        case Not(inner):
+            return registers_of(inner)
+        case Mem(base, _, coords):
+            parts = (base, *(coords or ()))
+    return tuple(register for part in parts for register in registers_of(part))
+
+
+def split_top(text: str) -> list[str]:
+    """Split at commas outside of brackets and braces."""
     parts, depth, start = [], 0, 0
-    for at, char in enumerate(text):
+    for mark in _MARK.finditer(text):
+        char = mark[0]
         if char in "[{(":
             depth += 1
         elif char in "]})":
             depth -= 1
-        elif char == separator and depth == 0:
-            parts.append(text[start:at].strip())
-            start = at + 1
+        elif depth == 0:
+            parts.append(text[start : mark.start()].strip())
+            start = mark.end()
     last = text[start:].strip()
     return [*parts, last] if last or parts else []
 
@@ -127,11 +148,11 @@ def parse_operand(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
 
 
 def _parse_scalar(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
+    if _INTEGER.fullmatch(text):
+        return Imm(parse_integer(text))
     register = lookup(text)
     if register is not None:
         return register
-    if _INTEGER.fullmatch(text):
-        return Imm(parse_integer(text))
     hexadecimal = _HEX_FLOAT.fullmatch(text)
     if hexadecimal:
         return Imm(int(hexadecimal[1] or hexadecimal[2], 16))
@@ -139,7 +160,7 @@ def _parse_scalar(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
         return Imm(struct.unpack("<Q", struct.pack("<d", float(text)))[0])
     if text.startswith("%"):
         return Special(text[1:])
-    if re.fullmatch(r"[A-Za-z_$.][\w$.]*", text):
+    if _SYMBOL.fullmatch(text):
         return Symbol(text)
     raise ValueError(f"cannot read operand {text!r}")
 
@@ -156,7 +177,7 @@ def _parse_memory(text: str, lookup: Callable[[str], Reg | None]) -> Mem:
 
 
 def _parse_base(text: str, lookup: Callable[[str], Reg | None]) -> tuple[Operand, int]:
-    match = re.fullmatch(r"(.*?)\s*\+\s*([+-]?(?:0[xX][0-9a-fA-F]+|[0-9]+))", text)
+    match = _BASE_AND_OFFSET.fullmatch(text) if "+" in text else None
     if match:
         return parse_operand(match[1].strip(), lookup), parse_integer(match[2])
     return parse_operand(text, lookup), 0

@@ -7,35 +7,12 @@ names of their own. Source lines come from ``.loc``. PTX ISA 8.8, "Syntax" and "
 from __future__ import annotations
 
 import dataclasses
-import functools
 import re
 from collections.abc import Iterator
 
 from kernel_space.sim.faults import Unsupported
-from kernel_space.sim.operands import WIDTHS, Not, Operand, Reg, Symbol, parse_operand, split_top
-
-
-@functools.lru_cache(maxsize=4096)
-def _tokens(opcode: str) -> tuple[str, ...]:
-    """Asked for tens of thousands of times per kernel, of which a few hundred opcodes differ."""
-    return tuple(opcode.split("."))
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Instr:
-    """``@guard opcode operands;`` at PTX ``line``; ``loc`` is (file index, source line) or None."""
-
-    line: int
-    opcode: str
-    operands: tuple[Operand, ...]
-    guard: Reg | None = None
-    negated: bool = False
-    loc: tuple[int, int] | None = None
-    text: str = ""
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return _tokens(self.opcode)
+from kernel_space.sim.instruction import Instr
+from kernel_space.sim.operands import WIDTHS, Operand, Reg, Symbol, parse_operand, split_top
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,11 +50,14 @@ class Kernel:
 
 @dataclasses.dataclass(slots=True)
 class _Scope:
+    """``operands``: those read so far, by their text, valid until something else is declared here."""
+
     parent: _Scope | None
     number: int
     registers: dict[str, Reg] = dataclasses.field(default_factory=dict)
     ranges: dict[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
+    operands: dict[str, Operand] = dataclasses.field(default_factory=dict)
 
 
 _LABEL = re.compile(r"([A-Za-z_$%][\w$]*)\s*:(?!:)")
@@ -90,6 +70,8 @@ _VARIABLE = re.compile(
     re.S,
 )
 _RANGE = re.compile(r"([\w$%]+)<(\d+)>")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^;{}]*")
+_GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 
 
 def parse_ptx(text: str, kernel_name: str | None = None) -> Kernel:
@@ -215,7 +197,7 @@ class _BodyReader:
                 self._label(match[1])
                 rest = rest[match.end() :].strip()
                 continue
-            elif match := re.match(r"\.loc\s+(\d+)\s+(\d+)[^;{}]*", rest):
+            elif match := _LOC.match(rest):
                 self.loc = (int(match[1]), int(match[2]))
                 return "", False
             else:
@@ -231,12 +213,13 @@ class _BodyReader:
     def _statement(self, text: str, line: int) -> None:
         if text.startswith(".reg"):
             self._declare(text)
-        elif match := _VARIABLE.match(text):
+        elif text.startswith(".") and (match := _VARIABLE.match(text)):
             self.variables.append(_variable(match, extern=False))
         elif not text.startswith(".pragma") and text:
             self.instrs.append((self._instruction(text, line), self.scope))
 
     def _declare(self, text: str) -> None:
+        self.scope.operands.clear()
         match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.S)
         if match is None or match[1] not in WIDTHS:
             raise Unsupported(f"cannot read the declaration {text!r}")
@@ -256,31 +239,36 @@ class _BodyReader:
 
     def _lookup(self, name: str) -> Reg | None:
         scope: _Scope | None = self.scope
+        stem = name.rstrip("0123456789")
         while scope is not None:
             found = scope.registers.get(name)
             if found is not None:
                 return found
-            match = re.fullmatch(r"(.*?\D)(\d+)", name)
-            if match and match[1] in scope.ranges and int(match[2]) < scope.ranges[match[1]][0]:
-                return self._new_register(name, scope.ranges[match[1]][1], scope)
+            count, kind = scope.ranges.get(stem, (0, ""))
+            if stem != name and int(name[len(stem) :]) < count:
+                return self._new_register(name, kind, scope)
             scope = scope.parent
         return None
 
     def _instruction(self, text: str, line: int) -> Instr:
         guard, negated, rest = None, False, text
-        if match := re.match(r"@(!?)\s*([\w$%]+)\s+", text):
+        if match := _GUARD.match(text):
             guard, negated, rest = self._lookup(match[2]), bool(match[1]), text[match.end() :]
             if guard is None:
                 raise Unsupported(f"unknown guard {match[2]!r}", line=line)
-        opcode, _, tail = rest.partition(" ") if " " in rest else rest.partition("\t")
-        opcode, _, more = opcode.partition("\t")
+        opcode, *tail = rest.split(maxsplit=1)
         try:
-            operands = tuple(
-                parse_operand(part, self._lookup) for part in split_top(f"{more} {tail}".strip())
-            )
+            operands = tuple(self._operand(part) for part in split_top(*tail)) if tail else ()
         except ValueError as error:
             raise Unsupported(str(error), line=line, opcode=opcode) from error
         return Instr(line, opcode, operands, guard, negated, self.loc, text)
+
+    def _operand(self, text: str) -> Operand:
+        known = self.scope.operands
+        found = known.get(text)
+        if found is None:
+            found = known[text] = self._lookup(text) or parse_operand(text, self._lookup)
+        return found
 
     def resolved(self) -> list[Instr]:
         """Instructions with the labels of their scopes."""
@@ -297,7 +285,3 @@ class _BodyReader:
         if where is None:
             raise Unsupported(f"unknown label {target.name}", line=instr.line, opcode=instr.opcode)
         return dataclasses.replace(instr, operands=(Symbol(where.labels[target.name]),))
-
-
-def is_negated(operand: Operand) -> bool:
-    return isinstance(operand, Not)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.operands import Mem, Operand, Pair, Reg, Vec
-from kernel_space.sim.parse import Instr
 from kernel_space.sim.race_tensor import ALL_LANES, TensorRaces
 from kernel_space.sim.shadow import Access
 

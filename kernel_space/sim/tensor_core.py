@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kernel_space.sim.faults import IllegalAccess, ProtocolError, Unsupported
+from kernel_space.sim.faults import ProtocolError, Unsupported
 from kernel_space.sim.formats import byte_pairs, values_of
 from kernel_space.sim.lanes import Array
 from kernel_space.sim.packed_operands import PACKED, codes_of
@@ -260,8 +260,3 @@ def lanes_of(m: int, group: int) -> Array:
     if m == 64 and group == 1:
         return np.concatenate([np.arange(16) + 32 * quarter for quarter in range(4)])
     return np.arange(m // group)
-
-
-def check_tmem_operand(column: int, count: int) -> None:
-    if column + count > 512:
-        raise IllegalAccess(f"an MMA operand in TMEM reaches column {column + count}, there are 512")

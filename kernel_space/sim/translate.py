@@ -9,16 +9,17 @@ of the codes below.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 from kernel_space.sim import runtime_names
 from kernel_space.sim.address_windows import LOCAL_WINDOW, PARAM_WINDOW
 from kernel_space.sim.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
 from kernel_space.sim.faults import Unsupported
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import find_opcode
 from kernel_space.sim.operands import Reg
-from kernel_space.sim.parse import Instr, Kernel, parse_ptx
+from kernel_space.sim.parse import Kernel, parse_ptx
 from kernel_space.sim.uniformity import varying_registers
 from kernel_space.sim.unwritten import WriteTracker, candidates
 from kernel_space.sim.writer import Writer
@@ -30,10 +31,20 @@ MAX_INSTRS = 300
 
 
 BlockFunction = Callable[..., int]
+Registers = Sequence[Any]
+
+
+def _first_time(index: int, in_part: bool, warp: Any, registers: Registers, *mask: int) -> int:
+    """Stands for a block until a warp gets there."""
+    function = warp.machine.program.translated(index, partial=in_part, entry=registers)
+    return function(warp, registers, *mask)
 
 
 class Program:
     """A translated kernel. ``full[i](warp, registers)`` and ``part[i](warp, registers, mask)`` run block ``i``."""
+
+    names: ClassVar[dict[str, Any]] = dict(runtime_names.NAMES)
+    counts: ClassVar[bool] = True  # instructions, for limits and traces
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -50,8 +61,12 @@ class Program:
             for target in block.successors:
                 if target != EXIT:
                     self.predecessors[target] += 1
-        self.full: list[BlockFunction] = [self._lazy(index, partial=False) for index in range(count)]
-        self.part: list[BlockFunction] = [self._lazy(index, partial=True) for index in range(count)]
+        self.full: list[BlockFunction] = [
+            functools.partial(_first_time, index, False) for index in range(count)
+        ]
+        self.part: list[BlockFunction] = [
+            functools.partial(_first_time, index, True) for index in range(count)
+        ]
 
     def _symbols(self) -> dict[str, str]:
         symbols = {name: f"(w.shared_base + {offset})" for name, offset in self.layout.offsets.items()}
@@ -77,26 +92,24 @@ class Program:
         self.local_bytes = -(-at // 8) * 8
         return symbols
 
-    def _lazy(self, index: int, *, partial: bool) -> BlockFunction:
-        def first_time(*args: Any) -> int:
-            function = self.compile_block(index, partial=partial)
-            (self.part if partial else self.full)[index] = function
-            return function(*args)
+    def translated(self, index: int, *, partial: bool, entry: Registers | None = None) -> BlockFunction:
+        """Block ``index`` as a function, which takes its place from now on. ``entry``: as for ``python_text``."""
+        text = self.python_text(index, partial=partial, entry=entry)
+        made: dict[str, BlockFunction] = {}
+        exec(compile(text, f"<ptx block {index}{' part' if partial else ''}>", "exec"), self.names, made)
+        (self.part if partial else self.full)[index] = made["block"]
+        return made["block"]
 
-        return first_time
-
-    def compile_block(self, index: int, *, partial: bool) -> BlockFunction:
-        text = self.python_text(index, partial=partial)
-        namespace = dict(runtime_names.NAMES)
-        exec(compile(text, f"<ptx block {index}{' part' if partial else ''}>", "exec"), namespace)
-        return namespace["block"]
-
-    def python_text(self, index: int, *, partial: bool) -> str:
-        """The generated source, for people who debug the translator."""
-        writer = Writer(self.graph, self.varying, self.symbols, partial=partial)
-        _Superblock(self, writer, index).write()
-        head = f"def block(w, R{', m' if partial else ''}):"
-        return "\n".join([head, *writer.lines, ""])
+    def python_text(self, index: int, *, partial: bool, entry: Registers | None = None) -> str:
+        """The generated source. ``entry``: registers of the warp that is about to run it; what lies behind a branch
+        that this warp takes is left out, and translated when another one does not take it."""
+        writer = Writer(self.graph, self.varying, self.symbols, partial=partial, counts=self.counts)
+        superblock = _Superblock(self, writer, index, entry)
+        superblock.write()
+        arguments = "w, R, m" if partial else "w, R"
+        whole = f"w.machine.program.translated({index}, partial={partial})({arguments})"
+        unexpected = [f"    if {condition}: return {whole}" for condition in superblock.unexpected]
+        return "\n".join([f"def block({arguments}):", *unexpected, *writer.lines, ""])
 
     def site(self, instr: Instr) -> int:
         return self._site_of[id(instr)]
@@ -125,8 +138,11 @@ class SharedLayout:
 
 
 class _Superblock:
-    def __init__(self, program: Program, writer: Writer, start: int) -> None:
+    """``unexpected``: conditions on the registers at its entry under which its text is not the whole story."""
+
+    def __init__(self, program: Program, writer: Writer, start: int, entry: Registers | None) -> None:
         self.program, self.graph, self.w, self.start = program, program.graph, writer, start
+        self.entry, self.unexpected = entry, list[str]()
         self.tracker = WriteTracker(writer, program.maybe_unwritten)
         self.instrs = 0
 
@@ -235,17 +251,28 @@ class _Superblock:
         self.w.depth = 1
         guard = self.w.predicate(last.guard)
         if not self.w.varies(last.guard):
-            return self._uniform_branch(block, f"not {guard}" if last.negated else guard, taken, fall)
+            return self._uniform_branch(block, guard, taken, fall)
         self._varying_branch(block, guard, last.negated, taken, fall)
         return None
 
-    def _uniform_branch(self, block: Block, condition: str, taken: int, fall: int) -> int | None:
-        writer = self.w
-        writer.emit(f"if {condition}:")
+    def _uniform_branch(self, block: Block, guard: str, taken: int, fall: int) -> int | None:
+        writer, last = self.w, block.instrs[-1]
+        assert last.guard is not None
+        if self._taken_at_entry(last.guard, negated=last.negated):
+            writer.leave(str(taken), self._live_at(taken))
+            return None
+        writer.emit(f"if not {guard}:" if last.negated else f"if {guard}:")
         writer.depth += 1
         writer.leave(str(taken), self._live_at(taken))
         writer.depth -= 1
         return self._go(fall, block)
+
+    def _taken_at_entry(self, guard: Reg, *, negated: bool) -> bool:
+        """Does the value that ``guard`` had at the entry, and still has, take the branch?"""
+        if self.entry is None or guard.slot in self.w.dirty or bool(self.entry[guard.slot]) == negated:
+            return False
+        self.unexpected.append(f"R[{guard.slot}]" if negated else f"not R[{guard.slot}]")
+        return True
 
     def _live_at(self, target: int) -> int:
         return self.graph.live_in[target] if target != EXIT else 0
@@ -256,7 +283,7 @@ class _Superblock:
             taken, fall = fall, taken
         name = writer.temporary()
         writer.emit(f"{name} = {guard} & {writer.mask}")
-        writer.emit(f"w.executed += {writer.counted}")
+        writer.count()
         writer.counted = 0
         writer.store(self.graph.live_out(block))
         writer.emit(f"if {name} == {writer.mask}: return {taken}")
@@ -288,7 +315,7 @@ class _Superblock:
         writer.counted = 0
         for instr in instrs:
             self._instr(instr, candidate)
-        writer.emit(f"w.executed += {writer.counted}")
+        writer.count()
         writer.close_region(saved, live)
         writer.counted = counted
 

@@ -7,82 +7,64 @@ point where the lanes meet again, or on the other side of the branch.
 
 from __future__ import annotations
 
-from kernel_space.sim.cfg import EXIT, Graph, definitions, uses
-from kernel_space.sim.operands import Special
-from kernel_space.sim.parse import Instr
+from kernel_space.sim.cfg import EXIT, Graph
+from kernel_space.sim.instruction import Instr, bits_of
+from kernel_space.sim.operands import Special, registers_of
 
 LANE_SPECIALS = frozenset({"tid.x", "tid.y", "tid.z", "laneid", "lanemask_lt", "lanemask_le", "lanemask_gt",
                            "lanemask_ge", "lanemask_eq"})  # fmt: skip
 SHARED_SPACES = frozenset({"global", "shared", "shared::cta", "shared::cluster", "const", "param"})
-LANE_SOURCES = frozenset({"elect", "match", "atom"})
+LANE_SOURCES = frozenset({"elect", "match", "atom", "ldmatrix"})
 
 
 def varying_registers(graph: Graph) -> int:
     """The set of registers (bits by slot) that may differ between lanes."""
     varying = 0
+    flows: list[tuple[int, int]] = []
+    for instr in graph.kernel.instrs:
+        if not instr.written_bits:
+            continue
+        if _differs_by_lane(instr):
+            varying |= instr.written_bits
+        else:
+            flows.append((_inputs(instr), instr.written_bits))
     while True:
         before = varying
-        varying = _by_data(graph, varying)
+        varying = _by_data(flows, varying)
         varying |= _by_control(graph, varying)
         if varying == before:
             return varying
 
 
-def _by_data(graph: Graph, varying: int) -> int:
-    changed = True
-    while changed:
-        changed = False
-        for instr in graph.kernel.instrs:
-            new = 0
-            for register in definitions(instr):
-                new |= 1 << register.slot
-            if new & ~varying and _varies(instr, varying):
-                varying |= new
-                changed = True
-    return varying
+def _by_data(flows: list[tuple[int, int]], varying: int) -> int:
+    """``flows``: (registers that decide, registers that they decide) of each instruction."""
+    while True:
+        before = varying
+        for inputs, written in flows:
+            if inputs & varying:
+                varying |= written
+        if varying == before:
+            return varying
 
 
-def _varies(instr: Instr, varying: int) -> bool:
+def _differs_by_lane(instr: Instr) -> bool:
+    """Is the result another one in every lane, whatever the inputs are?"""
     tokens = instr.tokens
-    if tokens[0] == "ld" and not set(tokens) & SHARED_SPACES:
+    if tokens[0] == "ld" and SHARED_SPACES.isdisjoint(tokens):
         return True  # local memory is each lane's own, and a generic address may be local
     if tokens[0] in LANE_SOURCES or tokens[:2] in (("tcgen05", "ld"), ("tcgen05", "ld_red")):
         return True
-    if tokens[0] in ("ldmatrix", "shfl", "mbarrier") and tokens[:2] != ("mbarrier", "arrive"):
-        return _shared_source(instr, varying)
-    if any(isinstance(operand, Special) and operand.name in LANE_SPECIALS for operand in instr.operands):
-        return True
-    return any(varying >> register.slot & 1 for register in _inputs(instr))
+    if tokens[0] in ("shfl", "mbarrier") and tokens[:2] != ("mbarrier", "arrive"):
+        return False
+    return any(isinstance(operand, Special) and operand.name in LANE_SPECIALS for operand in instr.operands)
 
 
-def _shared_source(instr: Instr, varying: int) -> bool:
-    if instr.tokens[0] == "ldmatrix":
-        return True
+def _inputs(instr: Instr) -> int:
+    """The set of registers that decide whether the result varies."""
     if instr.tokens[0] == "shfl" and instr.tokens[2] == "idx":
         lane_and_clamp = instr.operands[2:]
-        registers = [register for operand in lane_and_clamp for register in uses_of(operand)]
-        return any(varying >> register.slot & 1 for register in registers)
-    return any(varying >> register.slot & 1 for register in _inputs(instr))
-
-
-def uses_of(operand: object) -> list:
-    from kernel_space.sim.cfg import registers_of
-
-    return list(registers_of(operand))  # type: ignore[arg-type]
-
-
-def _inputs(instr: Instr) -> list:
-    own = {register.slot for register in definitions(instr)}
-    guard = instr.guard
-    return [
-        register
-        for register in uses(instr)
-        if register.slot not in own or register is guard or _reads(instr, register)
-    ]
-
-
-def _reads(instr: Instr, register: object) -> bool:
-    return any(register in uses_of(operand) for operand in instr.operands[1:])
+        return bits_of(register for operand in lane_and_clamp for register in registers_of(operand))
+    return instr.source_bits
 
 
 def _by_control(graph: Graph, varying: int) -> int:
@@ -99,8 +81,7 @@ def _by_control(graph: Graph, varying: int) -> int:
             wanted |= graph.live_in[target] if target not in (EXIT, meeting) else 0
         for index in divergent_region(graph, block.index):
             for instr in graph.blocks[index].instrs:
-                for register in definitions(instr):
-                    extra |= (1 << register.slot) & wanted
+                extra |= instr.written_bits & wanted
     return extra
 
 

@@ -14,13 +14,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from kernel_space.sim.cfg import Graph, definitions, uses
+from kernel_space.sim.cfg import Graph
 from kernel_space.sim.faults import Fault, SimStatus
 from kernel_space.sim.operands import Reg, Vec
 
 if TYPE_CHECKING:
+    from kernel_space.sim.instruction import Instr
     from kernel_space.sim.machine import Warp
-    from kernel_space.sim.parse import Instr
     from kernel_space.sim.writer import Writer
 
 
@@ -45,7 +45,7 @@ class WriteTracker:
     def reads(self, instr: Instr) -> None:
         """Before ``instr``, under its guard: test its sources. What the guard leaves unchanged is not a source."""
         if self.slots and not self._pads(instr):
-            for register in dict.fromkeys(uses(dataclasses.replace(instr, guard=None))):
+            for register in dict.fromkeys(dataclasses.replace(instr, guard=None).uses):
                 self.read(register)
 
     def _pads(self, instr: Instr) -> bool:
@@ -66,7 +66,7 @@ class WriteTracker:
 
     def writes(self, instr: Instr) -> None:
         """Behind ``instr``, under its guard."""
-        for register in definitions(instr) if self.slots else ():
+        for register in instr.definitions if self.slots else ():
             if register.slot in self.slots:
                 self.writer.emit(f"w.written[{register.slot}] |= {self.writer.mask}")
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from kernel_space.sim.cfg import Block, Graph, definitions, uses
+from kernel_space.sim.cfg import Block, Graph
 from kernel_space.sim.faults import Unsupported
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.lanes import FULL, MASKS
 from kernel_space.sim.operands import Imm, Not, Operand, Reg, Special, Symbol, Vec
-from kernel_space.sim.parse import Instr
 
 _SPECIALS = re.compile(
     r"((n?tid|n?ctaid|n?clusterid|cluster_n?ctaid)\.[xyz])|laneid|warpid|nwarpid|smid|nsmid|gridid|"
@@ -23,9 +23,14 @@ _SPECIALS = re.compile(
 
 
 class Writer:
-    """``mask``: expression of the lanes that execute here. ``converged``: it is every lane of the warp."""
+    """``mask``: expression of the lanes that execute here. ``converged``: it is every lane of the warp.
 
-    def __init__(self, graph: Graph, varying: int, symbols: dict[str, str], *, partial: bool) -> None:
+    ``counts``: the text tells the warp how many instructions it has run.
+    """
+
+    def __init__(
+        self, graph: Graph, varying: int, symbols: dict[str, str], *, partial: bool, counts: bool
+    ) -> None:
         self.graph, self.varying, self.symbols = graph, varying, symbols
         self.lines: list[str] = []
         self.depth = 1
@@ -34,7 +39,7 @@ class Writer:
         self.loaded: set[int] = set()
         self.dirty: set[int] = set()
         self.pairs: dict[int, tuple[str, str, bool]] = {}
-        self.counted = 0
+        self.counts, self.counted = counts, 0
         self.temporaries = 0
         self.site = 0
         self.instr: Instr | None = None
@@ -176,7 +181,7 @@ class Writer:
     def preload(self, instrs: Sequence[Instr], wanted: int) -> None:
         """Before conditional code: load what it may leave unwritten and compute the pairs it would break."""
         for instr in instrs:
-            for register in definitions(instr):
+            for register in instr.definitions:
                 self._before_overwrite(register.slot)
                 if wanted >> register.slot & 1 and register.slot not in self.loaded:
                     self._read_register(register)
@@ -195,7 +200,8 @@ class Writer:
         for slot in [slot for slot in self.pairs if slot not in pairs]:
             if wanted >> slot & 1:
                 self._read_register(self.graph.kernel.registers[slot])
-        self.emit("pass")
+        if self.lines[-1].endswith(":"):
+            self.emit("pass")
         self.depth -= 1
         self.loaded, self.mask, self.converged, self.pairs = loaded, mask, converged, pairs
 
@@ -213,15 +219,18 @@ class Writer:
             else:
                 self.emit(f"R[{slot}] = r{slot}")
 
+    def count(self) -> None:
+        if self.counts and self.counted:
+            self.emit(f"w.executed += {self.counted}")
+
     def leave(self, target: str, live: int) -> None:
         """Side exit or end: count, store, return."""
-        if self.counted:
-            self.emit(f"w.executed += {self.counted}")
+        self.count()
         self.store(live)
         self.emit(f"return {target}")
 
     def touches(self, instr: Instr) -> None:
         """Load every register of an instruction, so that conditional code finds it."""
-        for register in [*uses(instr), *definitions(instr)]:
+        for register in instr.uses + instr.definitions:
             if register.slot in self.pairs or register.slot not in self.loaded:
                 self._read_register(register)

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from kernel_space.sim.faults import SimStatus
-from tests.sim.ptx import run_body
+from kernel_space.sim.translate import translate
+from tests.sim.ptx import program, run_body
 
 FRAME = """
 mov.u32 %r1, %tid.x;
@@ -294,3 +295,35 @@ def test_carry_chain_crosses_blocks() -> None:
     result = run_body(body, out)
     assert result.ok, str(result)
     assert out.tolist() == [0, 12]
+
+
+@pytest.mark.parametrize("test", ["eq", "ne"])
+def test_warps_that_take_and_that_pass_a_branch_whose_guard_is_older_than_its_block(test: str) -> None:
+    """The first warp decides what is translated at first, and others come after it: by both ways, and back again."""
+    body = f"""
+    shr.u32 %r6, %r1, 5;
+    shfl.sync.idx.b32 %r6, %r6, 0, 31, -1;
+    and.b32 %r7, %r6, 1;
+    setp.{test}.u32 %p1, %r7, 0;
+    bar.sync 0;
+    @%p1 bra TAKEN;
+    add.u32 %r5, %r6, 10;
+    bra END;
+    TAKEN:
+    add.u32 %r5, %r6, 20;
+    """
+    taken = 0 if test == "eq" else 1
+    check(body, lambda lane: lane // 32 + (20 if lane // 32 % 2 == taken else 10), threads=128)
+
+
+def test_what_no_warp_reached_is_not_translated() -> None:
+    """Text behind the branch is only made for a warp that does not take it."""
+    kernel = translate(
+        program("setp.ne.u32 %p1, %r5, 0;\nbar.sync 0;\n@%p1 bra END;\nmov.u32 %r6, 4711;\nbar.sync 1;\nEND:")
+    )
+    guard = next(register for register in kernel.kernel.registers if register.name == "%p1").slot
+    registers = [0] * len(kernel.kernel.registers)
+    block = next(block.index for block in kernel.graph.blocks if block.guard is not None)
+    assert "4711" in kernel.python_text(block, partial=False, entry=registers)
+    registers[guard] = 0xFFFFFFFF
+    assert "4711" not in kernel.python_text(block, partial=False, entry=registers)

@@ -135,3 +135,35 @@ def test_uniform_value_assigned_under_divergence_varies_behind_it() -> None:
 def test_not_and_pair_operands() -> None:
     kernel = parse_ptx(program("setp.eq.and.u32 %p1|%p2, %r1, %r2, !%p3;"))
     assert isinstance(kernel.instrs[0].operands[3], Not)
+
+
+def test_a_register_of_a_scope_hides_the_one_outside_from_its_declaration_on() -> None:
+    body = "mov.u32 %r1, %r9;\n{\nmov.u32 %r2, %r9;\n.reg .b32 %r9;\nmov.u32 %r9, 5;\n}\nmov.u32 %r3, %r9;"
+    first, before, inside, behind = parse_ptx(program(body)).instrs[:4]
+    outer = first.operands[1]
+    assert before.operands[1] == outer and behind.operands[1] == outer and inside.operands[0] != outer
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "read", "sources"),
+    [
+        ("add.u32 %r1, %r2, %r1;", "%r1", "%r2 %r1", "%r2 %r1"),
+        ("@%p1 mov.u32 %r1, 5;", "%r1", "%p1 %r1", "%p1"),  # where %p1 is false, %r1 stays
+        ("st.shared.u32 [%r1], %r2;", "", "%r1 %r2", "%r1 %r2"),
+        ("elect.sync %r1|%p1, -1;", "%r1 %p1", "", ""),
+        ("ld.shared.v2.b32 {%r1, %r2}, [%r3+8];", "%r1 %r2", "%r3", "%r3"),
+        ("cp.async.bulk.prefetch.tensor.2d.L2.global.tile [%d1, {%r1, %r2}];", "", "%d1 %r1 %r2", "%d1 %r1 %r2"),
+        ("wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%r1, %r2}, %d1, %d2, 1;", "%r1 %r2",
+         "%d1 %d2 %r1 %r2", "%d1 %d2"),  # it adds to what is there
+    ],
+)  # fmt: skip
+def test_registers_that_an_instruction_writes_and_reads(
+    text: str, written: str, read: str, sources: str
+) -> None:
+    kernel = parse_ptx(program(text))
+    instr = kernel.instrs[0]
+    assert [register.name for register in instr.definitions] == written.split()
+    assert [register.name for register in instr.uses] == read.split()
+    assert names(instr.written_bits, kernel) == set(written.split())
+    assert names(instr.read_bits, kernel) == set(read.split())
+    assert names(instr.source_bits, kernel) == set(sources.split())

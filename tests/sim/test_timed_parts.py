@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from kernel_space.sim.faults import Unsupported
 from kernel_space.sim.timed.estimate import TimedRun, simulate_launch
 from tests.sim.ptx import HEADER
 from tests.sim.timed_cases import BOX_BYTES, ONE_MMA, clock, launch, run_ring
@@ -199,3 +200,10 @@ def test_who_is_last_may_differ_between_sets(meet: str, behind: int) -> None:
     done = simulate_launch(launch(block=64), text, ticks, sm_count=1, places=1).cycles
     assert done[0] == 3 + (20 * 10 + 1) + 1 + behind  # data is slow; 1: commit_group
     assert done[1] == 10 * (3 + 20 * 3 + 1 + behind)  # instructions are slow
+
+
+def test_a_branch_on_the_clock_register_is_refused() -> None:
+    """Each set of constants would have its own."""
+    body = "mov.u32 %r1, %clock;\nsetp.gt.u32 %p1, %r1, 100;\n@%p1 bra END;\nbar.sync 0;\nEND:"
+    with pytest.raises(Unsupported, match="%clock"):
+        run(body)

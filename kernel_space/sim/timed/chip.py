@@ -11,7 +11,7 @@ import numpy as np
 from kernel_space.capture import Launch
 from kernel_space.errors import InputError
 from kernel_space.sim.cfg import EXIT
-from kernel_space.sim.faults import Fault, IllegalAccess, SimStatus
+from kernel_space.sim.faults import Fault, IllegalAccess, SimStatus, Unsupported
 from kernel_space.sim.lanes import FULL, LANES
 from kernel_space.sim.machine import Warp
 from kernel_space.sim.timed.clock import Clock, Times
@@ -61,6 +61,9 @@ class TimedWarp(Warp):
                     (lane, f"wait {cause}", float(self.t[0]), float(self.t[0]) + cycles)
                 )
 
+    def read_clock(self, short: bool) -> int:
+        raise Unsupported("the control flow depends on %clock, which differs between sets of constants")
+
     def wake(self) -> None:
         self.waits = False
         self.machine.push(self)
@@ -84,7 +87,7 @@ class TimedWarp(Warp):
             elif following != SPLIT and self.leave_lanes():
                 self.done = True
                 return False
-            if self.t[0] > horizon:
+            if self.t.item(0) > horizon:
                 return True
 
 
@@ -170,7 +173,8 @@ class TimedMachine:
 
     ``active_sms`` share the chip's L2, ``clusters_active`` read DRAM at the same time; ``cold``: L2 holds nothing at
     the start. ``map_names``: parameter index -> what its descriptor describes. ``atomic_results``: what the atomics
-    of a CTA return, one after the other; the last one from then on.
+    of a CTA return, one after the other; the last one from then on. ``l2_cycles``, ``fill_cycles``: of one box of each
+    descriptor; ``targets``: where the loads so far go, valid until a barrier is initialised.
     """
 
     def __init__(
@@ -192,6 +196,9 @@ class TimedMachine:
         self.cluster_counts = tuple(g // c for g, c in zip(launch.grid, launch.cluster, strict=True))
         self.clusters_active = max(1, active_sms // int(np.prod(launch.cluster)))
         self.l2_rate = clock.l2_rate * (sm_count / active_sms)
+        self.l2_cycles = {info.index: info.box_bytes / self.l2_rate for info in self.maps.values()}
+        self.fill_cycles = {i.index: i.box_bytes / clock.fill_rate(i.rows) for i in self.maps.values()}
+        self.targets: dict[Any, list[tuple[TimedCta, TimedBarrier]]] = {}
         self.cold, self.atomic_results = cold, atomic_results
         self.seen: set[Any] = set()
         self.unread = {info.index: info.tensor_bytes for info in self.maps.values()}
@@ -216,9 +223,6 @@ class TimedMachine:
     def tmem_cycles(self, columns: int) -> Times:
         return self._kept(columns, lambda: self.clock.tmem_latency + columns * self.clock.tmem_column)
 
-    def fill_cycles(self, info: TimedMap) -> Times:
-        return self._kept(("fill", info.index), lambda: info.box_bytes / self.clock.fill_rate(info.rows))
-
     def _kept(self, key: Any, make: Any) -> Times:
         found = self._cache.get(key)
         if found is None:
@@ -227,7 +231,7 @@ class TimedMachine:
 
     def push(self, warp: TimedWarp) -> None:
         self._pushed += 1
-        heapq.heappush(self._queue, (float(warp.t[0]), self._pushed, warp))
+        heapq.heappush(self._queue, (warp.t.item(0), self._pushed, warp))
 
     def run(self, number: int = 0) -> TimedCluster:
         """Run cluster ``number`` from its start to its end. Raises ``Fault`` for what the program does wrong."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from numpy import maximum
 
 from kernel_space.sim.address_windows import PARAM_WINDOW
 from kernel_space.sim.faults import IllegalAccess, Unsupported
@@ -33,10 +33,18 @@ def tma_load(
     mask: int, site: int,
 ) -> None:  # fmt: skip
     info = _map(w, map_address)
-    ranks = [w.cta.rank] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
-    targets = [(w.cta.peer(rank), _target(w, rank, barrier, ctas is not None, pair)) for rank in ranks]
+    key = (w.cta.rank, barrier, ctas, pair)
+    targets = w.machine.targets.get(key)
+    if targets is None:
+        targets = w.machine.targets[key] = _targets(w, barrier, ctas, pair)
     for _ in range(mask.bit_count()):
         _load(w, info, coords, targets)
+
+
+def _targets(w: TimedWarp, barrier: int, ctas: int | None, pair: bool) -> list[tuple[TimedCta, TimedBarrier]]:
+    """The CTAs that receive a load, each with the barrier that counts its bytes."""
+    ranks = [w.cta.rank] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
+    return [(w.cta.peer(rank), _target(w, rank, barrier, ctas is not None, pair)) for rank in ranks]
 
 
 def _target(w: TimedWarp, rank: int, barrier: int, multicast: bool, pair: bool) -> TimedBarrier:
@@ -53,19 +61,19 @@ def _load(
     w: TimedWarp, info: TimedMap, coords: tuple[int, ...], targets: list[tuple[TimedCta, TimedBarrier]]
 ) -> None:
     machine, clock, cta = w.machine, w.clock, w.cta
-    issue = np.maximum(w.t, cta.descriptors_at)
+    issue = maximum(w.t, cta.descriptors_at)
     latency = clock.tma_latency
     if machine.cold:
         latency = _through_dram(w, info, coords, issue)
     if len(targets) > 1:
         latency = latency + clock.multicast_wait
-    begin = np.maximum(cta.l2_free, issue)
-    cta.l2_free = begin + info.box_bytes / machine.l2_rate
+    begin = maximum(cta.l2_free, issue)
+    cta.l2_free = begin + machine.l2_cycles[info.index]
     first, last = begin + latency, cta.l2_free + latency
-    cost = machine.fill_cycles(info)
+    cost = machine.fill_cycles[info.index]
     cause = info.cause
     for target, barrier in targets:
-        target.fill_free = np.maximum(np.maximum(target.fill_free, first) + cost, last)
+        target.fill_free = maximum(maximum(target.fill_free, first) + cost, last)
         target.filled += info.box_bytes
         barrier.complete(info.box_bytes, target.fill_free, cause)
     if machine.record is not None:
@@ -89,8 +97,8 @@ def _through_dram(w: TimedWarp, info: TimedMap, coords: tuple[int, ...], issue: 
     if fresh <= 0:
         return clock.tma_latency
     machine.unread[info.index] -= fresh
-    machine.dram_free = np.maximum(machine.dram_free, issue) + fresh / clock.dram_rate
-    return np.maximum(clock.tma_latency_cold, machine.dram_free - issue + clock.tma_latency)
+    machine.dram_free = maximum(machine.dram_free, issue) + fresh / clock.dram_rate
+    return maximum(clock.tma_latency_cold, machine.dram_free - issue + clock.tma_latency)
 
 
 def tma_prefetch(w: TimedWarp, map_address: int, coords: tuple[int, ...]) -> None:
@@ -110,13 +118,9 @@ def bulk_load(
     mask: int,
     site: int,
 ) -> None:
-    ranks = [w.cta.rank] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
-    for rank in ranks:
-        target = w.cta.peer(rank)
-        target.fill_free = (
-            np.maximum(target.fill_free, w.t + w.clock.tma_latency) + size / w.clock.fill_narrow
-        )
-        _target(w, rank, barrier, ctas is not None, False).complete(size, target.fill_free, "tma plain")
+    for target, counter in _targets(w, barrier, ctas, False):
+        target.fill_free = maximum(target.fill_free, w.t + w.clock.tma_latency) + size / w.clock.fill_narrow
+        counter.complete(size, target.fill_free, "tma plain")
 
 
 # -- stores ----------------------------------------------------------------------------------------------------
@@ -136,11 +140,11 @@ def _store(w: TimedWarp, size: int) -> None:
     """Stores of an SM go one after the other; a share of their bytes holds up its loads."""
     clock, cta = w.clock, w.cta
     cost = size / clock.fill_narrow
-    cta.store_free = np.maximum(cta.store_free, w.t) + cost
-    cta.fill_free = np.maximum(cta.fill_free, w.t) + cost * clock.store_share
+    cta.store_free = maximum(cta.store_free, w.t) + cost
+    cta.fill_free = maximum(cta.fill_free, w.t) + cost * clock.store_share
     cta.stored += size
-    read = np.maximum(cta.store_free, w.t + clock.store_latency)
-    w.bulk_open = read if w.bulk_open is None else np.maximum(w.bulk_open, read)
+    read = maximum(cta.store_free, w.t + clock.store_latency)
+    w.bulk_open = read if w.bulk_open is None else maximum(w.bulk_open, read)
     if w.machine.record is not None:
         w.machine.record.append((f"CTA {cta.rank} stores", "store", float(w.t[0]), float(read[0])))
 
@@ -154,7 +158,7 @@ def bulk_wait(w: TimedWarp, most: int, reads: bool, site: int) -> bool:
     """Never sleeps: the times of all stores are known at their issue."""
     while len(w.bulk_groups) > most:
         done = w.bulk_groups.pop(0)
-        w.t = np.maximum(w.t, done if reads else done + w.clock.store_latency)
+        w.t = maximum(w.t, done if reads else done + w.clock.store_latency)
     return False
 
 
@@ -179,7 +183,7 @@ def tensor_cp(
 
 
 def tensor_commit(w: TimedWarp, where: int, ctas: int | None, group: int, mask: int, site: int) -> None:
-    when = np.maximum(w.cta.pipe.free, w.t) + w.clock.mma_overhead[group]
+    when = maximum(w.cta.pipe.free, w.t) + w.clock.mma_overhead[group]
     if ctas is None:
         find(w, where)[1].arrive(1, when, "tensor")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 from kernel_space.tensor_map import TensorMap
@@ -18,7 +19,7 @@ class TimedMap:
     rows: int
     tensor_bytes: int
 
-    @property
+    @functools.cached_property
     def cause(self) -> str:
         return f"tma {self.name}"
 

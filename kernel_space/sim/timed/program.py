@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, ClassVar
 
 from kernel_space.sim import runtime_names
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_memory import address
 from kernel_space.sim.opcodes_sync import uniform
 from kernel_space.sim.operands import Imm, Mem
-from kernel_space.sim.parse import Instr, parse_ptx
+from kernel_space.sim.parse import parse_ptx
 from kernel_space.sim.timed import engines, sync
 from kernel_space.sim.timed.reduce import reduce_kernel
-from kernel_space.sim.translate import BlockFunction, Program
+from kernel_space.sim.translate import Program
 from kernel_space.sim.writer import Writer
 
 
@@ -47,23 +48,17 @@ def _number(instr: Instr) -> int:
     return operand.value
 
 
-_NAMES: dict[str, Any] = {**runtime_names.NAMES, **sync.NAMES, **engines.NAMES}
-
-
 class TimedProgram(Program):
     """``costs``: what ``timed.cost`` operands mean, in counts of ``Clock`` fields."""
+
+    names: ClassVar[dict[str, Any]] = {**runtime_names.NAMES, **sync.NAMES, **engines.NAMES}
+    counts: ClassVar[bool] = False
 
     def __init__(self, ptx: str, kernel_name: str | None) -> None:
         reduced = reduce_kernel(parse_ptx(ptx, kernel_name))
         self.costs = reduced.costs
         super().__init__(reduced.kernel)
         self.maybe_unwritten = frozenset()  # the reduction removes writes; the machine looks for such reads
-
-    def compile_block(self, index: int, *, partial: bool) -> BlockFunction:
-        text = self.python_text(index, partial=partial)
-        namespace = dict(_NAMES)
-        exec(compile(text, f"<timed block {index}{' part' if partial else ''}>", "exec"), namespace)
-        return namespace["block"]
 
 
 @functools.lru_cache(maxsize=64)

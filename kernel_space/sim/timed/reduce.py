@@ -11,10 +11,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from kernel_space.sim.cfg import Block, Graph, build_graph, definitions, ends_flow, uses
+from kernel_space.sim.cfg import Block, Graph, build_graph, ends_flow
 from kernel_space.sim.faults import Unsupported
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.operands import Imm, Mem, Operand, Reg, Vec
-from kernel_space.sim.parse import Instr, Kernel
+from kernel_space.sim.parse import Kernel
 from kernel_space.sim.timed.weights import Cost, Tally, elected_branches, memory_space
 from kernel_space.sim.uniformity import divergent_region
 
@@ -101,7 +102,7 @@ class _Reducer:
         }
         self.makers: dict[int, list[Instr]] = {}
         for instr in self.kernel.instrs:
-            for register in definitions(instr):
+            for register in instr.definitions:
                 self.makers.setdefault(register.slot, []).append(instr)
         self.home = {id(instr): block.index for block in graph.blocks for instr in block.instrs}
         self.needed: set[int] = set()
@@ -154,7 +155,7 @@ class _Reducer:
 
     def _want(self, instr: Instr, todo: list[Instr]) -> None:
         """Everything that computes the registers that ``instr`` reads."""
-        for register in uses(instr):
+        for register in instr.uses:
             if register.slot in self.needed:
                 continue
             self.needed.add(register.slot)
@@ -202,7 +203,7 @@ class _Reducer:
     def _value(self, instr: Instr) -> Instr:
         """A needed definition; what comes from tensors or global memory is taken for 0."""
         tokens = instr.tokens
-        if tokens[0] == "ld" and memory_space(instr) not in ("param", "shared", "const"):
+        if tokens[0] == "ld" and memory_space(tokens) not in ("param", "shared", "const"):
             raise Unsupported(
                 "the control flow depends on global memory, which a clocked run does not hold",
                 line=instr.line, opcode=instr.opcode,
@@ -214,7 +215,7 @@ class _Reducer:
     def _flag_stores(self) -> Iterator[Instr]:
         """Stores of what an atomic returned: one thread tells the others, and they branch on it."""
         for instr in self.kernel.instrs:
-            if instr.tokens[0] != "st" or memory_space(instr) != "shared":
+            if instr.tokens[0] != "st" or memory_space(instr.tokens) != "shared":
                 continue
             value = instr.operands[1]
             makers = self.makers.get(value.slot, []) if isinstance(value, Reg) else []

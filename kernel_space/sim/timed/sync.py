@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from numpy import maximum
 
 from kernel_space.sim.barriers import LATER
 from kernel_space.sim.faults import IllegalAccess, ProtocolError
@@ -59,7 +59,7 @@ class TimedBarrier:
     def _seen(self, when: Times, cause: str) -> None:
         if when[0] >= self.latest[0]:
             self.cause = cause
-        self.latest = np.maximum(self.latest, when)
+        self.latest = maximum(self.latest, when)
         if self.pending == 0 and self.tx == 0:
             self.phase += 1
             self.pending = self.count
@@ -80,10 +80,12 @@ def find(w: TimedWarp, address: int) -> tuple[TimedCta, TimedBarrier]:
 
 def mbarrier_init(w: TimedWarp, address: int, count: int, site: int) -> None:
     w.cta.mbarriers[address & 0xFFFFFF] = TimedBarrier(count, w.machine.zero)
+    w.machine.targets.clear()
 
 
 def mbarrier_inval(w: TimedWarp, address: int, site: int) -> None:
     del w.cta.mbarriers[address & 0xFFFFFF]
+    w.machine.targets.clear()
 
 
 def mbarrier_arrive(
@@ -126,7 +128,7 @@ def mbarrier_wait(w: TimedWarp, where: int, phase: int, parity: bool, acquire: b
         return True
     ready = w.t + w.clock.spin
     if barrier.phase:
-        late = np.maximum(ready, barrier.done + w.clock.wake)
+        late = maximum(ready, barrier.done + w.clock.wake)
         w.waited(barrier.done_cause, float(late[0] - ready[0]))
         ready = late
     w.t = ready
@@ -157,7 +159,7 @@ def _named(w: TimedWarp, number: int, count: int) -> bool:
     if barrier is None:
         barrier = w.cta.named[number] = TimedNamed(w.machine.zero)
     barrier.arrived += 32
-    barrier.latest = np.maximum(barrier.latest, w.t)
+    barrier.latest = maximum(barrier.latest, w.t)
     if barrier.arrived < (count or w.cta.threads):
         return False
     ready = barrier.latest + w.clock.named_barrier
@@ -188,7 +190,7 @@ def cluster_arrive(w: TimedWarp, release: bool, mask: int, site: int) -> None:
     cluster = w.cta.cluster
     w.cluster_phase = cluster.phase + 1
     cluster.arrived += 1
-    cluster.latest = np.maximum(cluster.latest, w.t)
+    cluster.latest = maximum(cluster.latest, w.t)
     cluster.settle()
 
 
@@ -198,7 +200,7 @@ def cluster_wait(w: TimedWarp, site: int) -> bool:
         cluster.waiters.append(w)
         w.waits = True
         return True
-    w.t = np.maximum(w.t, cluster.released)
+    w.t = maximum(w.t, cluster.released)
     return False
 
 

@@ -13,11 +13,12 @@ Rules read off nvdisasm listings of shipped cubins (``tests/sim/test_timed_weigh
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import TypeAlias
 
-from kernel_space.sim.cfg import Block, Graph, definitions
+from kernel_space.sim.cfg import Block, Graph
+from kernel_space.sim.instruction import Instr
 from kernel_space.sim.operands import Special, Vec
-from kernel_space.sim.parse import Instr
 
 Cost: TypeAlias = tuple[tuple[str, float], ...]
 """(field of ``Clock``, how many of it), sorted by field."""
@@ -44,7 +45,7 @@ class Tally:
     def instruction(self, instr: Instr, *, elects: bool) -> None:
         """Count ``instr``; ``elects``: it branches around elected code."""
         tokens = instr.tokens
-        space = memory_space(instr)
+        space = memory_space(tokens)
         if tokens[0] == "ld" and space in ("shared", "global"):
             self._load(instr, space)
             return
@@ -54,7 +55,7 @@ class Tally:
             self.add("fence_gpu")
         elif tokens[0] == "st" and space == "global":
             self._lines(instr)
-        elif is_data(instr):
+        elif is_data(tokens):
             self.add("vector")
         else:
             self.add("issue", sass_instructions(instr, elects=elects))
@@ -69,7 +70,7 @@ class Tally:
 
     def _lines(self, instr: Instr) -> None:
         width = (
-            sum(register.width for register in definitions(instr))
+            sum(register.width for register in instr.definitions)
             if instr.tokens[0] == "ld"
             else _stored(instr)
         )
@@ -92,33 +93,38 @@ class Tally:
 
 def sass_instructions(instr: Instr, *, elects: bool) -> float:
     """SASS instructions that ``instr`` becomes."""
-    tokens = instr.tokens
-    if BULK_GROUPS & set(tokens):
+    name = instr.tokens[0]
+    if name == "bra" and (elects or instr.guard is None):
+        return 0.0
+    if name == "mov" and any(isinstance(operand, Special) for operand in instr.operands):
+        return 1.0
+    return _sass_of(instr.tokens)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sass_of(tokens: tuple[str, ...]) -> float:
+    if not BULK_GROUPS.isdisjoint(tokens):
         return 1.0
     for length in (2, 1):
         found = SASS_OF.get(".".join(tokens[:length]))
         if found is not None:
             return found
-    if tokens[0] in VANISHES:
-        special = any(isinstance(operand, Special) for operand in instr.operands)
-        return 1.0 if special and tokens[0] == "mov" else 0.0
-    if tokens[0] == "cvt" and not FLOATS & set(tokens):
-        return 0.0
-    if tokens[0] == "bra" and (elects or instr.guard is None):
+    if tokens[0] in VANISHES or tokens[0] == "cvt" and FLOATS.isdisjoint(tokens):
         return 0.0
     return 1.0
 
 
-def is_data(instr: Instr) -> bool:
-    """Does it work on a warp's data rather than on addresses and counters?"""
-    tokens = instr.tokens
+@functools.lru_cache(maxsize=4096)
+def is_data(tokens: tuple[str, ...]) -> bool:
+    """Does an instruction with this opcode work on a warp's data rather than on addresses and counters?"""
     if tokens[0] in DATA or tokens[0] in ("st", "ld") and tokens[1] != "param":
         return True
-    return tokens[0] not in ("mov", "setp") and bool(FLOATS & set(tokens))
+    return tokens[0] not in ("mov", "setp") and not FLOATS.isdisjoint(tokens)
 
 
-def memory_space(instr: Instr) -> str:
-    for token in instr.tokens[1:]:
+@functools.lru_cache(maxsize=4096)
+def memory_space(tokens: tuple[str, ...]) -> str:
+    for token in tokens[1:]:
         space = token.split("::")[0]
         if space in ("shared", "global", "param", "local", "const"):
             return space
@@ -142,7 +148,7 @@ def _follows_elect(block: Block) -> bool:
         return False
     names = {guard.slot}
     for instr in reversed(block.instrs[:-1]):
-        if not any(register.slot in names for register in definitions(instr)):
+        if not any(register.slot in names for register in instr.definitions):
             continue
         if instr.tokens[0] == "elect":
             return True
