@@ -301,8 +301,8 @@ def test_carry_chain_crosses_blocks() -> None:
 def test_warps_that_take_and_that_pass_a_branch_whose_guard_is_older_than_its_block(test: str) -> None:
     """The first warp decides what is translated at first, and others come after it: by both ways, and back again."""
     body = f"""
-    shr.u32 %r6, %r1, 5;
-    shfl.sync.idx.b32 %r6, %r6, 0, 31, -1;
+    shr.u32 %r8, %r1, 5;
+    shfl.sync.idx.b32 %r6, %r8, 0, 31, -1;
     and.b32 %r7, %r6, 1;
     setp.{test}.u32 %p1, %r7, 0;
     bar.sync 0;
