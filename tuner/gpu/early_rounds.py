@@ -13,6 +13,7 @@ so that nothing that was selected on is used again as if it were new.
 from __future__ import annotations
 
 import dataclasses
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -79,8 +80,8 @@ class Refinement:
         """The first, unless rounds with it found another one faster."""
         best = leaders[0]
         for one in leaders[1:]:
-            found = self._against(best.name, one.name)
-            if found is not None and found.ratio < 1:
+            pairs = self._pairs(best.name, one.name)
+            if len(pairs) >= ROUNDS and statistics.median(second / first for first, second in pairs) < 1:
                 best = one
         return best
 
@@ -89,8 +90,13 @@ class Refinement:
         return sum(len(visit[first].us) for visit in self._visits if first in visit and second in visit)
 
     def _against(self, first: str, second: str) -> Paired | None:
-        """``second`` against ``first`` over all rounds of both in which neither was throttled; None without enough."""
-        pairs = [
+        """``second`` against ``first``; None without rounds of both."""
+        pairs = self._pairs(first, second)
+        return compare([pair[0] for pair in pairs], [pair[1] for pair in pairs]) if pairs else None
+
+    def _pairs(self, first: str, second: str) -> list[tuple[float, float]]:
+        """Times of both in each round that both took part in and in which neither was throttled."""
+        return [
             (one.us[index], other.us[index])
             for visit in self._visits
             if first in visit and second in visit
@@ -98,9 +104,6 @@ class Refinement:
             for index in range(len(one.us))
             if not (one.states[index].throttled or other.states[index].throttled)
         ]
-        if len(pairs) < ROUNDS:
-            return None
-        return compare([pair[0] for pair in pairs], [pair[1] for pair in pairs])
 
 
 def _slower(found: Paired) -> bool:
