@@ -1,6 +1,6 @@
 """Find the sets of machine constants that agree with what was published, and store them.
 
-    python -m benchmarks.calibrate_clock --nvidia DIR [--draws 65536] [--keep 96]
+    python -m benchmarks.calibrate_clock --nvidia DIR [--draws 131072] [--keep 96]
 
 A set agrees when NVIDIA's kernel takes the published time at every row with M = 4352 within ``CUTLASS_BAND`` (the
 spread that the source states for its host is 15-25 %), and the SVDQuant kernel's stand-in takes the published
@@ -49,7 +49,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--nvidia", type=Path, required=True, help="what benchmarks.nvidia_gemm wrote")
-    parser.add_argument("--draws", type=int, default=65536)
+    parser.add_argument("--draws", type=int, default=131072)
     parser.add_argument("--keep", type=int, default=96)
     args = parser.parse_args()
     sets = draw_sets(SM100A, args.draws, seed=SEED)

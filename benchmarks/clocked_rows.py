@@ -2,8 +2,8 @@
 
 Three tables, never mixed: NVIDIA's GEMM by events (a launch cost and the sustained clock are part of the constants);
 one SVDQuant kernel under ncu (compared in SM-active cycles, which need no clock); the same kernel by events of a
-Python loop (one additive cost per call for the whole table, fitted, up to 60 us). The SVDQuant kernel itself is not
-public: this project's kernel with the same tile, stages and whole-R LoRA slots stands in for it.
+Python loop (one additive cost per call for the whole table, fitted, up to 60 us). ``published_kernel`` stands in for
+the SVDQuant kernel in both of its tables' protocols, with what the compiler of that time added (``compiled_then``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.compiled_then import added, padded
 from kernel_space.arch import SM100A
 from kernel_space.build import build
 from kernel_space.capture import Launch
@@ -27,8 +28,11 @@ from tuner.simulated_time import capture_launch
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 SM_COUNT = 148
-STAND_IN = "mma_tiler_mn=256x128 num_acc_stage=2 lora_tile_k=all"
-PLAIN = "mma_tiler_mn=256x128 num_acc_stage=2"
+PUBLISHED = dataclasses.replace(SM100A, kernel="benchmarks.published_kernel")
+TILE = "mma_tiler_mn=256x128 num_acc_stage=1 raster_order=n"
+MMAS_PER_K_TILE = 4
+# num_ab_stage, num_lora_stage, num_c_stage by R, where the table names none: what that kernel's solver chooses.
+STAGES = {128: (4, 2, 2), 32: (6, 2, 4)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,22 +78,26 @@ def ncu_rows() -> list[Row]:
     return [
         _stand_in(
             "ncu", f"ab={record['num_ab_stage']} lora=2", problem, float(record["sm_active_cycles"]),
-            f"{STAND_IN} num_lora_stage=2 num_c_stage=2 num_ab_stage={record['num_ab_stage']}", cold=True,
+            (int(record["num_ab_stage"]), 2, 2), cold=True,
         )
         for record in _read("svdquant_ncu_b200.csv")
     ]  # fmt: skip
 
 
-def sweep_rows() -> list[Row]:
+def sweep_rows(*, compiled_then: bool = True) -> list[Row]:
+    """``compiled_then``: with the instructions that the compiler of the sweep's time added to the MMA warp."""
     rows = []
     for record in _read("svdquant_stage_sweep_b200.csv"):
-        stages = int(record["num_lora_stage"])
-        problem = GemmProblem.parse(f"4352,3840,3072,{128 if stages else 0}")
-        rings = f"num_ab_stage={record['num_ab_stage']} num_lora_stage={stages} num_c_stage={record['num_c_stage']}"
-        text = f"{STAND_IN if stages else PLAIN} {rings}"
-        rows.append(
-            _stand_in("LoRA stages, events", f"lora={stages}", problem, float(record["us_per_launch"]), text)
+        lora = int(record["num_lora_stage"])
+        problem = GemmProblem.parse(f"4352,3840,3072,{128 if lora else 0}")
+        stages = (int(record["num_ab_stage"]), lora, int(record["num_c_stage"]))
+        row = _stand_in(
+            "LoRA stages, events", f"lora={lora}", problem, float(record["us_per_launch"]), stages
         )
+        if compiled_then:
+            ptx = padded(row.ptx, added(lora), mmas_per_k_tile=MMAS_PER_K_TILE)
+            row = dataclasses.replace(row, ptx=ptx)
+        rows.append(row)
     return rows
 
 
@@ -97,18 +105,21 @@ def shape_rows() -> list[Row]:
     rows = []
     for record in _read("svdquant_shapes_b200.csv"):
         problem = GemmProblem.parse(",".join(record[name] for name in "mknr"))
-        config = f"{STAND_IN} num_ab_stage=4 num_lora_stage=2 num_c_stage=2"
         us = problem.flops / float(record["tflops"]) * 1e-6
-        rows.append(_stand_in("SVDQuant shapes, events", "256x128", problem, us, config))
+        rows.append(_stand_in("SVDQuant shapes, events", "256x128", problem, us, STAGES[problem.r]))
     return rows
 
 
 def _stand_in(
-    table: str, label: str, problem: GemmProblem, published: float, text: str, *, cold: bool = False
-) -> Row:
-    legal = legalize(KernelConfigSm100a.parse(text), problem, SM100A)
+    table: str, label: str, problem: GemmProblem, published: float, stages: tuple[int, int, int], *,
+    cold: bool = False,
+) -> Row:  # fmt: skip
+    """``stages``: num_ab_stage, num_lora_stage, num_c_stage."""
+    text = f"{TILE} num_ab_stage={stages[0]} num_lora_stage={stages[1]} num_c_stage={stages[2]}"
+    config = KernelConfigSm100a.parse(text + (" lora_tile_k=all" if problem.r else ""))
+    legal = legalize(config, problem, SM100A)
     assert isinstance(legal, Legal), legal
-    compiled = build(legal.config, problem.problem_class, SM100A)
+    compiled = build(legal.config, problem.problem_class, PUBLISHED)
     places = cluster_places(SM_COUNT, legal.config.cluster_size)
     return Row(
         table=table, label=label, problem=problem, published=published, ptx=compiled.ptx,

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.clocked_rows import sweep_rows
 from benchmarks.compiled_then import Added, added, padded
 from kernel_space.arch import SM100A
 from kernel_space.build import CompiledKernel, CompileError, build
@@ -128,3 +129,17 @@ def test_padding_adds_its_instructions_and_nothing_else() -> None:
 def test_ptx_of_another_kernel_cannot_be_padded() -> None:
     with pytest.raises(InputError, match="has 4 NVFP4 MMAs, not the 2 of one k-tile"):
         padded(compiled(stages(4, 2, 2), PROBLEM).ptx, added(1), mmas_per_k_tile=2)
+
+
+def test_sweep_of_lora_stages_comes_out_but_for_one_against_three() -> None:
+    """Published: 0 < 2 < 3 < 1. In all sets 0 < 2 < 3 and 2 < 1; that 3 < 1 as well, few sets say (docs/timing.md)."""
+    cycles = [row.cycles(admissible_sets(SM100A).clock) for row in sweep_rows()]
+    assert np.mean(cycles[0] < cycles[2]) == 1.0
+    assert np.mean(cycles[2] < cycles[3]) == 1.0
+    assert np.mean(cycles[2] < cycles[1]) >= 0.95
+    assert 0.0 < np.mean(cycles[3] < cycles[1]) < 0.5
+
+
+def test_without_the_older_compiler_one_lora_stage_is_fast() -> None:
+    cycles = [row.cycles(admissible_sets(SM100A).clock) for row in sweep_rows(compiled_then=False)]
+    assert np.mean((cycles[0] < cycles[1]) & (cycles[1] < cycles[2])) >= 0.95

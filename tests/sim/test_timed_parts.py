@@ -135,6 +135,20 @@ def test_multicast_fills_both_ctas_once_for_one_request() -> None:
     assert done.filled == BOX_BYTES
 
 
+def test_what_a_neighbour_sends_later_does_not_hold_up_a_load() -> None:
+    """Both CTAs load a box for themselves, then one for both, and wait for their own: latency 700 and 256 cycles.
+
+    Warps run from wait to wait, so one CTA's box for both, which arrives from 750 on, is seen before the other's own.
+    """
+    body = INIT.replace("[%r1], 1;", "[%r1], 32;") + "mbarrier.init.shared.b64 [%r1+8], 1;\n"
+    body += "barrier.cluster.arrive;\nbarrier.cluster.wait;\n"
+    body += "mbarrier.arrive.expect_tx.shared.b64 %d1, [%r1], 512;\n"  # 32 lanes: 16384 bytes
+    body += "mov.b16 %h1, 3;\nelect.sync %r11|%p4, -1;\n@!%p4 bra LOADED;\n"
+    body += LOAD.format(more="", mask="").replace("shared::cluster", "shared::cta")
+    body += LOAD.format(more=".multicast::cluster", mask=", %h1").replace("[%r1]", "[%r1+8]") + "LOADED:\n"
+    assert cycles(body + WAIT, ctas=2, tma_latency=700, fill_narrow=64, multicast_wait=50) == 700 + 256
+
+
 def test_a_change_of_kind_costs_once() -> None:
     """f16, f16, tf32: two changes of nothing but kind would be one change of 40 cycles, and three MMAs of 64."""
     mma = (

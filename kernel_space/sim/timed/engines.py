@@ -73,13 +73,14 @@ def _load(
     cost = machine.fill_cycles[info.index]
     cause = info.cause
     for target, barrier in targets:
-        target.fill_free = maximum(maximum(target.fill_free, first) + cost, last)
+        done = maximum(maximum(target.fill_free, first) + cost, last)
+        # Warps run from wait to wait, so a neighbour's requests are seen before earlier ones of the CTA itself: what
+        # the neighbour sends costs this port its bytes, but does not hold up what arrives before.
+        target.fill_free = done if target is cta else target.fill_free + cost
         target.filled += info.box_bytes
-        barrier.complete(info.box_bytes, target.fill_free, cause)
-    if machine.record is not None:
-        machine.record.append(
-            (f"CTA {cta.rank} TMA", info.name, float(issue[0]), float(targets[0][0].fill_free[0]))
-        )
+        barrier.complete(info.box_bytes, done, cause)
+        if machine.record is not None and target is targets[0][0]:
+            machine.record.append((f"CTA {cta.rank} TMA", info.name, float(issue[0]), float(done[0])))
 
 
 def _through_dram(w: TimedWarp, info: TimedMap, coords: tuple[int, ...], issue: Times) -> Times:
