@@ -9,7 +9,7 @@ from typing import Any
 from kernel_space.arch import Arch
 from kernel_space.budget import Budget, Footprint
 from kernel_space.config import AUTO
-from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.config_sm90a import LEAST_WGMMA_STAGES, KernelConfigSm90a
 from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
@@ -25,6 +25,7 @@ LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES = (
     4,
 )  # more than one warp has units for at K = 3840 were not faster (H200)
 WGMMA_COLUMNS = 32  # from here on wgmma is faster than mma.sync (H200)
+WANTED_WGMMA_DQ_STAGES, MOST_WGMMA_STAGES = 3, 8
 RESERVED_PER_CTA = 1024
 
 
@@ -76,6 +77,10 @@ def _read_footprint(
 
 def layouts(config: KernelConfigSm90a, problem_class: ProblemClass) -> Any:
     """What the kernel allocates; imports the DSL, needs an MLIR context."""
+    if config.mainloop == "mma" and small_m_dq(config):
+        from kernel_space.kernels.layouts_small_m_wgmma_sm90a import LayoutsSmallMWgmma
+
+        return LayoutsSmallMWgmma(config, problem_class)
     if config.mainloop == "mma":
         from kernel_space.kernels.layouts_small_m_sm90a import LayoutsSmallM
 
@@ -100,7 +105,7 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     5. Packed slots take what is left, up to 16.
 
     With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots, then packed slots.
-    With ``mainloop=mma``: a third dq slot, then up to 5 packed slots.
+    With ``mainloop=mma``: up to 4 packed slots. With wgmma there: 3 packed slots, a third dq slot, up to 8 packed.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
     if config.mainloop == "mma":
@@ -128,13 +133,16 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
 
 
 def _solve_small_m(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> KernelConfigSm90a:
-    """2 packed slots; a third dq slot; then packed slots up to 5."""
+    """The least packed slots; with wgmma a third dq slot; then packed slots."""
     foot = footprint(config, problem_class, arch)
-    slots = {"dq": min(small_m_dq(config), 2), "ab": LEAST_SMALL_M_STAGES, "lora": 0, "c": 0, "one": 1}
+    least, most = LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES
+    if small_m_dq(config):
+        least, most = LEAST_WGMMA_STAGES, MOST_WGMMA_STAGES
+    slots = {"dq": min(small_m_dq(config), 2), "ab": least, "lora": 0, "c": 0, "one": 1}
     asked = {"dq": config.num_dq_stage, "ab": config.num_ab_stage}
     slots |= {ring: int(count) for ring, count in asked.items() if count != AUTO}
-    for ring, most in (("dq", small_m_dq(config)), ("ab", MOST_SMALL_M_STAGES)):
-        while asked[ring] == AUTO and slots[ring] < most:
+    for ring, wanted in (("dq", small_m_dq(config)), ("ab", most)):
+        while asked[ring] == AUTO and slots[ring] < wanted:
             if foot.smem_bytes({**slots, ring: slots[ring] + 1}) > smem_limit(config, arch):
                 break
             slots[ring] += 1
@@ -145,4 +153,4 @@ def small_m_dq(config: KernelConfigSm90a) -> int:
     """``auto``: wgmma where there are columns enough for it, with a slot to write, one to wait for and one to read."""
     if config.num_dq_stage != AUTO:
         return int(config.num_dq_stage)
-    return 3 if config.tile_mnk[1] >= WGMMA_COLUMNS else 0
+    return WANTED_WGMMA_DQ_STAGES if config.tile_mnk[1] >= WGMMA_COLUMNS else 0

@@ -8,9 +8,16 @@ from kernel_space.config import KernelConfig, flag, number, sizes, stages, word
 
 MMA_ROWS = 64  # rows of one wgmma instruction
 LEAST_WGMMA_STAGES = 3  # slots of weights of ``mainloop=mma`` with wgmma: they hold the sums of a cluster
-# Registers per thread of act warps and consumers of ``mainloop=mma`` with wgmma, by consumer warpgroups and CTAs per
-# SM, where an even share of the 64 K is not enough for consumers.
-ROLE_REGISTERS = {(2, 2): (48, 96), (4, 1): (64, 104)}
+# Registers per thread of loading, act and consumer warps of ``mainloop=mma`` with wgmma, by consumer warpgroups and
+# CTAs per SM. At launch every warpgroup has an equal share of the 64 K, in eights; only consumers may then take more.
+ROLE_REGISTERS = {
+    (1, 1): (24, 152, 240),
+    (1, 2): (24, 72, 144),
+    (2, 1): (24, 88, 200),
+    (2, 2): (24, 40, 96),
+    (3, 1): (24, 88, 120),
+    (4, 1): (24, 72, 96),
+}
 STREAM_CTAS = 144  # SMs of a full GH100, hence CTAs that may publish a part of a tile
 STREAM_PARTS = 8  # parts of a tile that stream-K aims at, at most
 
@@ -92,9 +99,9 @@ class KernelConfigSm90a(KernelConfig):
         return 32 if self.num_dq_stage == 0 else 16
 
     @property
-    def role_registers(self) -> tuple[int, int] | None:
-        """With ``mainloop=mma`` and wgmma: registers per thread of act warps and of consumers; None: an even share."""
-        return ROLE_REGISTERS.get((self.consumer_warpgroups, self.ctas_per_sm))
+    def role_registers(self) -> tuple[int, int, int]:
+        """With ``mainloop=mma`` and wgmma: registers per thread of loading, act and consumer warps."""
+        return ROLE_REGISTERS[self.consumer_warpgroups, self.ctas_per_sm]
 
     @property
     def partial_sums(self) -> int:

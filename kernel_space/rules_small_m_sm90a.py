@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_space.budget_sm90a import LEAST_SMALL_M_STAGES, small_m_dq
 from kernel_space.config import AUTO, print_knob
-from kernel_space.config_sm90a import MMA_ROWS, KernelConfigSm90a
+from kernel_space.config_sm90a import LEAST_WGMMA_STAGES, MMA_ROWS, KernelConfigSm90a
 from kernel_space.kernel_spec import Rule
 from kernel_space.problem import GemmProblem
 
@@ -19,7 +19,10 @@ MAX_CLUSTER = 8  # portable size
 MAX_COLUMN_TILES = 8  # each reads and dequantizes all weights again
 REGISTERS = 65536
 # Registers a thread may have -> accumulators it can hold beside its operands without spills (ptxas 13).
-ACCUMULATORS = {"mma.sync": ((168, 64), (128, 16), (80, 8)), "wgmma": ((168, 64), (128, 32), (80, 8))}
+ACCUMULATORS = {
+    "mma.sync": ((168, 64), (128, 16), (80, 8)),
+    "wgmma": ((128, 64), (64, 32)),
+}
 
 
 def canonical(config: KernelConfigSm90a) -> KernelConfigSm90a:
@@ -39,10 +42,6 @@ def canonical(config: KernelConfigSm90a) -> KernelConfigSm90a:
 def _kind(config: KernelConfigSm90a) -> str:
     """By the knob as it is written: ``auto`` takes wgmma only where ``solve_stages`` does."""
     return "wgmma" if small_m_dq(config) else "mma.sync"
-
-
-def _warp_rows(config: KernelConfigSm90a) -> int:
-    return ROW_STEP if _kind(config) == "mma.sync" else MMA_ROWS // 4
 
 
 def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
@@ -65,7 +64,12 @@ def _tile_columns(config: KernelConfigSm90a, problem: GemmProblem) -> str | None
 
 
 def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
-    groups, warps_n = config.consumer_warpgroups, config.tile_mnk[0] // _warp_rows(config)
+    groups, rows = config.consumer_warpgroups, config.tile_mnk[0]
+    if _kind(config) == "wgmma":
+        if groups * MMA_ROWS != rows:
+            return f"consumer_warpgroups must own {MMA_ROWS} of {rows} rows each with wgmma, got {groups}"
+        return None
+    warps_n = rows // ROW_STEP
     if not 1 <= groups <= MAX_WARPGROUPS or 4 * groups % warps_n:
         return (
             f"consumer_warpgroups must be 1 to {MAX_WARPGROUPS} and their warps a multiple of the {warps_n} that share "
@@ -74,9 +78,16 @@ def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     return None
 
 
+def _registers(config: KernelConfigSm90a) -> int:
+    """Registers of a thread at launch; with wgmma there are two more warpgroups, and consumers get more later."""
+    groups = config.consumer_warpgroups + (0 if _kind(config) == "mma.sync" else 2)
+    return REGISTERS // (128 * groups * config.ctas_per_sm)
+
+
 def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
-    each = _warp_rows(config) * config.tile_mnk[1] // 32
-    registers = REGISTERS // (128 * config.consumer_warpgroups * config.ctas_per_sm)
+    rows_of_warp = ROW_STEP if _kind(config) == "mma.sync" else MMA_ROWS // 4
+    each = rows_of_warp * config.tile_mnk[1] // 32
+    registers = _registers(config)
     most = next((count for least, count in ACCUMULATORS[_kind(config)] if registers >= least), 0)
     if each > most:
         return (
@@ -87,8 +98,9 @@ def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
 
 
 def _stages(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
-    if config.num_ab_stage != AUTO and config.num_ab_stage < LEAST_SMALL_M_STAGES:
-        return f"num_ab_stage must be at least {LEAST_SMALL_M_STAGES} or auto, got {config.num_ab_stage}"
+    least = LEAST_SMALL_M_STAGES if _kind(config) == "mma.sync" else LEAST_WGMMA_STAGES
+    if config.num_ab_stage != AUTO and config.num_ab_stage < least:
+        return f"num_ab_stage must be at least {least} or auto, got {config.num_ab_stage}"
     if config.num_dq_stage == 1:
         return "num_dq_stage must be 0 (mma.sync), 2 or more (wgmma reads one while one is written) or auto, got 1"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kernel_space.arch import SM90A
 from kernel_space.build import refuse_serialized
 from kernel_space.capture import CaptureRuntime, Launch
-from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.config_sm90a import ROLE_REGISTERS, KernelConfigSm90a
 from kernel_space.dsl_compile import Artifacts, compile_function
 from kernel_space.dsl_env import import_dsl
 from kernel_space.loading import load_bytes
@@ -54,12 +55,27 @@ CASES = [
     ("tile_mnk=32x8x128 split_k=3 consumer_warpgroups=1", "3,32,8,16", "fp16", "fp16"),
     ("tile_mnk=64x16x128 split_k=3 num_ab_stage=2 use_pdl=true", "17,1120,136,48", "bf16", "bf16"),
     ("tile_mnk=64x16x128 num_dq_stage=2 consumer_warpgroups=1", "9,352,72,240", "fp16", "bf16"),
-    ("tile_mnk=64x32x128 split_k=2 num_dq_stage=2 use_pdl=true", "41,672,72,112", "bf16", "bf16"),
+    (
+        "tile_mnk=64x32x128 consumer_warpgroups=1 split_k=2 num_dq_stage=2 use_pdl=true",
+        "41,672,72,112",
+        "bf16",
+        "bf16",
+    ),
+    ("tile_mnk=128x16x128 num_dq_stage=2 split_k=3 ctas_per_sm=2", "30,1184,264,0", "fp16", "bf16"),
+    # Units enough for every ring to go round twice; the weight ring takes sums for 2 of 8 octets.
+    (
+        "tile_mnk=64x64x128 consumer_warpgroups=1 num_dq_stage=2 num_ab_stage=3 split_k=4",
+        "20,3584,64,16",
+        "bf16",
+        "fp16",
+    ),
     ("tile_mnk=128x128x128 num_dq_stage=3", "130,416,136,16", "bf16", "fp16"),
 ]
 SLOW_CASES = [
     ("tile_mnk=96x8x128 consumer_warpgroups=3 split_k=5 use_pdl=true", "9,1376,200,256", "bf16", "fp16"),
-    ("tile_mnk=128x64x128 consumer_warpgroups=4 split_k=4", "70,1184,392,112", "bf16", "bf16"),
+    ("tile_mnk=128x64x128 split_k=4 ctas_per_sm=2", "70,1184,392,112", "bf16", "bf16"),
+    ("tile_mnk=192x32x128 consumer_warpgroups=3 split_k=8", "33,640,328,48", "fp16", "fp16"),
+    ("tile_mnk=256x64x128 consumer_warpgroups=4 split_k=2 use_pdl=true", "64,320,264,80", "bf16", "fp16"),
     ("tile_mnk=32x64x128 num_dq_stage=0", "70,480,40,32", "fp16", "fp16"),
 ]
 
@@ -105,15 +121,27 @@ def test_executed(
         ("tile_mnk=96x16x128", "consumers", "a multiple of the 3 that share 96 rows, got 2"),
         ("tile_mnk=32x8x128 consumer_warpgroups=5", "consumers", "must be 1 to 4"),
         (
+            "tile_mnk=64x64x128 consumer_warpgroups=2",
+            "consumers",
+            "must own 64 of 64 rows each with wgmma, got 2",
+        ),
+        (
             "tile_mnk=32x64x128 num_dq_stage=0 consumer_warpgroups=4",
             "accumulators",
             "128 registers can hold 16",
         ),
         ("tile_mnk=32x8x128 num_ab_stage=1", "stages", "num_ab_stage must be at least 2"),
-        ("tile_mnk=64x64x128 num_dq_stage=1", "stages", "num_dq_stage must be 0"),
+        ("tile_mnk=128x64x128 num_dq_stage=1", "stages", "num_dq_stage must be 0"),
+        ("tile_mnk=128x64x128 num_ab_stage=2", "stages", "num_ab_stage must be at least 3"),
+        (
+            "tile_mnk=256x64x128 consumer_warpgroups=4 ctas_per_sm=2",
+            "accumulators",
+            "42 registers can hold 0",
+        ),
+        ("tile_mnk=128x128x128 ctas_per_sm=2", "accumulators", "64 registers can hold 32"),
         ("tile_mnk=32x8x128 ctas_per_sm=4 consumer_warpgroups=1", "ctas_per_sm", "must be 1 or 2, got 4"),
         ("tile_mnk=32x8x128 split_k=9", "split_k", "between 1 and 8 CTAs of a cluster, got 9"),
-        ("tile_mnk=64x64x128 num_ab_stage=9", "smem_capacity", "SMEM per CTA"),
+        ("tile_mnk=128x64x128 num_ab_stage=19", "smem_capacity", "SMEM per CTA"),
     ],
 )
 def test_refused(text: str, rule: str, message: str) -> None:
@@ -136,12 +164,18 @@ def test_knobs_of_the_ring_kernel_take_one_value() -> None:
 
 
 def test_auto_takes_wgmma_from_32_columns_on() -> None:
-    assert [legal(f"tile_mnk=64x{columns}x128").config.num_dq_stage for columns in (8, 16, 32, 64)] == [
-        0,
-        0,
-        3,
-        3,
-    ]
+    slots = [legal(f"tile_mnk=128x{columns}x128").config.num_dq_stage for columns in (8, 16, 32, 64)]
+    assert slots == [0, 0, 3, 3]
+
+
+@pytest.mark.parametrize(("groups", "ctas"), ROLE_REGISTERS)
+def test_roles_share_the_registers_of_the_launch(groups: int, ctas: int) -> None:
+    """65536 registers of an SM, in eights per thread; ``setmaxnreg.dec`` must not grow, ``.inc`` must not shrink."""
+    at_launch = 65536 // (ctas * 128 * (groups + 2)) // 8 * 8
+    loads, act, consumers = ROLE_REGISTERS[groups, ctas]
+    assert loads + act + groups * consumers <= (groups + 2) * at_launch
+    assert 24 <= loads <= at_launch and act <= at_launch <= consumers <= 256
+    assert loads % 8 == act % 8 == consumers % 8 == 0
 
 
 def test_bytes_of_one_slot_by_hand() -> None:
@@ -151,25 +185,29 @@ def test_bytes_of_one_slot_by_hand() -> None:
 
 
 def test_bytes_of_wgmma_by_hand() -> None:
-    """8 warps, 4 share rows and deal out 8 act tiles; two parts of K; the cluster's sums are one tile in two halves."""
-    each = {row.name: row.each for row in legal("tile_mnk=64x64x128 split_k=2").budget.smem.rows}
-    assert each["operands"] == 8 * (2 * 512 + 512 + 2 * (512 + 128))
-    assert each["dequantized act"] == 2 * 64 * 128 * 2
-    assert each["sums of the cluster"] == 64 * 64 * 4
-    assert each["arrived"] == 8
+    """128 and 64 rows of 64 bytes, whole blocks of scale factors for two K blocks, two halves of 64 fp16 for wgmma."""
+    each = {row.name: row.each for row in legal("tile_mnk=128x64x128 split_k=4").budget.smem.rows}
+    assert (each["weights"], each["packed act"]) == (128 * 64, 64 * 64)
+    assert each["weight scales"] == each["act scales"] == 2 * 512
+    assert each["act"] == 64 * 128 * 2
+    assert each["weights_full"] == each["act_empty"] == each["rings_free"] == 8
+    assert "sums beyond the weights" not in each
 
 
-def test_least_ring_holds_the_sums_of_a_warp() -> None:
-    """64 act rows of 16 weight rows, padded by 4, in fp32: 5120 bytes, 2560 in each of two slots."""
-    each = {row.name: row.each for row in legal("tile_mnk=128x64x128 consumer_warpgroups=4").budget.smem.rows}
-    assert each["operands"] == 16 * 2560
+def test_what_the_least_weight_ring_cannot_hold_of_the_sums_follows_it() -> None:
+    """7 other CTAs send one octet of 8 act rows x 256 weight rows in fp32 each; a slot holds 256 rows of 64 bytes."""
+    rows = legal("tile_mnk=256x64x128 consumer_warpgroups=4 split_k=8").budget.smem.rows
+    each = {row.name: row.each for row in rows}
+    assert each["sums beyond the weights"] == 7 * 8 * 256 * 4 - 3 * 256 * 64
+    names = [row.name for row in rows]
+    assert names.index("sums beyond the weights") == names.index("weights") + 1
 
 
 def test_needs_no_workspace_and_sums_every_part_of_k() -> None:
     config = legal("tile_mnk=64x16x128 split_k=3").config
     assert workspace_bytes(config, PROBLEM) == zeroed_bytes(config, PROBLEM) == 0
     assert config.partial_sums == 3 * 4  # 8 warps, 2 of them share rows
-    assert legal("tile_mnk=64x64x128 split_k=2").config.partial_sums == 2 * 2
+    assert legal("tile_mnk=128x64x128 split_k=2").config.partial_sums == 2
 
 
 # ------------------------------------------------------------------ compiled
@@ -197,22 +235,24 @@ def captured(config: KernelConfigSm90a, problem: GemmProblem) -> Launch:
             SYNC,
             (192, 1, 1),
         ),
-        ("tile_mnk=64x64x128 split_k=2", "64,3840,3072,128", WGMMA, (96, 1, 1)),
-        ("tile_mnk=128x64x128 split_k=4 consumer_warpgroups=4", "70,3840,3072,0", WGMMA, (96, 2, 1)),
+        ("tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2", "64,3840,3072,128", WGMMA, (96, 1, 1)),
+        ("tile_mnk=128x64x128 split_k=4 ctas_per_sm=2 use_pdl=true", "70,3840,3072,0", WGMMA, (96, 2, 1)),
     ],
 )
 def test_launch(text: str, shape: str, instruction: str, grid: tuple[int, int, int]) -> None:
-    """One launch of the size that the rows and splits say, shared memory as the budget says, no spills, no TMA."""
+    """One launch of the size that rows and splits say, shared memory as the budget says, no spills; TMA with wgmma."""
     problem = GemmProblem.parse(shape)
     resolved = legal(text, problem)
     config = resolved.config
     artifacts, launch = compiled(config, problem), captured(config, problem)
     refuse_serialized(artifacts)
     assert (launch.grid, launch.cluster) == (grid, (config.split_k, 1, 1))
-    assert launch.block == (128 * config.consumer_warpgroups, 1, 1)
+    uses_wgmma = instruction == WGMMA
+    assert launch.block == (128 * (config.consumer_warpgroups + 2 * uses_wgmma), 1, 1)
     assert launch.smem_bytes == resolved.budget.smem_bytes
     assert bool(launch.attributes.get("programmatic_stream_serialization")) == config.use_pdl
-    assert not launch.tensor_maps
+    operands = 2 * (2 + (problem.r > 0))  # codes, scale factors and LoRA, of weights and of act
+    assert len(launch.tensor_maps) == uses_wgmma * operands
     assert [name for name in (SYNC, WGMMA) if name in artifacts.ptx] == [instruction]
     assert "ld.local" not in artifacts.ptx and "st.local" not in artifacts.ptx
 
@@ -227,3 +267,15 @@ def test_weights_alone_are_read_before_the_previous_kernel_ends() -> None:
         "cp.async.ca" not in before and after.count("cp.async.ca") >= 1
     )  # 4-byte copies are those of ascales
     assert "griddepcontrol.launch_dependents" in after
+
+
+def test_act_is_loaded_by_wgmma_warps_after_the_previous_kernel_ended() -> None:
+    """Of the six TMA loads weights, their scale factors and lora_up come before ``griddepcontrol.wait``, once each."""
+    text = compiled(legal("tile_mnk=128x64x128 split_k=4 ctas_per_sm=2 use_pdl=true").config, PROBLEM).ptx
+    before, _, after = text.partition("griddepcontrol.wait")
+    loaded = [
+        re.search(r"\[%rd\d+, ", line) for line in before.splitlines() if "cp.async.bulk.tensor" in line
+    ]
+    assert len(loaded) == 3 and all(loaded)
+    assert after.count("cp.async.bulk.tensor") >= 6  # act, and the refills of both rings
+    assert "ld.global" not in before and "st.global" not in before

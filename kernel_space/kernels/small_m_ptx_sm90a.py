@@ -1,8 +1,9 @@
 """PTX that the small-M kernel of sm_90a needs beside ``dequant_sm90a``: per-lane copies, mma.sync, cluster stores."""
 
+import struct
 from typing import Any
 
-from cutlass import Float32, Int32, Uint32
+from cutlass import Float32, Int32, Int64, Uint32
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
@@ -39,6 +40,12 @@ def map_to_rank(address: Any, rank: Any) -> Any:
     )
 
 
+def arrive_if(barrier: Any, wanted: Any) -> None:
+    """Arrive at an mbarrier of this CTA if ``wanted``. Without a branch: around those ptxas serializes wgmma."""
+    text = "{\n.reg .pred p;\n.reg .b64 s;\nsetp.ne.b32 p, $1, 0;\n@p mbarrier.arrive.shared.b64 s, [$0];\n}"
+    _asm(text, "", ("r", barrier.toint()), ("r", Int32(wanted)))
+
+
 def store_async(address: Any, values: Any, barrier: Any) -> None:
     """Four fp32 to a 16-byte aligned address of the cluster's shared memory; ``barrier``, there, counts 16 bytes."""
     kind = "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
@@ -58,6 +65,22 @@ def load_shared_f32(address: Any) -> tuple[Any, ...]:
 def store_global(address: Any, words: Any) -> None:
     """Two 32-bit words to an 8-byte aligned global address (Int64)."""
     _asm("st.global.v2.b32 [$0], {$1, $2};", "", ("l", address), ("r", words[0]), ("r", words[1]))
+
+
+def store_global_halves(address: Any, distance: int, word: Any, wanted: Any) -> None:
+    """The halves of ``word`` to a global address and ``distance`` bytes after it, each only if ``wanted``."""
+    text = (
+        "{\n.reg .pred p, q;\n.reg .b16 l, h;\nmov.b32 {l, h}, $1;\nsetp.ne.b32 p, $2, 0;\nsetp.ne.b32 q, $3, 0;\n"
+        f"@p st.global.b16 [$0], l;\n@q st.global.b16 [$0+{distance}], h;\n}}"
+    )
+    _asm(text, "", ("l", Int64(address)), ("r", word), *(("r", Int32(one)) for one in wanted))
+
+
+def multiply_bits(word: Any, factor: float) -> Any:
+    """An fp32 number in a 32-bit word, times ``factor``, likewise."""
+    bits = struct.pack(">f", factor).hex().upper()
+    text = f"{{\n.reg .f32 f;\nmov.b32 f, $1;\nmul.rn.f32 f, f, 0f{bits};\nmov.b32 $0, f;\n}}"
+    return _asm(text, "r", ("r", word), effects=False)[0]
 
 
 def _asm(text: str, results: str, *operands: tuple[str, Any], effects: bool = True) -> tuple[Any, ...]:

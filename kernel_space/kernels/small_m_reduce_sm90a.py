@@ -6,7 +6,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernel_space.kernels.dequant_sm90a import finish_pair, load_shared
-from kernel_space.kernels.layouts_small_m_sm90a import LayoutsSmallM
+from kernel_space.kernels.layouts_small_m_sm90a import OCTETS, LayoutsSmallM
 from kernel_space.kernels.small_m_ptx_sm90a import (
     load_shared_f32,
     map_to_rank,
@@ -59,7 +59,7 @@ class SmallMReduce:
         lane = place["lane"]
         base = place["ring"] + lane % 4 * (2 * lay.sum_stride) + lane // 4 * 4
         for tile in range(lay.act_tiles):
-            for octet in range(lay.octets):
+            for octet in range(OCTETS):
                 for e in range(2):
                     address = base + (8 * tile + e) * lay.sum_stride + octet * 32
                     store_shared_f32(address, self.sum_at(accs, tile, octet, e))

@@ -26,11 +26,10 @@ import cutlass.memory as memory
 from cutlass import Int32, Int64, cute
 
 from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.kernels.layouts_small_m_sm90a import UNIT_K, LayoutsSmallM
+from kernel_space.kernels.layouts_small_m_sm90a import OCTETS, UNIT_K, LayoutsSmallM
 from kernel_space.kernels.small_m_reduce_sm90a import SmallMReduce
 from kernel_space.kernels.small_m_stream_sm90a import SCALE_BLOCK, SmallMStream, exists
 from kernel_space.kernels.small_m_sync_sm90a import SmallMSync
-from kernel_space.kernels.small_m_wgmma_sm90a import SmallMWgmma
 from kernel_space.problem import ProblemClass
 
 
@@ -81,20 +80,14 @@ class SmallMSm90a(SmallMStream, SmallMSync, SmallMReduce):
     def kernel(self, pointers: Any, m: Int32, n: Int32, k: Int32):
         lay = self._layouts()
         smem = memory.SmemAllocator()
-        tensors = {}
+        regions = {}
         for region in lay.allocations():
-            layout, swizzle = region.layout, None
-            if cutlass.const_expr(isinstance(layout, cute.ComposedLayout)):
-                layout, swizzle = layout.outer, layout.inner
-            tensors[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
-        regions = {name: tensor.iterator for name, tensor in tensors.items()}
+            tensor = smem.allocate_tensor(region.dtype, region.layout, region.align)
+            regions[region.name] = tensor.iterator
         if cutlass.const_expr(lay.splits > 1):
             cta, row_tile, _ = cute.arch.block_idx()
             self.announce(lay, regions["arrived"], cta % lay.splits, m - row_tile * lay.columns)
         place = self._place(lay, pointers, regions, m, n, k)
-        if cutlass.const_expr(lay.uses_wgmma):
-            place["dq"] = tensors["dequantized act"]
-            place |= self.make_fragments(lay)
         accs = self.make_sums(lay)
         for acc in accs:
             acc.fill(0.0)
@@ -121,47 +114,23 @@ class SmallMSm90a(SmallMStream, SmallMSync, SmallMReduce):
             "rings": at["operands"], "wcscale_smem": at["wcscale"], "bias_smem": at["bias"],
             "received": at.get("sums of the cluster"), "arrived": regions.get("arrived"),
             "ring": at["operands"] + warp * (lay.slot_bytes * lay.stages),
-            "first_tile": row_warp if lay.uses_wgmma else Int32(0),
-            "tile_step": lay.warps_n if lay.uses_wgmma else 1, "first_octet": row_warp * lay.octets % 4,
         }  # fmt: skip
-        if lay.uses_wgmma:
-            place["dq_address"] = at["dequantized act"]
         _add_units(lay, place)
-        _add_weight_rows(lay, place, tile * (lay.rows // 32) + row_warp * lay.octets // 4)
+        _add_weight_rows(lay, place, tile * (lay.rows // 32) + row_warp)
         _add_act_rows(lay, place)
         return place
 
 
-class SmallMWgmmaSm90a(SmallMWgmma, SmallMSm90a):
-    """The same with wgmma (``num_dq_stage`` > 0)."""
-
-
-def small_m_generator(config: KernelConfigSm90a) -> type[SmallMSm90a]:
-    """The generator of a config with ``mainloop=mma``."""
-    return SmallMWgmmaSm90a if config.num_dq_stage else SmallMSm90a
-
-
 def _add_units(lay: LayoutsSmallM, place: dict[str, Any]) -> None:
-    """Units of this warp: its first one, their distance and their number, along K and along R.
+    """Units of this warp: its first one and their number, along K and along R.
 
     K is dealt out evenly, the first get one more; LoRA units from the last on, who have less to do.
     """
     units = (place["k"] + UNIT_K - 1) // UNIT_K
-    if not lay.uses_wgmma:
-        workers = lay.splits * lay.warps_k
-        worker = place["rank"] * lay.warps_k + place["part"]
-        place["k_begin"], place["k_count"] = _share(units, workers, worker)
-        lora = _share(Int32(lay.lora_units), workers, workers - 1 - worker)
-        place["lora_begin"], place["lora_count"] = lora
-        place["k_step"] = place["lora_step"] = 1
-        return
-    # Neighbouring parts take neighbouring units: each CTA's are dealt out one by one.
-    begin, count = _share(units, lay.splits, place["rank"])
-    place["k_begin"], place["k_count"] = begin + place["part"], _turns(lay, count, place["part"])
-    begin, count = _share(Int32(lay.lora_units), lay.splits, lay.splits - 1 - place["rank"])
-    part = lay.warps_k - 1 - place["part"]
-    place["lora_begin"], place["lora_count"] = begin + part, _turns(lay, count, part)
-    place["k_step"] = place["lora_step"] = lay.warps_k
+    workers = lay.splits * lay.warps_k
+    worker = place["rank"] * lay.warps_k + place["part"]
+    place["k_begin"], place["k_count"] = _share(units, workers, worker)
+    place["lora_begin"], place["lora_count"] = _share(Int32(lay.lora_units), workers, workers - 1 - worker)
 
 
 def _share(units: Any, workers: int, worker: Any) -> tuple[Any, Any]:
@@ -170,21 +139,16 @@ def _share(units: Any, workers: int, worker: Any) -> tuple[Any, Any]:
     return worker * each + cutlass.min(worker, rest), each + exists(rest - worker)
 
 
-def _turns(lay: LayoutsSmallM, count: Any, part: Any) -> Any:
-    """How many of ``count`` units part ``part`` gets when they are dealt out in turns."""
-    return cutlass.max(count - part + lay.warps_k - 1, Int32(0)) // lay.warps_k
-
-
 def _add_weight_rows(lay: LayoutsSmallM, place: dict[str, Any], index: Any) -> None:
     """First row of this lane, the step to the next one, and 16 or 0 bytes of each of its four rows."""
     block, octet = index // 4, index % 4
     in_octet = octet * 8 + place["lane"] // 4
-    row = block * 128 + in_octet + place["first_octet"] * 32
+    row = block * 128 + in_octet
     half_k = place["k"] // 2
     place["wgt"] = place["wgt"] + Int64(row) * half_k + Int64(place["quarter"] * 16)
     place["wgt_step"] = Int64(half_k) * 32
     place["lora_up"] = place["lora_up"] + Int64(row) * (lay.r * 2) + Int64(place["quarter"] * 16)
-    place["row_sizes"] = [exists(place["n"] - row - 32 * i) * 16 for i in range(lay.octets)]
+    place["row_sizes"] = [exists(place["n"] - row - 32 * i) * 16 for i in range(OCTETS)]
     place["tile_exists"] = exists((place["n"] + 127) // 128 - block)
     place["wscales"] = (
         place["wscales"] + Int64(block) * place["k_blocks"] * SCALE_BLOCK + Int64(in_octet * 16)
@@ -193,12 +157,12 @@ def _add_weight_rows(lay: LayoutsSmallM, place: dict[str, Any], index: Any) -> N
 
 def _add_act_rows(lay: LayoutsSmallM, place: dict[str, Any]) -> None:
     """The same of the rows of act: row g of every own tile."""
-    row = place["first_row"] + place["first_tile"] * 8 + place["lane"] // 4
+    row = place["first_row"] + place["lane"] // 4
     half_k = place["k"] // 2
     place["act"] = place["act"] + Int64(row) * half_k + Int64(place["quarter"] * 16)
-    place["act_step"] = Int64(half_k) * (8 * place["tile_step"])
+    place["act_step"] = Int64(half_k) * 8
     place["lora_act_in"] = place["lora_act_in"] + Int64(row) * (lay.r * 2) + Int64(place["quarter"] * 16)
-    rows = [row + 8 * place["tile_step"] * x for x in range(lay.own_tiles)]
+    rows = [row + 8 * x for x in range(lay.act_tiles)]
     place["act_sizes"] = [exists(place["m"] - at) * 16 for at in rows]
     blocks = place["ascales"] + Int64(place["first_row"] // 128) * place["k_blocks"] * SCALE_BLOCK
     place["ascales"] = [blocks + Int64(at % 32 * 16 + at % 128 // 32 * 4) for at in rows]

@@ -1,6 +1,6 @@
 """Streaming half of the small-M kernel of sm_90a: every warp copies its units ahead and walks through them.
 
-What a unit is multiplied with is in ``small_m_sync_sm90a.py`` and ``small_m_wgmma_sm90a.py``.
+How a unit is multiplied is in ``small_m_sync_sm90a.py``.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernel_space.kernels.dequant_sm90a import DEQUANT_SHIFT, load_shared, scale_pair, unpack_word
-from kernel_space.kernels.layouts_small_m_sm90a import LORA_UNIT_K, PIECE, UNIT_K, WORD, LayoutsSmallM
+from kernel_space.kernels.layouts_small_m_sm90a import LORA_UNIT_K, OCTETS, PIECE, UNIT_K, WORD, LayoutsSmallM
 from kernel_space.kernels.small_m_ptx_sm90a import copy_async
 
 TO_VALUES = 2.0 ** (2 * DEQUANT_SHIFT)  # what products of two dequantized operands lack
@@ -52,7 +52,6 @@ class SmallMStream:
             address = place["ring"] + slot * lay.slot_bytes
             self.multiply(lay, place, i, address, accs)
             slot = self._refill(lay, place, i, slot)
-        self.finish_products(lay)
         for acc in accs:
             for e in cutlass.range_constexpr(cute.size(acc)):
                 acc[e] = acc[e] * TO_VALUES
@@ -85,21 +84,21 @@ class SmallMStream:
 
         ``left`` is positive where there is something along K or R, then 16 or more.
         """
-        tile = place["k_begin"] + i * place["k_step"]
+        tile = place["k_begin"] + i
         left = place["k"] - tile * UNIT_K - place["quarter"] * QUARTER_K
         source, step = place["wgt"] + Int64(tile * (UNIT_K // 2)), place["wgt_step"]
         block = tile * 2 + place["quarter"] // 2
         blocks_left = place["k_blocks"] - block
         if cutlass.const_expr(lay.lora_units > 0):
             if i >= place["k_count"]:
-                unit = place["lora_begin"] + (i - place["k_count"]) * place["lora_step"]
+                unit = place["lora_begin"] + i - place["k_count"]
                 left = (Int32(lay.r) - unit * LORA_UNIT_K - place["quarter"] * QUARTER_R) * 2
                 source = place["lora_up"] + Int64(unit * (LORA_UNIT_K * 2))
                 step = Int64(32 * lay.r * 2)
                 blocks_left = Int32(0)
         left = cutlass.max(left, Int32(0))
         target = slot + place["lane"] * 16
-        for octet in cutlass.range_constexpr(lay.octets):
+        for octet in cutlass.range_constexpr(OCTETS):
             size = cutlass.min(place["row_sizes"][octet], left)
             copy_async(target + octet * PIECE, source + octet * step, size, 16)
         scales = cutlass.min(exists(blocks_left), place["tile_exists"]) * 16
@@ -107,22 +106,22 @@ class SmallMStream:
 
     @cute.jit
     def _copy_act(self, lay: LayoutsSmallM, place: Any, i: Int32, slot: Int32):
-        """The same of the warp's own act tiles, or of lora_act_in."""
-        tile = place["k_begin"] + i * place["k_step"]
+        """The same of act, or of lora_act_in."""
+        tile = place["k_begin"] + i
         left = place["k"] - tile * UNIT_K - place["quarter"] * QUARTER_K
         source, step = place["act"] + Int64(tile * (UNIT_K // 2)), place["act_step"]
         block = tile * 2 + place["quarter"] // 2
         blocks_left = place["k_blocks"] - block
         if cutlass.const_expr(lay.lora_units > 0):
             if i >= place["k_count"]:
-                unit = place["lora_begin"] + (i - place["k_count"]) * place["lora_step"]
+                unit = place["lora_begin"] + i - place["k_count"]
                 left = (Int32(lay.r) - unit * LORA_UNIT_K - place["quarter"] * QUARTER_R) * 2
                 source = place["lora_act_in"] + Int64(unit * (LORA_UNIT_K * 2))
-                step = Int64(place["tile_step"] * 8 * lay.r * 2)
+                step = Int64(8 * lay.r * 2)
                 blocks_left = Int32(0)
         left = cutlass.max(left, Int32(0))
         scales = exists(blocks_left) * 4
-        for x in cutlass.range_constexpr(lay.own_tiles):
+        for x in cutlass.range_constexpr(lay.act_tiles):
             size = cutlass.min(place["act_sizes"][x], left)
             copy_async(slot + lay.act_offset + x * PIECE + place["lane"] * 16, source + x * step, size, 16)
             target = slot + lay.act_scales_offset + x * WORD + place["lane"] * 4
@@ -144,7 +143,7 @@ class SmallMStream:
 
     @staticmethod
     def dequant_act(lay: LayoutsSmallM, slot: Any, x: int, lane: Any) -> list[Any]:
-        """Own act tile ``x`` of a unit -> for each of its four words the pairs of two K blocks of 16."""
+        """Act tile ``x`` of a unit -> for each of its four words the pairs of two K blocks of 16."""
         words = load_shared(slot + lay.act_offset + x * PIECE + lane * 16, 4)
         scale = load_shared(slot + lay.act_scales_offset + x * WORD + lane * 4, 1)[0]
         factor = scale_pair(scale >> (lane % 2 * 16))  # a lane's two scale factors are one half of its word
@@ -154,8 +153,8 @@ class SmallMStream:
     def load_weights(lay: LayoutsSmallM, place: Any, slot: Any) -> tuple[list[Any], list[Any]]:
         """(four words, two scale factors in one) of each of this lane's rows."""
         lane = place["lane"]
-        words = [load_shared(slot + octet * PIECE + lane * 16, 4) for octet in range(lay.octets)]
-        scales = load_shared(slot + lay.scales_offset + lane * 16 + place["first_octet"] * 4, lay.octets)
+        words = [load_shared(slot + octet * PIECE + lane * 16, 4) for octet in range(OCTETS)]
+        scales = load_shared(slot + lay.scales_offset + lane * 16, OCTETS)
         return words, [scale_pair(scale >> (lane % 2 * 16)) for scale in scales]
 
 

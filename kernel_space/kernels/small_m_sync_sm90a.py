@@ -5,7 +5,7 @@ from typing import Any
 from cutlass import Float32, cute
 
 from kernel_space.kernels.dequant_sm90a import load_shared, unpack_word
-from kernel_space.kernels.layouts_small_m_sm90a import HALF_DTYPES, PIECE, LayoutsSmallM
+from kernel_space.kernels.layouts_small_m_sm90a import HALF_DTYPES, OCTETS, PIECE, LayoutsSmallM
 from kernel_space.kernels.small_m_ptx_sm90a import mma_16x8x16
 from kernel_space.kernels.small_m_stream_sm90a import SmallMStream
 
@@ -36,7 +36,7 @@ class SmallMSync:
         """32 columns of R: words 2j and 2j + 1 of a lane's piece make K block j."""
         own = slot + place["lane"] * 16
         is_bf16 = lay.lora_dtype is HALF_DTYPES["bf16"]
-        rows = [load_shared(own + octet * PIECE, 4) for octet in range(lay.octets)]
+        rows = [load_shared(own + octet * PIECE, 4) for octet in range(OCTETS)]
         for tile in range(lay.act_tiles):
             columns = load_shared(own + lay.act_offset + tile * PIECE, 4)
             for j in (0, 2):
@@ -44,10 +44,6 @@ class SmallMSync:
                     low, high = rows[2 * block], rows[2 * block + 1]
                     operand = [low[j], high[j], low[j + 1], high[j + 1]]
                     mma_16x8x16(accs[2 * tile + block], operand, columns[j : j + 2], is_bf16)
-
-    @staticmethod
-    def finish_products(lay: LayoutsSmallM) -> None:
-        """mma.sync is done when it is issued."""
 
     @staticmethod
     def make_sums(lay: LayoutsSmallM) -> list[Any]:

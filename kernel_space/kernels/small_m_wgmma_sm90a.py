@@ -1,136 +1,257 @@
-"""Products of the small-M kernel with ``wgmma``: act goes dequantized through shared memory, weights through registers.
+"""The sm_90a kernel for few rows of act with ``wgmma`` (``mainloop=mma``, ``num_dq_stage`` > 0): 17 rows and more.
 
-Twice the rate of mma.sync, and act is dequantized once per CTA and part of K: for 32 rows of act or more.
+One wave of CTAs, one tile of y.T each (weights are its rows) and, in a cluster of ``split_k``, one part of K:
+
+| warps | role |
+|---|---|
+| 0 | TMA loads: weights, act, their scale factors, lora_up, lora_act_in |
+| 1 to 3 | none |
+| 4 to 7 | act: packed ring -> dequantized into the act ring; lora_act_in likewise, as it is |
+| consumer warpgroups | 64 rows of weights each: packed ring -> registers -> dequantized; wgmma; sums; epilogue |
+
+| ring | slots | producer -> consumer | full barrier | empty barrier |
+|---|---|---|---|---|
+| weights | num_ab_stage units | TMA -> consumer warps | bytes | a lane of every consumer warp |
+| packed act | num_ab_stage units | TMA -> act warps | bytes | a lane of every act warp |
+| act | num_dq_stage units | act warps -> wgmma | a lane of every act warp | a lane of every consumer warp |
+
+Consumers read weights one unit ahead into registers. When the last are there a CTA tells the cluster that its weight
+ring is free: there the others send (``st.async``) the sums of those act rows that this CTA finishes, straight from
+their registers, while it keeps its own. It adds them to its own in the order of ranks that follow it: deterministic, no
+workspace, no counters. LoRA units come first, in CTAs with fewer units of K; then the sums are multiplied by 2^-14
+(exact: products of dequantized operands lack as much), which the epilogue gives back.
+
+With ``ctas_per_sm=2`` the next launch's CTAs fit beside this one's, so that with ``use_pdl`` their weights arrive while
+this launch computes. Then weights, scale factors and lora_up are read before the previous kernel has ended
+(``griddepcontrol.wait``, in warp 0): that kernel must not be the one that writes them. Dependents are let go
+after that wait, so all kernels before the previous one are complete by then. wcscale, bias and y are touched after act
+has passed through the ring, hence after the wait.
 """
 
 from typing import Any
 
+import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, Int32, Uint32, cute
-from cutlass.cute.nvgpu import warpgroup
+from cutlass import Int32, cute
+from cutlass.cute.nvgpu import cpasync
 
-from kernel_space.kernels.dequant_sm90a import load_shared, store_shared, unpack_word
-from kernel_space.kernels.layouts_small_m_sm90a import LANES, PIECE, LayoutsSmallM
-from kernel_space.kernels.small_m_stream_sm90a import SmallMStream
+from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.kernels.layouts_sm90a import SWIZZLE_ALIGN, WARPS_PER_GROUP
+from kernel_space.kernels.layouts_small_m_sm90a import UNIT_K
+from kernel_space.kernels.layouts_small_m_wgmma_sm90a import ROW_BYTES, LayoutsSmallMWgmma, OperandRing
+from kernel_space.kernels.small_m_act_sm90a import SmallMAct
+from kernel_space.kernels.small_m_finish_sm90a import SmallMFinish
+from kernel_space.kernels.small_m_stream_sm90a import exists
+from kernel_space.kernels.small_m_weights_sm90a import SmallMWeights
+from kernel_space.kernels.svdquant_gemm_sm90a import SvdquantGemmSm90a
+from kernel_space.problem import ProblemClass
 
-HALF_BLOCKS = 4  # wgmma along K in half a unit, one group
-FIRST_BARRIER = 1  # named barriers: one for the warps of each part of K
+SF_TILE_ROWS = 128
 
 
-class SmallMWgmma:
-    """Mixin: one accumulator of 64 x columns per warpgroup; a warp holds 16 of the rows."""
+class SmallMWgmmaSm90a(SmallMAct, SmallMWeights, SmallMFinish, SvdquantGemmSm90a):
+    """Generator of one kernel: a resolved config and a problem class. Descriptors come from ``SvdquantGemmSm90a``."""
 
-    @cute.jit
-    def multiply(self, lay: LayoutsSmallM, place: Any, i: Int32, slot: Int32, accs: Any):
-        """128 of K in two groups of wgmma; each dequantizes into registers that the group before last has read."""
-        self._pass_on(lay, place, i, slot, False)
-        words, factors = SmallMStream.load_weights(lay, place, slot)
-        columns = self._columns(lay, place, lay.tiled_mma, cutlass.Float16)
-        stage = self._stage(lay, place, i)
-        for half in cutlass.range_constexpr(2):
-            warpgroup.wait_group(1)
-            blocks = place["fragments"][half]
-            for w in cutlass.range_constexpr(2):
-                rows = [unpack_word(row[2 * half + w], factor, half) for row, factor in zip(words, factors)]
-                for odd in cutlass.range_constexpr(2):
-                    self._set(blocks[2 * w + odd], [row[2 * odd : 2 * odd + 2] for row in rows])
-            warpgroup.fence()
-            for block in cutlass.range_constexpr(HALF_BLOCKS):
-                operand = blocks[block][(None, None, 0)]
-                cute.gemm(
-                    lay.tiled_mma, accs[0], operand, columns[(None, None, block, stage + half)], accs[0]
-                )
-            warpgroup.commit_group()
+    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
+        self.config = config
+        self.problem_class = problem_class
+        self.has_lora = problem_class.r > 0
+
+    def _layouts(self) -> LayoutsSmallMWgmma:
+        return LayoutsSmallMWgmma(self.config, self.problem_class)
 
     @cute.jit
-    def multiply_lora(self, lay: LayoutsSmallM, place: Any, i: Int32, slot: Int32, accs: Any):
-        """32 columns of R: words 2j and 2j + 1 of a lane's piece make K block j."""
-        self._pass_on(lay, place, i, slot, True)
-        rows = [load_shared(slot + octet * PIECE + place["lane"] * 16, 4) for octet in range(lay.octets)]
-        columns = self._columns(lay, place, lay.lora_mma, lay.lora_dtype)
-        stage = self._stage(lay, place, i)
-        blocks = place["lora fragments"]
-        for j in cutlass.range_constexpr(2):
-            self._set(blocks[j], [row[2 * j : 2 * j + 2] for row in rows])
-        warpgroup.fence()
-        for j in cutlass.range_constexpr(2):
-            cute.gemm(
-                lay.lora_mma, accs[0], blocks[j][(None, None, 0)], columns[(None, None, j, stage)], accs[0]
-            )
-        warpgroup.commit_group()
-        warpgroup.wait_group(0)
+    def __call__(
+        self,
+        act: cute.Pointer,
+        ascales: cute.Pointer,
+        wgt: cute.Pointer,
+        wscales: cute.Pointer,
+        lora_act_in: cute.Pointer,
+        lora_up: cute.Pointer,
+        wcscale: cute.Pointer,
+        bias: cute.Pointer,
+        y: cute.Pointer,
+        workspace: cute.Pointer,
+        m: Int32,
+        n: Int32,
+        k: Int32,
+        max_active_clusters: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Launch a cluster of ``split_k`` CTAs for every tile of y; not persistent, no workspace."""
+        lay = self._layouts()
+        weights = self._operand(lay, lay.weights, wgt, wscales, lora_up, n, k)
+        packed = self._operand(lay, lay.packed_act, act, ascales, lora_act_in, m, k)
+        atoms = ([atom for atom, _ in weights], [atom for atom, _ in packed])
+        tensors = ([tensor for _, tensor in weights], [tensor for _, tensor in packed])
+        self.kernel(atoms, tensors, (wcscale, bias, y), m, n, k).launch(
+            grid=(cute.ceil_div(n, lay.rows) * lay.splits, cute.ceil_div(m, lay.columns), 1),
+            block=[lay.threads, 1, 1],
+            cluster=(lay.splits, 1, 1),
+            stream=stream,
+            min_blocks_per_mp=self.config.ctas_per_sm,
+            preferred_smem_carveout=100,
+            use_pdl=self.config.use_pdl,
+        )
 
-    @staticmethod
-    def finish_products(lay: LayoutsSmallM) -> None:
-        warpgroup.wait_group(0)
+    def _operand(
+        self,
+        lay: LayoutsSmallMWgmma,
+        ring: OperandRing,
+        codes: cute.Pointer,
+        scales: cute.Pointer,
+        lora: cute.Pointer,
+        extent: Int32,
+        k: Int32,
+    ) -> list[Any]:
+        """(atom, coordinates) of an operand's codes, scale factors and, with LoRA, its side of LoRA."""
+        loads = [
+            self._tma_packed(ring.box, codes, extent, k, 1),
+            self._tma_scales(lay, ring.scales, scales, extent, k),
+        ]
+        return [*loads, self._tma_lora(ring.lora_box, lora, extent)] if self.has_lora else loads
 
-    @staticmethod
-    def make_sums(lay: LayoutsSmallM) -> list[Any]:
-        for mma in (lay.tiled_mma, lay.lora_mma):
-            mma.set(warpgroup.Field.ACCUMULATE, True)
-        shape = lay.tiled_mma.partition_shape_C((64, lay.columns))
-        return [cute.make_rmem_tensor(shape, Float32)]
+    @cute.kernel
+    def kernel(self, atoms: Any, tensors: Any, pointers: Any, m: Int32, n: Int32, k: Int32):
+        lay = self._layouts()
+        warp = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        buffers = self._allocate(lay)
+        place = self._place(lay, pointers, buffers, m, n, k)
+        if warp == 0:
+            for atom in (*atoms[0], *atoms[1]):
+                cpasync.prefetch_descriptor(atom)
+            self._init_all(lay, place, buffers)
+            self.load_units(lay, place, atoms[0], tensors[0], 0, Int32(0), Int32(lay.stages))
+        if cutlass.const_expr(lay.splits > 1):
+            cute.arch.cluster_arrive_relaxed()
+        cute.arch.sync_threads()
+        registers = self.config.role_registers
+        if warp < WARPS_PER_GROUP:
+            cute.arch.setmaxregister_decrease(registers[0])
+            if warp == 0:
+                self.load_warp(lay, place, atoms, tensors)
+        elif warp < 2 * WARPS_PER_GROUP:
+            cute.arch.setmaxregister_decrease(registers[1])
+            self.act_warps(lay, place)
+        else:
+            cute.arch.setmaxregister_increase(registers[2])
+            self.consume(lay, place)
 
-    @staticmethod
-    def make_fragments(lay: LayoutsSmallM) -> dict[str, Any]:
-        """Register operands: two sets of half a unit, and one of a LoRA unit."""
+    def _place(
+        self, lay: LayoutsSmallMWgmma, pointers: Any, buffers: Any, m: Int32, n: Int32, k: Int32
+    ) -> dict[str, Any]:
+        """Where this CTA stands: its tile, its units, its shared memory; what every role needs of the problem."""
+        names = ("wcscale", "bias", "y")
+        place: dict[str, Any] = {name: pointer.toint() for name, pointer in zip(names, pointers, strict=True)}
+        cta, row_tile, _ = cute.arch.block_idx()
+        thread, _, _ = cute.arch.thread_idx()
+        rank = cta % lay.splits
+        units = (k + UNIT_K - 1) // UNIT_K
+        each, rest = units // lay.splits, units % lay.splits
+        k_count = each + exists(rest - rank)
+        # LoRA units go to the CTAs that got no unit of the rest.
+        light, lora_rank = lay.splits - rest, rank - rest
+        lora_each, lora_rest = Int32(lay.num_lora_slices) // light, Int32(lay.num_lora_slices) % light
+        lora_count = (lora_each + exists(lora_rest - lora_rank)) * exists(lora_rank + 1)
+        place |= {
+            "m": m, "n": n, "thread": thread, "lane": cute.arch.lane_idx(),
+            "rank": rank, "tile": cta // lay.splits, "row_tile": row_tile, "first_row": row_tile * lay.columns,
+            "k_begin": rank * each + cutlass.min(rank, rest), "k_count": k_count,
+            "lora_begin": lora_rank * lora_each + cutlass.min(lora_rank, lora_rest), "lora_count": lora_count,
+            "count": k_count + lora_count,
+            "octets_here": (cutlass.min(m - row_tile * lay.columns, Int32(lay.columns)) + 7) // 8,
+            "weights": buffers["weights"].iterator.toint(), "scales": buffers["weight scales"].iterator.toint(),
+            "dq": buffers["act"], "dq_address": buffers["act"].iterator.toint(),
+        }  # fmt: skip
+        place |= {name: buffers[name].iterator for name, *_ in lay.barriers()}
+        place |= {name: buffers[name].iterator.toint() for name in ("packed act", "act scales")}
+        place["slots"] = [
+            self._typed_slots(lay, lay.weights, buffers["weights"], buffers["weight scales"]),
+            self._typed_slots(lay, lay.packed_act, buffers["packed act"], buffers["act scales"]),
+        ]
+        return place
 
-        def make(mma: Any, dtype: Any, count: int) -> list[Any]:
-            return [cute.make_rmem_tensor(mma.partition_shape_A((64, 16)), dtype) for _ in range(count)]
+    def _typed_slots(self, lay: LayoutsSmallMWgmma, ring: OperandRing, slots: Any, scales: Any) -> list[Any]:
+        """The slots of an operand as TMA writes them: codes, scale factors, its side of LoRA."""
+        begin = slots.iterator.align(SWIZZLE_ALIGN)
 
-        return {
-            "fragments": [make(lay.tiled_mma, cutlass.Float16, HALF_BLOCKS) for _ in range(2)],
-            "lora fragments": make(lay.lora_mma, lay.lora_dtype, 2),
-        }
+        def typed(dtype: Any, box: Any, layout: Any) -> Any:
+            return cute.make_tensor(cute.recast_ptr(begin, box.inner, dtype=dtype), layout)
 
-    @staticmethod
-    def sum_at(accs: Any, tile: int, octet: int, e: int) -> Any:
-        """Row 8 octet + g of the warp's weights, row 8 tile + 2 (lane % 4) + e of act."""
-        return accs[0][(e, octet, tile), 0, 0]
-
-    @staticmethod
-    def _set(fragment: Any, pairs: Any) -> None:
-        """``pairs[row octet][k octet]`` to the registers of one wgmma."""
-        target = cute.recast_tensor(fragment, Uint32)
-        for octet in range(2):
-            for k_octet in range(2):
-                target[(0, octet, k_octet), 0, 0] = pairs[octet][k_octet]
-
-    @staticmethod
-    def _stage(lay: LayoutsSmallM, place: Any, i: Any) -> Any:
-        """First of the two halves of unit ``i`` in the dequantized ring."""
-        return (i % lay.dq_stages * lay.warps_k + place["part"]) * 2
-
-    @staticmethod
-    def _columns(lay: LayoutsSmallM, place: Any, mma: Any, dtype: Any) -> Any:
-        """The dequantized ring as the column operand of ``mma``."""
-        ring = place["dq"]
-        if dtype is not ring.element_type:
-            ring = cute.make_tensor(cute.recast_ptr(ring.iterator, lay.dq.inner, dtype=dtype), lay.dq.outer)
-        return mma.make_fragment_B(mma.get_slice(0).partition_B(ring))
+        lora = typed(lay.lora_dtype, ring.lora_box, ring.lora) if self.has_lora else None
+        return [typed(cutlass.Uint8, ring.box, ring.codes), scales, lora]
 
     @cute.jit
-    def _pass_on(self, lay: LayoutsSmallM, place: Any, i: Int32, slot: Int32, is_lora: cutlass.Constexpr):
-        """Write this warp's own act tiles where wgmma reads them, and wait for the others'.
-
-        Chunk 4w + 2 odd + k octet of half a unit holds one pair of every quad, which is a word of four lanes. After the
-        barrier nobody multiplies with the slot that will be written next: all but the newest units are done.
-        """
-        lane = place["lane"]
-        base = place["dq_address"] + self._stage(lay, place, i) * lay.dq_bytes
-        for x in cutlass.range_constexpr(lay.own_tiles):
-            tile = place["first_tile"] + x * lay.warps_n
-            if tile < lay.act_tiles:
-                row = base + tile * 1024 + lane // 4 * 128 + lane % 4 * 4
-                if cutlass.const_expr(is_lora):
-                    chunks = [load_shared(slot + lay.act_offset + x * PIECE + lane * 16, 4)]
-                else:
-                    words = SmallMStream.dequant_act(lay, slot, x, lane)
-                    chunks = [(*words[2 * half], *words[2 * half + 1]) for half in range(2)]
-                for half, pairs in enumerate(chunks):
-                    for chunk, pair in enumerate(pairs):
-                        swizzled = (lane // 4 ^ chunk) * 16
-                        store_shared(row + half * lay.dq_bytes + swizzled, [pair])
+    def _init_all(self, lay: LayoutsSmallMWgmma, place: Any, buffers: Any):
+        """Barriers, and the bytes that this CTA will get of the cluster's sums."""
+        barriers = [
+            (place[name] + slot, arrivals)
+            for name, count, _, arrivals in lay.barriers()
+            for slot in range(count)
+        ]
+        with cute.arch.elect_one():
+            self._init_each(barriers)
+        cute.arch.mbarrier_init_fence()
         cute.arch.fence_proxy("async.shared", space="cta")
-        warpgroup.wait_group(2 * (lay.dq_stages - 2))
-        cute.arch.barrier(barrier_id=FIRST_BARRIER + place["part"], number_of_threads=LANES * lay.warps_n)
+        if cutlass.const_expr(lay.splits > 1):
+            mine = cutlass.max(place["octets_here"] - place["rank"] + lay.splits - 1, Int32(0)) // lay.splits
+            octet_bytes = (lay.splits - 1) * lay.received_octet_bytes
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(place["sums_full"], mine * octet_bytes)
+
+    @cute.jit
+    def load_warp(self, lay: LayoutsSmallMWgmma, place: Any, atoms: Any, tensors: Any):
+        """Load act, which the previous kernel may write, and further weights as their slots are given back."""
+        if cutlass.const_expr(self.config.use_pdl):
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+        self.load_units(lay, place, atoms[1], tensors[1], 1, Int32(0), Int32(lay.stages))
+        phase = Int32(0)
+        for first in cutlass.range(lay.stages, place["count"], lay.stages, unroll=1):
+            for slot in cutlass.range_constexpr(lay.stages):
+                i = first + slot
+                if i < place["count"]:
+                    cute.arch.mbarrier_wait(place["packed_empty"] + slot, phase)
+                    self.load_units(lay, place, atoms[1], tensors[1], 1, i, i + 1)
+                    cute.arch.mbarrier_wait(place["weights_empty"] + slot, phase)
+                    self.load_units(lay, place, atoms[0], tensors[0], 0, i, i + 1)
+            phase ^= 1
+
+    @cute.jit
+    def load_units(
+        self,
+        lay: LayoutsSmallMWgmma,
+        place: Any,
+        atom: Any,
+        tensor: Any,
+        operand: cutlass.Constexpr,
+        first: Int32,
+        end: Int32,
+    ):
+        """TMA loads of units ``first`` .. ``end`` - 1, as far as there are, of weights (0) or act (1); by one warp."""
+        ring = (lay.weights, lay.packed_act)[operand]
+        codes, scales, lora = place["slots"][operand]
+        full = (place["weights_full"], place["packed_full"])[operand]
+        tile = (place["tile"], place["row_tile"])[operand]
+        tCsC, tCgC = self._partition(atom[0], codes, tensor[0], (ring.extent, ROW_BYTES))
+        tSsS, tSgS = self._partition_scales(lay, atom[1], scales, tensor[1], ring.row_blocks)
+        if cutlass.const_expr(self.has_lora):
+            tLsL, tLgL = self._partition(atom[2], lora, tensor[2], (ring.extent, lay.lora_k))
+        for i in cutlass.range(first, cutlass.min(end, place["count"]), unroll=1):
+            slot = i % lay.stages
+            is_lora = i < place["lora_count"]
+            size = Int32(ring.bytes + ring.scale_bytes)
+            if is_lora:
+                size = Int32(ring.bytes)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(full + slot, size)
+            if is_lora:
+                if cutlass.const_expr(self.has_lora):
+                    source = tLgL[(None, tile, place["lora_begin"] + i)]
+                    cute.copy(atom[2], source, tLsL[(None, slot)], tma_bar_ptr=full + slot)
+            else:
+                unit = place["k_begin"] + i - place["lora_count"]
+                cute.copy(atom[0], tCgC[(None, tile, unit)], tCsC[(None, slot)], tma_bar_ptr=full + slot)
+                source = tSgS[(None, tile * ring.extent // SF_TILE_ROWS, unit)]
+                cute.copy(atom[1], source, tSsS[(None, slot)], tma_bar_ptr=full + slot)
