@@ -7,6 +7,7 @@ import dataclasses
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -142,6 +143,15 @@ def test_neighbours_winner_is_tried_right_after_the_default(tmp_path: Path) -> N
     published = parse_config(SM100A, other.trials[2].resolved)
     assert (published.mma_tiler_mn, published.num_ab_stage) == ((256, 128), 4)  # type: ignore[attr-defined]
     assert first.winner is not None and other.trials[1].resolved == first.winner.resolved
+
+
+def test_the_problems_own_winner_is_tried_again_without_its_journal(tmp_path: Path) -> None:
+    """As after a change of the kernel's sources, or in a clone, which has the table but no journals."""
+    first = run(tmp_path, space=small_space(**SPACE))
+    shutil.rmtree(tmp_path / ".studies")
+    again = run(tmp_path, trials=3, seed=5)
+    assert first.winner is not None
+    assert first.winner.resolved in {trial.resolved for trial in again.trials[:2]}
 
 
 # -- the same trials --

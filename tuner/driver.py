@@ -25,6 +25,7 @@ from tuner.compile_ahead import compile_ahead
 from tuner.device import AbsentDevice, BeginsAhead, Device
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
+from tuner.dispatch_row import DispatchKey
 from tuner.evaluate import illegal_trial
 from tuner.loop import IN_FLIGHT_PER_JOB, Loop, OutOfTime, Pool
 from tuner.outcome import Kind, Trial
@@ -237,7 +238,7 @@ def _record(out: Path, device: Device, order: list[Trial], loop: Loop, progress:
 def _first(
     study: Study, options: TuneOptions, problem: GemmProblem, device: Device
 ) -> Iterator[KernelConfig]:
-    """Winners of the nearest problems in the table, or those that the first run of this search began with.
+    """Winners of this problem and the nearest ones in the table, or those that the first run of this search began with.
 
     The table changes from run to run. A search that started from other neighbours would take another course, and
     a resumed one would evaluate most of its candidates for the first time.
@@ -248,8 +249,10 @@ def _first(
 
 
 def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
+    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine."""
     table = DispatchTable.load(options.out / device.name, arch=device.arch)
-    return [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+    own = table.rows.get(DispatchKey.of(problem, device.arch.name))
+    return [row.config for row in (*([own] if own else []), *table.neighbours(problem, NEIGHBOURS))]
 
 
 def _configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
