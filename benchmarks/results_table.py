@@ -3,7 +3,8 @@
     python -m benchmarks.results_table [--device h200] [--out results]
 
 Everything is read from ``results/<device>/``: the dispatch table, the trials (for the default rule's time) and
-``peers.json`` of each problem. Ratios to peers divide times of one run: the peers' run times the tuned kernel too.
+``peers.json`` of each problem. Ratios to peers divide times of one run where the peers' run timed the tuned config too;
+where it timed another one, or none, they divide by the tune's time and are marked with a star.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
+from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner.device import DEVICE_CLASSES
 from tuner.dispatch import DispatchTable
+from tuner.dispatch_row import Row
 from tuner.gpu.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from tuner.outcome import Origin
 from tuner.report import read_trials, report_folder
@@ -25,7 +28,7 @@ PEERS = {"torch.compile": COMPILED, "dequant": DEQUANT, "eager": EAGER, "cuBLAS"
 
 
 class Line(NamedTuple):
-    """Microseconds; ``own`` is the tuned kernel's time in the run of the peers, None where that run had none."""
+    """Microseconds; ``own`` is the tuned config's time in the run of the peers, None where that run had none."""
 
     problem: GemmProblem
     tuned: float
@@ -42,10 +45,11 @@ class Line(NamedTuple):
 def lines(results: Path, device: str) -> list[Line]:
     """One per row of the table, in its order."""
     table = DispatchTable.load(results / device, arch=DEVICE_CLASSES[device].arch)
-    return [_line(results, device, row.key.problem, row.time_us) for row in table.rows.values()]
+    return [_line(results, device, row) for row in table.rows.values()]
 
 
-def _line(results: Path, device: str, problem: GemmProblem, tuned: float) -> Line:
+def _line(results: Path, device: str, row: Row) -> Line:
+    problem, tuned = row.key.problem, row.time_us
     folder = report_folder(results, device, problem)
     default = next(
         (trial.us for trial in read_trials(folder / "trials.parquet") if trial.origin is Origin.DEFAULT), None
@@ -53,7 +57,10 @@ def _line(results: Path, device: str, problem: GemmProblem, tuned: float) -> Lin
     peers = read_peers(folder, problem)
     if peers is None:
         return Line(problem, tuned, default, None, {})
-    own = peers.own and peers.own.us
+    arch = DEVICE_CLASSES[device].arch
+    # Parsed: a config printed before a knob came does not name it.
+    same = peers.own and parse_config(arch, peers.own.config) == parse_config(arch, row.config)
+    own = peers.own.us if peers.own and same else None
     return Line(problem, tuned, default, own, {peer.name: peer.us for peer in peers.rows})
 
 
@@ -74,12 +81,11 @@ def main() -> None:
     for line in found:
         gain = line.default and line.default / line.tuned
         cells = [line.tuned, line.default, gain, *(line.peers.get(peer) for peer in PEERS.values())]
-        cells += [line.ratio(peer) for peer in PEERS.values()]
-        print(
-            f"| {line.problem} | "
-            + " | ".join("–" if cell is None else f"{cell:.2f}" for cell in cells)
-            + " |"
-        )
+        star = "" if line.own else "*"
+        texts = ["–" if cell is None else f"{cell:.2f}" for cell in cells]
+        ratios = [line.ratio(peer) for peer in PEERS.values()]
+        texts += ["–" if ratio is None else f"{ratio:.2f}{star}" for ratio in ratios]
+        print(f"| {line.problem} | " + " | ".join(texts) + " |")
     print()
     for name, chosen in {
         "M = 4352": [line for line in found if line.problem.m == 4352],
