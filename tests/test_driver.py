@@ -26,6 +26,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
 from tuner import results
+from tuner.compile_pool import WorkerError
 from tuner.dispatch import DispatchTable
 from tuner.driver import TuneOptions, TuneResult, tune
 from tuner.loop import LEADERS
@@ -127,6 +128,24 @@ def test_nothing_compiles_if_nothing_can(tmp_path: Path) -> None:
     )
     assert not (tmp_path / "b200" / "dispatch.json").exists()
     assert result.report.markdown.is_file()
+
+
+def test_a_bug_in_a_compile_worker_loses_nothing_that_was_found(tmp_path: Path) -> None:
+    class Breaks(FakePool):
+        def submit(self, *task: Any) -> concurrent.futures.Future[Any]:
+            future = super().submit(*task)
+            if len(self.submitted) < 12:
+                return future
+            broken: concurrent.futures.Future[Any] = concurrent.futures.Future()
+            broken.set_exception(WorkerError("ARGUMENTS differ"))
+            return broken
+
+    with pytest.raises(WorkerError, match="ARGUMENTS differ"):
+        run(tmp_path, trials=40, pool=Breaks())
+    (row,) = DispatchTable.load(tmp_path / "b200", arch=SM100A).rows.values()
+    whole = run(tmp_path / "whole", trials=40)
+    best = min(trial.us for trial in whole.trials if trial.number < 11 and trial.us)
+    assert row.time_us == pytest.approx(best, rel=1e-5)
 
 
 def test_neighbours_winner_is_tried_right_after_the_default(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from tuner.prefilter import Prefilter, prefilter_fact
 from tuner.progress import Progress
 from tuner.published import published_config
 from tuner.space import SearchSpace
-from tuner.store import make_folder
+from tuner.store import StoreError, make_folder
 from tuner.study import Study
 from tuner.tune_result import COMPILE_TIMEOUT_S, TuneOptions, TuneResult
 
@@ -90,8 +90,16 @@ def tune(
             default=_default_config(space, problem, device),
             ahead=ahead,
         )
-        with loop.usage.idle_between(ready):
-            stopped = _run(loop)
+        try:
+            with loop.usage.idle_between(ready):
+                stopped = _run(loop)
+        except StoreError:
+            raise  # a table cannot be written either
+        except (
+            Exception
+        ):  # a card that is lost, or a bug of ours: what was found is kept before it goes on its way
+            _record(options.out, device, results.ranked(study.trials.values()), loop, progress)
+            raise
         progress.finish(loop.state)
         order = results.ranked(study.trials.values())
         decision = _record(options.out, device, order, loop, progress)
