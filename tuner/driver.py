@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -90,16 +91,8 @@ def tune(
             default=_default_config(space, problem, device),
             ahead=ahead,
         )
-        try:
-            with loop.usage.idle_between(ready):
-                stopped = _run(loop)
-        except StoreError:
-            raise  # a table cannot be written either
-        except (
-            Exception
-        ):  # a card that is lost, or a bug of ours: what was found is kept before it goes on its way
-            _record(options.out, device, results.ranked(study.trials.values()), loop, progress)
-            raise
+        with loop.usage.idle_between(ready):
+            stopped = _run(loop, keep=functools.partial(_keep, options.out, device, study, loop, progress))
         progress.finish(loop.state)
         order = results.ranked(study.trials.values())
         decision = _record(options.out, device, order, loop, progress)
@@ -171,8 +164,11 @@ def _result(finished: _Finished) -> TuneResult:
     )
 
 
-def _run(loop: Loop) -> str:
-    """Why the search ended before its time, or nothing. A final is held also then: only it tells who is the winner."""
+def _run(loop: Loop, keep: Callable[[], object]) -> str:
+    """Why the search ended before its time, or nothing. A final is held also then: only it tells who is the winner.
+
+    A lost card or a bug goes on its way after ``keep``; where the disk refuses, nothing can be kept.
+    """
     stopped = ""
     try:
         try:
@@ -187,9 +183,18 @@ def _run(loop: Loop) -> str:
         return TIMED_OUT
     except KeyboardInterrupt:
         return INTERRUPTED
+    except StoreError:
+        raise
+    except Exception:
+        keep()
+        raise
     finally:
         loop.cancel()
     return stopped
+
+
+def _keep(out: Path, device: Device, study: Study, loop: Loop, progress: Progress) -> None:
+    _record(out, device, results.ranked(study.trials.values()), loop, progress)
 
 
 def _compile_ahead(
