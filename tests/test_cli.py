@@ -14,6 +14,7 @@ import pytest
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
 from tuner.cli import COMMANDS
+from tuner.cli_tune import _slower
 from tuner.rank_stability import NEAR
 from tuner.report import read_trials
 
@@ -333,3 +334,10 @@ def test_tune_end_to_end(tmp_path: Path) -> None:
     html.unlink()
     assert run("report", "--shape", SHAPE, "--device", "b200", "--out", out).returncode == 0
     assert html.is_file()
+
+
+@pytest.mark.parametrize(
+    "margin, text", [(0.2874, "28.7% slower"), (-0.00004, "0.0% slower"), (-0.0031, "0.3% faster")]
+)
+def test_a_runner_up_is_never_a_negative_per_cent_slower(margin: float, text: str) -> None:
+    assert _slower(margin) == text

@@ -194,8 +194,13 @@ def _compare(trial: Trial, winner: Trial) -> str:
     margin = _margin(trial, winner)
     changed = differences(trial.resolved, winner.resolved)
     knobs = " ".join(f"{name}={value}" for name, value in changed.items())
-    time = f"{trial.us:.2f} us, {margin:.1%} slower" if margin is not None else str(trial.status)
+    time = f"{trial.us:.2f} us, {_slower(margin)}" if margin is not None else str(trial.status)
     return f"{time}: {knobs}"
+
+
+def _slower(margin: float) -> str:
+    """A runner-up may be nominally faster: the winner is then ahead under more of the constants, or by a final."""
+    return f"{-margin:.1%} faster" if margin <= -0.0005 else f"{max(margin, 0.0):.1%} slower"
 
 
 def _order(certainty: float | None) -> str:
