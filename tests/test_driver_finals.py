@@ -208,14 +208,8 @@ def test_waits_for_the_compiler_are_used_to_check_leaders_again(tmp_path: Path) 
     )
 
 
-class Racing(MeasuringDevice):
-    """The best kernel passes its first check and fails the second."""
-
-    def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
-        outcome = super().validate(compiled, legal, problem)
-        if str(legal.config) == self.broken and self.validated.count(self.broken) == 2:
-            return Outcome(status=Status.RACE, reason="launch 5 differs from the first")
-        return outcome
+class SoundInRounds(MeasuringDevice):
+    """The broken kernel does no harm in rounds."""
 
     def interleave(self, *args: Any) -> list[Samples] | Outcome:
         broken, self.broken = self.broken, ""
@@ -223,6 +217,16 @@ class Racing(MeasuringDevice):
             return super().interleave(*args)
         finally:
             self.broken = broken
+
+
+class Racing(SoundInRounds):
+    """The best kernel passes its first check and fails the second."""
+
+    def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+        outcome = super().validate(compiled, legal, problem)
+        if str(legal.config) == self.broken and self.validated.count(self.broken) == 2:
+            return Outcome(status=Status.RACE, reason="launch 5 differs from the first")
+        return outcome
 
 
 def test_a_race_that_shows_in_a_later_check_costs_the_candidate(tmp_path: Path) -> None:
@@ -268,19 +272,12 @@ def test_a_resumed_tune_believes_early_rounds(tmp_path: Path) -> None:
     assert second.winner == first.winner
 
 
-class WrongAtLast(MeasuringDevice):
+class WrongAtLast(SoundInRounds):
     """The best kernel is found wrong when it has won."""
 
     def validate_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
         wrong = str(legal.config) == self.broken
         return Outcome(status=Status.WRONG_RESULT if wrong else Status.OK, reason="y[0,0]" if wrong else "")
-
-    def interleave(self, *args: Any) -> list[Samples] | Outcome:
-        broken, self.broken = self.broken, ""
-        try:
-            return super().interleave(*args)
-        finally:
-            self.broken = broken
 
 
 def test_who_was_ruled_out_by_a_wrong_kernel_gets_a_final_after_all(tmp_path: Path) -> None:

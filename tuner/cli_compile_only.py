@@ -6,13 +6,10 @@ import argparse
 import collections
 import dataclasses
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
-from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner.candidate import Candidate
@@ -20,7 +17,7 @@ from tuner.cli_options import DEFAULT_OUT, check_out, problems_of
 from tuner.compile_pool import CompilePool
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable
-from tuner.driver import COMPILE_TIMEOUT_S, NEIGHBOURS
+from tuner.driver import COMPILE_TIMEOUT_S, NEIGHBOURS, readable_configs
 from tuner.earlier import Earlier, earlier_visits
 from tuner.gpu.manifest import Entry, Folder, fill
 from tuner.offline_search import choose_candidates
@@ -93,21 +90,10 @@ def _candidates(
         device.arch,
         trials=args.trials,
         seed=args.seed,
-        first=_configs(known.rows, device),
-        best=_configs(known.visits.best[:BEST], device),
+        first=list(readable_configs(known.rows, device.arch)),
+        best=list(readable_configs(known.visits.best[:BEST], device.arch)),
         known=known.visits.known,
     )
-
-
-def _configs(printed: Iterable[str], device: Device) -> list[KernelConfig]:
-    """Those that this version can read: an old row may name a knob that is gone."""
-    found = []
-    for one in printed:
-        try:
-            found.append(parse_config(device.arch, one))
-        except InputError:
-            continue
-    return found
 
 
 def _fill(

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import concurrent.futures
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kernel_space.arch import Arch
-from kernel_space.config import KernelConfig
-from kernel_space.problem import GemmProblem, ProblemClass
+from kernel_space.problem import GemmProblem
 from tuner.candidate import Asks
+from tuner.loop import Pool
 
 if TYPE_CHECKING:
     from tuner.compile_pool import CompileResult
-
-
-class Pool(Protocol):
-    """What is needed of ``CompilePool``."""
-
-    def submit(
-        self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
-    ) -> concurrent.futures.Future[CompileResult]: ...
 
 
 def compile_ahead(

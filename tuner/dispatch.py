@@ -222,23 +222,22 @@ def record(
     """
     path = table_path(path)
     decisions: list[Decision] = []
-    named: list[str | None] = []
 
-    def merge(document: Any | None) -> list[Row]:
+    def merge(document: Any | None) -> tuple[list[Row], str | None]:
         table = {row.key: row for row in _rows_of(document, path)}
-        named[:] = [_one_arch([*table.values(), *rows], document, path)]
+        arch = _one_arch([*table.values(), *rows], document, path)
         decisions.clear()
         for row in rows:
             old = table.get(row.key)
             decision = choose(None if old is not None and old.config in refuted else old, row, current)
             decisions.append(decision)
             table[row.key] = decision.row
-        return sorted(table.values(), key=lambda row: row.key)
+        return sorted(table.values(), key=lambda row: row.key), arch
 
     update_json(
         path,
         merge,
-        render=lambda table: render_table(table, *named),
+        render=lambda table: render_table(*table),
         on_damage=lambda error, aside: say(f"{error}; kept as {aside.name}, a new table begins"),
     )
     return decisions

@@ -204,7 +204,7 @@ def _compile_ahead(
     card is known, may say that the search begins with other neighbours: then some are compiled for nothing."""
     if device.kind is not Kind.MEASURED:
         return {}
-    neighbours = _configs(_neighbours(options, problem, device), device.arch)
+    neighbours = readable_configs(_neighbours(options, problem, device), device.arch)
     scout = _search(space, neighbours, options, problem, device)
     return compile_ahead(pool, scout, problem, device.arch, IN_FLIGHT_PER_JOB * options.jobs)
 
@@ -258,7 +258,7 @@ def _first(
     """
     key = f"neighbours at the start of seed {options.seed}"
     there = study.recall(key, lambda: _neighbours(options, problem, device), anew=not options.resume)
-    return _configs(there, device.arch)
+    return readable_configs(there, device.arch)
 
 
 def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
@@ -268,7 +268,7 @@ def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> l
     return [row.config for row in (*([own] if own else []), *table.neighbours(problem, NEIGHBOURS))]
 
 
-def _configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
+def readable_configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
     """Those that this version can read: an old row may name a knob that is gone."""
     for text in printed:
         with contextlib.suppress(InputError):

@@ -31,30 +31,24 @@ class Usage:
     ruled_out: int = 0
     spare_checks: dict[str, int] = dataclasses.field(default_factory=dict)
 
-    @contextlib.contextmanager
-    def busy(self) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.busy_s += time.monotonic() - start
+    def busy(self) -> contextlib.AbstractContextManager[None]:
+        return self._timed("busy_s")
 
-    @contextlib.contextmanager
-    def refining(self) -> Iterator[None]:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.rounds_s += time.monotonic() - start
+    def refining(self) -> contextlib.AbstractContextManager[None]:
+        return self._timed("rounds_s")
 
-    @contextlib.contextmanager
-    def spare(self, resolved: str) -> Iterator[None]:
+    def spare(self, resolved: str) -> contextlib.AbstractContextManager[None]:
         self.spare_checks[resolved] = self.spare_checks.get(resolved, 0) + 1
+        return self._timed("spare_s")
+
+    @contextlib.contextmanager
+    def _timed(self, field: str) -> Iterator[None]:
+        """Add the seconds of a block to ``field``."""
         start = time.monotonic()
         try:
             yield
         finally:
-            self.spare_s += time.monotonic() - start
+            setattr(self, field, getattr(self, field) + time.monotonic() - start)
 
     @contextlib.contextmanager
     def idle_between(self, since: float | None = None) -> Iterator[None]:
