@@ -200,7 +200,7 @@ def _compare(trial: Trial, winner: Trial) -> str:
 
 def _slower(margin: float) -> str:
     """A runner-up may be nominally faster: the winner is then ahead under more of the constants, or by a final."""
-    return f"{-margin:.1%} faster" if margin <= -0.0005 else f"{max(margin, 0.0):.1%} slower"
+    return f"{-margin:.1%} faster" if margin <= -0.0005 else f"{margin:z.1%} slower"
 
 
 def _order(certainty: float | None) -> str:

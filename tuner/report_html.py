@@ -137,7 +137,7 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> str:
         margin = microseconds(runner_up) / microseconds(winner) - 1
         lines.append(
             f"<p>Runner-up: trial {runner_up.number}, {number(microseconds(runner_up))} µs {runner_up.kind} "
-            f"({margin:+.1%}), with {_changes(runner_up, winner)}. {escape(standing(winner, runner_up))}</p>"
+            f"({margin:+z.1%}), with {_changes(runner_up, winner)}. {escape(standing(winner, runner_up))}</p>"
         )
     lines.append(f"<p>Numerical check: {escape(numerical_check(winner))}.</p>")
     return "".join(lines)
@@ -230,7 +230,7 @@ def _top_table(sweep: Sweep, winner: Trial) -> str:
     rows = [
         [f"µs, {winner.kind}", *(f"<b>{microseconds(trial):.2f}</b>" for trial in best)],
         ["interval", *(_interval(trial) for trial in best)],
-        ["to the winner", *(f"{microseconds(trial) / microseconds(winner) - 1:+.1%}" for trial in best)],
+        ["to the winner", *(f"{microseconds(trial) / microseconds(winner) - 1:+z.1%}" for trial in best)],
     ]
     for name in knobs:
         values = [knobs_of(trial.resolved)[name] for trial in best]

@@ -74,7 +74,7 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
         changed = (
             " ".join(f"{name}={value}" for name, value in _changes(runner_up, winner).items()) or "no change"
         )
-        lines.append(f"- runner-up: {number(us)} us {runner_up.kind} ({us / best - 1:+.1%}), `{changed}`")
+        lines.append(f"- runner-up: {number(us)} us {runner_up.kind} ({us / best - 1:+z.1%}), `{changed}`")
         lines.append(f"- {standing(winner, runner_up)}")
     lines.append(f"- numerical check: {numerical_check(winner)}")
     blocks = ["## Winner", f"```\n{winner.resolved}\n```", "\n".join(lines)]
@@ -105,7 +105,7 @@ def _best(sweep: Sweep, winner: Trial) -> list[str]:
             f"#{trial.number}",
             f"{microseconds(trial):.2f}",
             _interval(trial),
-            f"{microseconds(trial) / microseconds(winner) - 1:+.1%}",
+            f"{microseconds(trial) / microseconds(winner) - 1:+z.1%}",
             *(knobs_of(trial.resolved)[name] for name in knobs),
         )
         for trial in best
