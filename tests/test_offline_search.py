@@ -48,9 +48,14 @@ def test_a_longer_list_begins_with_the_shorter() -> None:
     assert [one.resolved for one in choose(60)][:40] == [one.resolved for one in choose(40)]
 
 
-def test_many_are_near_the_default_and_some_are_far() -> None:
+def test_many_are_near_where_it_starts_and_some_are_far() -> None:
     found = choose(60)
-    far = [distance(one, found[0]) for one in found[1:]]
+    legal = [legalize(start, PROBLEM, SM90A) for start in SPACE.starts(PROBLEM)]
+    starts = {str(one.config) for one in legal if isinstance(one, Legal)}
+    begun = [one for one in found if one.resolved in starts]
+    others = [one for one in found if one.resolved not in starts]
+    assert found[0] in begun and len(others) >= 40
+    far = [min(distance(one, start) for start in begun) for one in others]
     assert sum(count <= 1 for count in far) >= 15, "changes of one knob"
     assert max(far) >= 4, "and points from anywhere"
 
@@ -79,6 +84,17 @@ def test_every_design_of_the_default_rule_is_tried() -> None:
     legal = [legalize(rule.config, PROBLEM, SM90A) for rule in SPACE.defaults]
     designs = {str(one.config) for one in legal if isinstance(one, Legal)}
     assert len(designs) > 1 and designs <= {one.resolved for one in choose(20)}
+
+
+def test_designs_for_such_a_problem_come_before_the_default_rule_for_others() -> None:
+    """By name, not by the order in the file: stream-K in narrow tiles was what a search of M = 256 had not drawn."""
+    known = SPACE.config_class.parse(
+        "mainloop=expand register_operand=wgt consumer_warpgroups=1 tile_mnk=64x128x128 stream_k=true use_pdl=true"
+    )
+    resolved = str(legalize(known, PROBLEM, SM90A).config)
+    assert resolved in [one.resolved for one in choose(8)]
+    large = choose_candidates(SPACE, GemmProblem.parse("4352,3840,3072,128"), SM90A, trials=8)
+    assert not any(one.config == known for one in large), "beyond its bounds"
 
 
 @pytest.mark.parametrize("shape", ["1,3840,3072,128", "4352,15360,3840,128", "17,3840,3072,0"])

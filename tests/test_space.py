@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kernel_space.arch import SM100A
+from kernel_space.arch import SM90A, SM100A
 from kernel_space.config import print_knob
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.errors import InputError
@@ -115,6 +115,30 @@ def test_first_default_rule_that_holds_decides(
 ) -> None:
     config = space.default(GemmProblem.parse(shape))
     assert (config.mma_tiler_mn, config.swap_ab) == (tile, swap_ab)
+
+
+def test_designs_are_legal_where_their_bounds_say_and_found_there_only() -> None:
+    sm90a = SearchSpace.load(SM90A.kernel)
+    assert sm90a.designs
+    for design in sm90a.designs:
+        low = design.when.get("m_at_least", 1)
+        high = design.when.get("m_at_most", 4352)
+        for m in (low, high):
+            problem = GemmProblem.parse(f"{m},3840,3072,128")
+            assert isinstance(legalize(design.config, problem, SM90A), Legal), (design.config, m)
+            assert design.config in sm90a.starts(problem)
+        if "m_at_most" in design.when:
+            assert design.config not in sm90a.starts(GemmProblem.parse(f"{high + 1},3840,3072,128"))
+
+
+def test_a_design_outside_the_space_is_named(tmp_path: Path) -> None:
+    text = (SPACES / f"{KERNEL}.yaml").read_text()
+    path = tmp_path / "space.yaml"
+    path.write_text(text + "designs:\n  - config: mma_tiler_k=512\n    reason: none\n")
+    with pytest.raises(
+        InputError, match="a design must be made of the knobs' choices, mma_tiler_k is not one in"
+    ):
+        SearchSpace.read(path)
 
 
 # -- spelling --

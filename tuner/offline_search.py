@@ -38,10 +38,11 @@ def choose_candidates(
     rules: Legalize = legalize,
 ) -> list[Candidate]:
     """At most ``trials`` distinct legal kernels, the same for the same arguments: the default, ``best`` (of this
-    problem, measured), ``first`` (of neighbours), then what is not in ``known``: the default rule's configs for other
-    problems, each perhaps another design, and sampled ones.
+    problem, measured), ``first`` (of neighbours), then what is not in ``known``: ``space.starts`` and sampled ones.
     """
-    others = [rule.config for rule in space.defaults if isinstance(rules(rule.config, problem, arch), Legal)]
+    others = [
+        start for start in space.starts(problem) if space.spell(start, problem, arch, rules) is not None
+    ]
     seeds = [space.default(problem), *best, *first, *others]
     origins = [Origin.DEFAULT, *[Origin.NEIGHBOUR] * len([*best, *first]), *[Origin.SAMPLED] * len(others)]
     chosen: dict[str, Candidate] = {}

@@ -15,7 +15,7 @@ from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
-from tuner.space import SPACES, DefaultRule
+from tuner.space import SPACES, BoundedConfig
 
 FILE = SPACES / "published.yaml"
 
@@ -37,7 +37,7 @@ class Published:
     beyond: str = ""
 
     def holds(self, problem: GemmProblem) -> bool:
-        return DefaultRule(when=self.when, config=self.config, reason="").holds(problem)
+        return BoundedConfig(when=self.when, config=self.config, reason="").holds(problem)
 
 
 def published_config(problem: GemmProblem, arch: Arch) -> Published | None:

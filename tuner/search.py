@@ -155,9 +155,9 @@ class Search:
         if self.exhaustive:
             yield from ((Origin.EXHAUSTIVE, legal.config) for legal in self._all or ())
             return
-        for rule in self._space.defaults:  # each may be another design
-            if self._in_space(rule.config):
-                yield Origin.SAMPLED, rule.config
+        yield from (
+            (Origin.SAMPLED, start) for start in self._space.starts(self._problem) if self._in_space(start)
+        )
 
     def _carried_over(self, config: KernelConfig) -> KernelConfig:
         """A neighbour's winner for this problem, with other stage counts where its own do not fit: R = 0 has no LoRA

@@ -34,7 +34,7 @@ class Knob:
 
 
 @dataclasses.dataclass(frozen=True)
-class DefaultRule:
+class BoundedConfig:
     """A config for problems within bounds; ``when`` maps ``m_at_most`` and the like to a size. Empty: always."""
 
     when: Mapping[str, int]
@@ -47,11 +47,16 @@ class DefaultRule:
 
 @dataclasses.dataclass(frozen=True)
 class SearchSpace:
-    """All combinations of the knobs' choices; which of them are legal only ``rules.py`` knows."""
+    """All combinations of the knobs' choices; which of them are legal only ``rules.py`` knows.
+
+    ``defaults``: the default rule, the first that holds. ``designs``: points that a search of a problem within their
+    bounds tries early, because each stands for a part of the space that changes of one knob do not reach.
+    """
 
     kernel: str
     knobs: Mapping[str, Knob]
-    defaults: tuple[DefaultRule, ...]
+    defaults: tuple[BoundedConfig, ...]
+    designs: tuple[BoundedConfig, ...] = ()
 
     @classmethod
     def load(cls, kernel: str) -> Self:
@@ -72,7 +77,8 @@ class SearchSpace:
             kernel = document["kernel"]
             config_class = kernel_spec(kernel).config_class
             knobs = {name: _knob(name, entry, config_class) for name, entry in document["knobs"].items()}
-            defaults = tuple(_default_rule(entry, config_class) for entry in document["default"])
+            defaults = tuple(_bounded_config(entry, config_class) for entry in document["default"])
+            designs = tuple(_bounded_config(entry, config_class) for entry in document.get("designs") or ())
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{path.name} must hold kernel, knobs and default: {error!r}") from None
         except InputError as error:
@@ -85,7 +91,14 @@ class SearchSpace:
             )
         if not defaults or defaults[-1].when:
             raise InputError(f"{path.name}: the last default rule must hold for every problem")
-        return cls(kernel=kernel, knobs=knobs, defaults=defaults)
+        space = cls(kernel=kernel, knobs=knobs, defaults=defaults, designs=designs)
+        for design in designs:
+            if outside := space._outside(design.config):
+                raise InputError(
+                    f"{path.name}: a design must be made of the knobs' choices, {outside[0]} is not one in "
+                    f"{design.config}"
+                )
+        return space
 
     @property
     def config_class(self) -> type[KernelConfig]:
@@ -116,6 +129,13 @@ class SearchSpace:
         """The config of the first default rule that holds: legal for every legal problem (a test says so)."""
         return next(rule.config for rule in self.defaults if rule.holds(problem))
 
+    def starts(self, problem: GemmProblem) -> list[KernelConfig]:
+        """What a search tries before it samples, legal or not: the designs for ``problem``, then the default rule's
+        configs for all problems, each of which may be another design.
+        """
+        found = [design.config for design in self.designs if design.holds(problem)]
+        return [*found, *(rule.config for rule in self.defaults)]
+
     def config(self, params: Mapping[str, str]) -> KernelConfig:
         """Knob -> printed choice, as a sampler proposes it."""
         return self.config_class.from_fields(dict(params))
@@ -132,7 +152,7 @@ class SearchSpace:
         A stage count that is no choice becomes ``auto`` where that resolves to the same kernel.
         """
         fields = config.fields()
-        outside = [name for name, text in fields.items() if text not in self.knobs[name].choices]
+        outside = self._outside(config)
         if not outside:
             return fields
         if not all(AUTO in self.knobs[name].choices for name in outside):
@@ -141,6 +161,10 @@ class SearchSpace:
         before, after = (legalize(one, problem, arch) for one in (config, spelled))
         same = isinstance(before, Legal) and isinstance(after, Legal) and before.config == after.config
         return spelled.fields() if same else None
+
+    def _outside(self, config: KernelConfig) -> list[str]:
+        """Knobs whose value is no choice."""
+        return [name for name, text in config.fields().items() if text not in self.knobs[name].choices]
 
     def legal_points(
         self, problem: GemmProblem, arch: Arch, legalize: Legalize = legalize
@@ -177,14 +201,14 @@ def _knob(name: str, entry: Mapping[str, Any], config_class: type[KernelConfig])
     return Knob(choices=choices, reason=" ".join(entry["reason"].split()))
 
 
-def _default_rule(entry: Mapping[str, Any], config_class: type[KernelConfig]) -> DefaultRule:
+def _bounded_config(entry: Mapping[str, Any], config_class: type[KernelConfig]) -> BoundedConfig:
     when = dict(entry.get("when") or {})
     for condition, bound in when.items():
         if condition not in CONDITIONS or not isinstance(bound, int):
             raise InputError(
-                f"a default rule is bounded by {' '.join(CONDITIONS)} and a whole number, got {condition}: {bound}"
+                f"a config is bounded by {' '.join(CONDITIONS)} and a whole number, got {condition}: {bound}"
             )
-    return DefaultRule(when, config_class.parse(entry["config"]), " ".join(entry["reason"].split()))
+    return BoundedConfig(when, config_class.parse(entry["config"]), " ".join(entry["reason"].split()))
 
 
 def _holds(condition: str, bound: int, problem: GemmProblem) -> bool:
