@@ -164,6 +164,7 @@ class Cta:
         self.mbarriers: dict[int, MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}
         self.threads = int(np.prod(machine.launch.block))
+        self.registers: Any = None  # the pool of setmaxnreg, made by the first one
         self.shadow: Any = None  # these two belong to the race checker
         self.tmem_shadow: Any = None
         self.suffix = self._suffix()
@@ -339,6 +340,8 @@ class Machine:
             for cta in cluster.ctas:
                 cta.pipe.close()
                 cta.tmem.close()
+                if cta.registers is not None:
+                    cta.registers.close(cta)
                 if self.races is not None:
                     self.races.cta_done(cta)
             self.resident.remove(cluster)

@@ -67,20 +67,23 @@ def _unpack(c: Writer, target: Vec, source: Operand, width: int) -> None:
         c.write(item, text)
 
 
+def check_members(c: Writer, operand: Operand) -> None:
+    """Test a member mask; the whole warp naming itself, which is nearly every one, needs no test."""
+    if not (c.converged and isinstance(operand, Imm) and operand.value & FULL == FULL):
+        c.emit(f"members(w, {c.read(operand)}, {c.mask}, {c.site})")
+
+
 @opcode("shfl.sync")
 def shfl(c: Writer, i: Instr, m: Modifiers) -> None:
     how = m.need("up", "down", "bfly", "idx")
     m.need("b32")
+    check_members(c, i.operands[4])
     value, lane, clamp = (c.read(operand) for operand in i.operands[1:4])
     target = i.operands[0]
-    if how == "idx" and not c.varies(i.operands[1]) and not isinstance(target, Pair):
+    plain = how == "idx" and c.converged and not isinstance(target, Pair)
+    if plain and not c.varies(i.operands[1]):
         return c.write(target, value)
-    if (
-        how == "idx"
-        and isinstance(i.operands[2], Imm)
-        and i.operands[3] == Imm(31)
-        and not isinstance(target, Pair)
-    ):
+    if plain and isinstance(i.operands[2], Imm) and i.operands[3] == Imm(31):
         return c.write(target, f"lane_value({value}, {lane})")
     name = c.temporary()
     c.emit(f"{name} = shuffle({value}, {lane}, {clamp}, {how!r}, {c.mask})")
@@ -96,6 +99,7 @@ def elect(c: Writer, i: Instr, m: Modifiers) -> None:
     """The leader is the lowest lane of the member mask (measured on Hopper)."""
     target = i.operands[0]
     assert isinstance(target, Pair)
+    check_members(c, i.operands[1])
     members = c.read(i.operands[1])
     if members == str(FULL) and c.converged:
         leader, mask = "0", "1"
@@ -117,6 +121,7 @@ def _unused(c: Writer, register: Operand) -> bool:
 def vote(c: Writer, i: Instr, m: Modifiers) -> None:
     how = m.need("all", "any", "uni", "ballot")
     m.need("pred", "b32")
+    check_members(c, i.operands[2])
     c.write(i.operands[0], f"vote({c.predicate(i.operands[1])}, {c.mask}, {how!r})")
 
 
@@ -131,6 +136,7 @@ def match(c: Writer, i: Instr, m: Modifiers) -> None:
     how = m.need("any", "all")
     m.need("sync")
     width, _ = m.integer()
+    check_members(c, i.operands[2])
     if how == "all":
         target = i.operands[0]
         first = target.first if isinstance(target, Pair) else target
@@ -148,6 +154,7 @@ def redux(c: Writer, i: Instr, m: Modifiers) -> None:
     how = m.need("add", "min", "max", "and", "or", "xor")
     absolute, nan = bool(m.take("abs")), bool(m.take("NaN"))
     kind = m.need("u32", "s32", "b32", "f32")
+    check_members(c, i.operands[2])
     if kind == "f32":
         if how not in ("min", "max"):
             raise c.fail("a float reduction is min or max", modifier=how)
@@ -171,6 +178,10 @@ def nop(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("setmaxnreg")
 def setmaxnreg(c: Writer, i: Instr, m: Modifiers) -> None:
-    """Register files are not modelled."""
-    m.need("inc", "dec")
-    m.ignore("sync", "aligned", "u32")
+    how = m.need("inc", "dec")
+    for word in ("sync", "aligned", "u32"):
+        m.need(word)
+    if not isinstance(i.operands[0], Imm):
+        raise c.fail("the count of registers must be a constant")
+    call = f"set_max_registers(w, {how!r}, {i.operands[0].value}, {c.mask}, {c.site})"
+    c.emit(f"if {call}: return -2" if how == "inc" else call)

@@ -6,6 +6,7 @@ from kernel_space.sim.instruction import Instr
 from kernel_space.sim.lanes import FULL
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_memory import address
+from kernel_space.sim.opcodes_move import check_members
 from kernel_space.sim.operands import Mem, Vec
 from kernel_space.sim.writer import Writer
 
@@ -31,7 +32,7 @@ def uniform(c: Writer, text: str, *operands: object) -> str:
 def bar(c: Writer, i: Instr, m: Modifiers) -> None:
     if m.take("warp"):
         m.need("sync")
-        return
+        return check_members(c, i.operands[0])
     how = m.need("sync", "arrive", "red")
     m.ignore("aligned")
     if how == "red":

@@ -45,6 +45,9 @@ class Kernel:
     labels: dict[str, int]
     registers: list[Reg]
     reqntid: tuple[int, int, int] | None
+    maxntid: tuple[int, int, int] | None
+    minnctapersm: int | None
+    maxnreg: int | None
     files: dict[int, str]
 
 
@@ -93,7 +96,10 @@ def parse_ptx(text: str, kernel_name: str | None = None) -> Kernel:
         instrs=reader.resolved(),
         labels=reader.labels,
         registers=reader.registers,
-        reqntid=_reqntid(entry[3]),
+        reqntid=_threads(entry[3], "reqntid"),
+        maxntid=_threads(entry[3], "maxntid"),
+        minnctapersm=_number(entry[3], "minnctapersm"),
+        maxnreg=_number(entry[3], "maxnreg"),
         files={int(number): name for number, name in re.findall(r'\.file\s+(\d+)\s+"([^"]*)"', text)},
     )
 
@@ -130,9 +136,14 @@ def _param(match: re.Match[str]) -> Param:
     return Param(name, size * int(count or 1), int(align or size))
 
 
-def _reqntid(directives: str) -> tuple[int, int, int] | None:
-    match = re.search(r"\.reqntid\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
+def _threads(directives: str, name: str) -> tuple[int, int, int] | None:
+    match = re.search(rf"\.{name}\s+(\d+)(?:\s*,\s*(\d+))?(?:\s*,\s*(\d+))?", directives)
     return (int(match[1]), int(match[2] or 1), int(match[3] or 1)) if match else None
+
+
+def _number(directives: str, name: str) -> int | None:
+    match = re.search(rf"\.{name}\s+(\d+)", directives)
+    return int(match[1]) if match else None
 
 
 def _variables(text: str) -> Iterator[Variable]:

@@ -92,6 +92,8 @@ def _cause(warp: Warp) -> tuple[int, str] | None:
             return 1, f"{thing.left - thing.arrived} warps never arrive at the cluster barrier"
         case "alloc":
             return 1, f"no allocation of {value} TMEM columns fits, and nobody frees any"
+        case "registers":
+            return 0, f"setmaxnreg.inc needs {value} registers of {thing}, and nobody releases any"
     return None
 
 

@@ -20,7 +20,9 @@ from kernel_space.sim import (
     lanes,
     local_memory,
     mbarrier,
+    members,
     mma_sync,
+    registers,
     scalars,
     smem,
     tensor_map_updates,
@@ -133,8 +135,8 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 NAMES: dict[str, Any] = {
     **_public(async_stores, atomics, barriers, bulk, clc, conversions, directed_rounding, fences, floats),
-    **_public(global_memory, lanes, local_memory, mbarrier, mma_sync, scalars, smem, tensor_map_updates),
-    **_public(tensor_pipe, tma, tmem, wgmma),
+    **_public(global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
+    **_public(tensor_map_updates, tensor_pipe, tma, tmem, wgmma),
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,

@@ -180,8 +180,11 @@ def vote(predicate: int, active: int, how: str) -> int:
 
 
 def shuffle(value: Any, lane: Any, clamp: Any, how: str, active: int) -> tuple[Any, int]:
-    """``shfl.sync``: (value, lane mask of in-range sources). PTX ISA 9.7.9 "shfl.sync"."""
-    if how == "idx" and type(value) is not ndarray and type(lane) is not ndarray:
+    """``shfl.sync``: (value, lane mask of in-range sources). PTX ISA 9.7.9 "shfl.sync".
+
+    Raises ``ProtocolError`` when a lane reads one that is not ``active``: that has exited or is not a member.
+    """
+    if how == "idx" and active == FULL and type(value) is not ndarray and type(lane) is not ndarray:
         return value, FULL
     values, lanes, clamps = spread(value, 32), spread(lane, 32) & 31, spread(clamp, 32)
     segment, limit = clamps >> 8 & 31, clamps & 31

@@ -20,6 +20,7 @@ from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import find_opcode
 from kernel_space.sim.operands import Reg
 from kernel_space.sim.parse import Kernel, parse_ptx
+from kernel_space.sim.registers import registers_at_launch
 from kernel_space.sim.uniformity import varying_registers
 from kernel_space.sim.unwritten import WriteTracker, candidates
 from kernel_space.sim.writer import Writer
@@ -51,6 +52,7 @@ class Program:
         self.graph: Graph = build_graph(kernel)
         self.varying = varying_registers(self.graph)
         self.maybe_unwritten = candidates(self.graph)
+        self.registers_at_launch = registers_at_launch(kernel)
         self.layout = SharedLayout(kernel)
         self.symbols = self._symbols()
         self.sites: list[Instr] = kernel.instrs
