@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from tests.fakes import FakeDevice, small_space
 from tests.test_driver import PROBLEM, SPACE, run
-from tuner import cli_measure
+from tuner import cli_measure, cli_report
 from tuner.cli import main
-from tuner.outcome import Kind
+from tuner.cli_merge import _identity
+from tuner.dispatch import FILE_NAME, DispatchTable, record
+from tuner.final_order import FINAL, PLACE
+from tuner.outcome import Kind, Trial
+from tuner.results import current, winning_row
+from tuner.study import Study
 
 
 def test_measured_trials_keep_their_provenance_where_no_card_is(
@@ -26,6 +32,40 @@ def test_measured_trials_keep_their_provenance_where_no_card_is(
     assert "| times | measured |" in made and "simulated" not in made
     assert "| kernel source | source |" in made and "| nvidia-cutlass-dsl | 4.8.1 |" in made  # of tests.fakes
     assert "trials.parquet" in made and str(capsys.readouterr().out).count("report.html") == 1
+
+
+def test_a_report_of_merged_visits_leads_with_what_the_table_launches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One visit's final found 9 us, which the table took; another's, later and among other kernels, 10 and 11 us."""
+    card = FakeDevice(kind=Kind.MEASURED)
+    for name in ("one", "two"):
+        result = run(tmp_path / name, device=card, space=small_space(**SPACE), trials=4)
+    a, b, c = result.trials[:3]
+    late = [in_final(b, "2026-02", 1, 11.0), in_final(c, "2026-02", 2, 10.0)]
+    finals = {"one": [in_final(a, "2026-01", 1, 9.0)], "two": late}
+    monkeypatch.setattr(cli_report, "select_device", lambda _: card)
+    for name, placed in finals.items():
+        (path,) = (tmp_path / name / ".studies" / "b200").glob("*.jsonl")
+        study = Study(tmp_path / name / ".studies", _identity(path))
+        for trial in placed:
+            study.append(trial)
+        (tmp_path / name / "b200" / FILE_NAME).unlink()
+        row = winning_row(card, placed, None)
+        record(tmp_path / name / "b200" / FILE_NAME, [row], current(card))
+        main(["merge", str(tmp_path / name), "--out", str(tmp_path / "ours")])
+    command = ["report", "--shape", str(PROBLEM), "--device", "b200", "--out", str(tmp_path / "ours")]
+    assert main(command) == 0
+    page = (tmp_path / "ours" / "b200" / "4352x3840x3072x128" / "report.md").read_text()
+    launched = DispatchTable.load(tmp_path / "ours" / "b200").lookup(PROBLEM).row
+    assert launched is not None and launched.config == a.resolved
+    assert f"## Winner\n\n```\n{a.resolved}\n```\n\n- **9 us, measured**" in page
+
+
+def in_final(trial: Trial, final: str, place: int, us: float) -> Trial:
+    evidence = {**trial.evidence, FINAL: final, PLACE: place}
+    times = {"us": us, "low_us": us, "high_us": us}
+    return dataclasses.replace(trial, evidence=evidence, finished=final, **times)
 
 
 def test_a_report_with_peers_still_says_how_the_tune_went(

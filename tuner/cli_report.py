@@ -11,6 +11,8 @@ from tuner import cli_text as text
 from tuner import results
 from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
+from tuner.dispatch import DispatchTable
+from tuner.dispatch_row import DispatchKey, Row
 from tuner.outcome import Trial
 from tuner.report import ReportFiles, read_facts, read_trials, report_folder
 
@@ -34,6 +36,7 @@ def report_command(args: argparse.Namespace) -> int:
                 facts={"trials from": source},
                 provenance=provenance,
                 earlier=read_facts(report_folder(out, device.name, problem) / TRIALS),
+                row=_row(out, problem, device),
             ),
         )
         for problem, trials, source, provenance in sources
@@ -69,6 +72,12 @@ def _trials(
     raise InputError(
         f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
     )
+
+
+def _row(out: Path, problem: GemmProblem, device: Device) -> Row | None:
+    """What the dispatch table launches, from any journal."""
+    table = DispatchTable.load(out / device.name, arch=device.arch)
+    return table.rows.get(DispatchKey.of(problem, device.arch.name))
 
 
 def _record(problem: GemmProblem, count: int, files: ReportFiles) -> dict[str, object]:

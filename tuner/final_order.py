@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tuner.outcome import Trial
+from tuner.outcome import Kind, Trial
 
 FINAL: Final = "final"  # which final: UTC time and problem
 PLACE: Final = "final_place"  # 1: the winner
@@ -42,6 +42,13 @@ def finalists_first(order: Sequence[Trial]) -> list[Trial]:
         *sorted(placed, key=lambda trial: trial.evidence[PLACE]),
         *(trial for trial in order if trial.evidence.get(FINAL) != final),
     ]
+
+
+def row_first(order: Sequence[Trial], config: str, kind: Kind) -> list[Trial]:
+    """``order`` with the trial of a dispatch row ahead of all: it is what is launched. Where visits were merged, the
+    latest final orders its own contenders only, and the table may hold a faster one of another final.
+    """
+    return sorted(order, key=lambda trial: (trial.resolved, trial.kind) != (config, kind))
 
 
 def searched_us(trial: Trial) -> float | None:

@@ -19,6 +19,7 @@ from kernel_space.rules import Legal, legalize
 from tuner.device import Device, has_simulator
 from tuner.dispatch_merge import Current
 from tuner.dispatch_row import ObjectRef, Row, make_row
+from tuner.final_order import row_first
 from tuner.outcome import Kind, Status, Trial
 from tuner.rank_stability import JUDGE, ranked
 from tuner.report import ReportFiles, Sweep, report_folder, write_report
@@ -127,11 +128,15 @@ def write_sweep(
     provenance: Mapping[str, str] | None = None,
     earlier: Mapping[str, str] | None = None,
     cache_dir: Path | None = None,
+    row: Row | None = None,
 ) -> ReportFiles:
     """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
+    ``row``: of the dispatch table; its trial, if it is here and usable, is the winner, else the best ranked one.
     ``provenance``: where the times come from, when not from ``device`` as it is today. ``earlier``: facts of the
     sweep, when the report is written again. Raises ``StoreError``."""
     order = ranked(trials)
+    if row is not None:
+        order = row_first(order, row.config, row.kind)
     made = _provenance_facts(problem, device) if provenance is None else provenance
     budget = None
     if order:
