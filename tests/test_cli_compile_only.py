@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.test_gpu_manifest import PROBLEM, Compiler
+from kernel_space.arch import SM90A
+from kernel_space.config import KernelConfig
+from kernel_space.config_sm90a import KernelConfigSm90a
+from kernel_space.rules import Legal, legalize
+from tests.test_dispatch import row
+from tests.test_gpu_manifest import PROBLEM, SPACE, Compiler
 from tuner import cli_compile_only
 from tuner.cli import main
+from tuner.dispatch_row import DispatchKey
 from tuner.gpu.manifest import Manifest
+from tuner.outcome import Kind
 
 OTHER_ARCH = '{"schema": 1, "arch": "sm_100a", "rows": [\n\n]}\n'
 
@@ -46,6 +55,30 @@ def test_results_that_were_named_must_be_there(
         == f"error: --results must be a folder, got {named}; name one that is there, or leave it out\n"
     )
     assert not said.out and [path.name for path in Path().iterdir()] == ["file"]
+
+
+def test_the_problems_own_row_is_taken_without_its_journal(compile_only: Callable[..., int]) -> None:
+    """As after a change of the kernel's sources, or in a clone. Neighbours follow it."""
+    default = SPACE.default(PROBLEM)
+    text = "mainloop=wgmma tile_mnk=64x{}x128 consumer_warpgroups=1"
+    own, other = (KernelConfigSm90a.parse(text.format(columns)) for columns in (40, 24))
+    keys = (DispatchKey.of(problem, "sm_90a") for problem in (dataclasses.replace(PROBLEM, m=65), PROBLEM))
+    rows = [
+        row(Kind.MEASURED, key=key, config=str(config))
+        for key, config in zip(keys, (other, own), strict=True)
+    ]
+    Path("results", "h200").mkdir(parents=True)
+    text = json.dumps({"schema": 1, "arch": "sm_90a", "rows": [one.to_record() for one in rows]})
+    Path("results", "h200", "dispatch.json").write_text(text)
+    assert compile_only("--results", "results", "--trials", "3") == 0
+    chosen = [entry.resolved for entry in Manifest.load(Path("objects")).problems[PROBLEM]]
+    assert chosen == [resolved(config) for config in (default, own, other)]
+
+
+def resolved(config: KernelConfig) -> str:
+    legal = legalize(config, PROBLEM, SM90A)
+    assert isinstance(legal, Legal)
+    return str(legal.config)
 
 
 @pytest.mark.parametrize("named", [(), ("--results", "results")])

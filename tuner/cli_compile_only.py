@@ -68,17 +68,25 @@ def _results_folder(named: Path | None) -> Path:
 
 
 class _Known(NamedTuple):
-    """What candidates are chosen from: earlier visits of the problem, and configs of the nearest others' rows."""
+    """What candidates are chosen from: earlier visits of the problem, configs of its own row and of the nearest ones.
+
+    The own row comes first: its trials may be of other kernel sources, or on another machine.
+    """
 
     visits: Earlier
-    rows: list[str]
+    own: list[str]
+    others: list[str]
 
 
 def _known(results: Path, problem: GemmProblem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
     table = DispatchTable.load(results / device.name, arch=device.arch)
-    rows = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
-    return _Known(earlier_visits(results, problem, device), rows)
+    own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
+    return _Known(
+        earlier_visits(results, problem, device),
+        [row.config for row in own],
+        [row.config for row in others],
+    )
 
 
 def _candidates(
@@ -90,8 +98,8 @@ def _candidates(
         device.arch,
         trials=args.trials,
         seed=args.seed,
-        first=list(readable_configs(known.rows, device.arch)),
-        best=list(readable_configs(known.visits.best[:BEST], device.arch)),
+        first=list(readable_configs(known.others, device.arch)),
+        best=list(readable_configs((*known.own, *known.visits.best[:BEST]), device.arch)),
         known=known.visits.known,
     )
 

@@ -12,7 +12,7 @@ from tuner import results
 from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable
-from tuner.dispatch_row import DispatchKey, Row
+from tuner.dispatch_row import Row
 from tuner.outcome import Trial
 from tuner.report import ReportFiles, read_facts, read_trials, report_folder
 
@@ -76,8 +76,8 @@ def _trials(
 
 def _row(out: Path, problem: GemmProblem, device: Device) -> Row | None:
     """What the dispatch table launches, from any journal."""
-    table = DispatchTable.load(out / device.name, arch=device.arch)
-    return table.rows.get(DispatchKey.of(problem, device.arch.name))
+    own = DispatchTable.load(out / device.name, arch=device.arch).own(problem)
+    return own[0] if own else None
 
 
 def _record(problem: GemmProblem, count: int, files: ReportFiles) -> dict[str, object]:

@@ -17,7 +17,7 @@ from tuner import cli_text as text
 from tuner.cli import INTERRUPTED, CommandError
 from tuner.cli_options import check_out, problems_of
 from tuner.compile_pool import CompilePool
-from tuner.device import AbsentDevice, Device, select_device
+from tuner.device import Device, require_times, select_device
 from tuner.dispatch import FILE_NAME
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
@@ -33,8 +33,7 @@ from tuner.report_data import differences
 def tune_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device)
-    if isinstance(device, AbsentDevice):
-        raise InputError(device.refusal)  # before anything is made in --out
+    require_times(device)  # before anything is made in --out
     _check_compiler(device)
     check_out(args.out)
     if args.objects is not None:

@@ -249,6 +249,12 @@ def _device_of(card: Card) -> Device:
     return CudaDevice.of_card(device_class, card)
 
 
+def require_times(device: Device) -> None:
+    """Raises ``InputError`` where nothing gives times on ``device``, and says what to do."""
+    if isinstance(device, AbsentDevice):
+        raise InputError(device.refusal)
+
+
 def has_simulator(arch: Arch) -> bool:
     """Can the PTX machine run and clock the kernels of ``arch``?"""
     return arch.kernel == SM100A.kernel

@@ -118,6 +118,11 @@ class DispatchTable:
         ready = self._ready.get(key)
         return ready if ready is not None else self._resolve(key)
 
+    def own(self, problem: GemmProblem) -> list[Row]:
+        """The row of ``problem`` itself, or none."""
+        row = self.rows.get(DispatchKey.of(problem, self.arch.name))
+        return [] if row is None else [row]
+
     def neighbours(self, problem: GemmProblem, limit: int) -> list[Row]:
         """Rows of other problems, nearest first: where a search may start.
 

@@ -23,10 +23,9 @@ from kernel_space.rules import Legal, legalize
 from tuner import results
 from tuner.candidate import Asks
 from tuner.compile_ahead import compile_ahead
-from tuner.device import AbsentDevice, BeginsAhead, Device
+from tuner.device import BeginsAhead, Device, require_times
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.dispatch_merge import Decision
-from tuner.dispatch_row import DispatchKey
 from tuner.evaluate import illegal_trial
 from tuner.loop import IN_FLIGHT_PER_JOB, Loop, OutOfTime, Pool
 from tuner.outcome import Kind, Trial
@@ -63,8 +62,7 @@ def tune(
     kernel's, ``search`` that of the search through it. Raises ``InputError`` for what the user can mend and
     ``StoreError`` when the disk refuses.
     """
-    if isinstance(device, AbsentDevice):
-        raise InputError(device.refusal)
+    require_times(device)
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
@@ -264,8 +262,7 @@ def _first(
 def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
     """The problem's own row comes first: its journal may be of other kernel sources, or on another machine."""
     table = DispatchTable.load(options.out / device.name, arch=device.arch)
-    own = table.rows.get(DispatchKey.of(problem, device.arch.name))
-    return [row.config for row in (*([own] if own else []), *table.neighbours(problem, NEIGHBOURS))]
+    return [row.config for row in (*table.own(problem), *table.neighbours(problem, NEIGHBOURS))]
 
 
 def readable_configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:

@@ -38,7 +38,8 @@ def choose_candidates(
     rules: Legalize = legalize,
 ) -> list[Candidate]:
     """At most ``trials`` distinct legal kernels, the same for the same arguments: the default, ``best`` (of this
-    problem, measured), ``first`` (of neighbours), then what is not in ``known``: ``space.starts`` and sampled ones.
+    problem: its row, its trials), ``first`` (of neighbours), then what is not in ``known``: ``space.starts`` and
+    sampled ones.
     """
     others = [
         start for start in space.starts(problem) if space.spell(start, problem, arch, rules) is not None
