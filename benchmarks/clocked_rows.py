@@ -3,7 +3,8 @@
 Three tables, never mixed: NVIDIA's GEMM by events (a launch cost and the sustained clock are part of the constants);
 one SVDQuant kernel under ncu (compared in SM-active cycles, which need no clock); the same kernel by events of a
 Python loop (one additive cost per call for the whole table, fitted, up to 60 us). ``published_kernel`` stands in for
-the SVDQuant kernel in both of its tables' protocols, with what the compiler of that time added (``compiled_then``).
+the SVDQuant kernel in both of its tables' protocols, as today's compiler makes it; ``listed_rows`` gives it the MMA
+warp of the compiler of that time.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.compiled_then import added, padded
+import numpy as np
+
 from kernel_space.arch import SM100A
-from kernel_space.build import build
+from kernel_space.build import CompiledKernel, build
 from kernel_space.capture import Launch
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
@@ -30,14 +32,17 @@ DATA = Path(__file__).parents[1] / "tests" / "data"
 SM_COUNT = 148
 PUBLISHED = dataclasses.replace(SM100A, kernel="benchmarks.published_kernel")
 TILE = "mma_tiler_mn=256x128 num_acc_stage=1 raster_order=n"
-MMAS_PER_K_TILE = 4
+HIGHEST_LAUNCH_US = 60.0
 # num_ab_stage, num_lora_stage, num_c_stage by R, where the table names none: what that kernel's solver chooses.
 STAGES = {128: (4, 2, 2), 32: (6, 2, 4)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """``published``: microseconds, or SM-active cycles for ncu rows. ``cold``: L2 was flushed before."""
+    """``published``: microseconds, or SM-active cycles for ncu rows. ``cold``: L2 was flushed before.
+
+    ``built``, ``config``: of the stand-in, None for NVIDIA's kernel.
+    """
 
     table: str
     label: str
@@ -47,6 +52,8 @@ class Row:
     launch: Launch
     places: int
     cold: bool = False
+    built: CompiledKernel | None = None
+    config: KernelConfigSm100a | None = None
 
     def cycles(self, clock: Clock) -> Times:
         run = simulate_launch(
@@ -84,20 +91,15 @@ def ncu_rows() -> list[Row]:
     ]  # fmt: skip
 
 
-def sweep_rows(*, compiled_then: bool = True) -> list[Row]:
-    """``compiled_then``: with the instructions that the compiler of the sweep's time added to the MMA warp."""
+def sweep_rows() -> list[Row]:
     rows = []
     for record in _read("svdquant_stage_sweep_b200.csv"):
         lora = int(record["num_lora_stage"])
         problem = GemmProblem.parse(f"4352,3840,3072,{128 if lora else 0}")
         stages = (int(record["num_ab_stage"]), lora, int(record["num_c_stage"]))
-        row = _stand_in(
-            "LoRA stages, events", f"lora={lora}", problem, float(record["us_per_launch"]), stages
+        rows.append(
+            _stand_in("LoRA stages, events", f"lora={lora}", problem, float(record["us_per_launch"]), stages)
         )
-        if compiled_then:
-            ptx = padded(row.ptx, added(lora), mmas_per_k_tile=MMAS_PER_K_TILE)
-            row = dataclasses.replace(row, ptx=ptx)
-        rows.append(row)
     return rows
 
 
@@ -108,6 +110,11 @@ def shape_rows() -> list[Row]:
         us = problem.flops / float(record["tflops"]) * 1e-6
         rows.append(_stand_in("SVDQuant shapes, events", "256x128", problem, us, STAGES[problem.r]))
     return rows
+
+
+def additive_cost(published: np.ndarray, us: np.ndarray) -> float:
+    """One launch cost for a whole table: the median of what is missing, at most ``HIGHEST_LAUNCH_US``."""
+    return float(np.clip(np.median(published - us), 0, HIGHEST_LAUNCH_US))
 
 
 def _stand_in(
@@ -123,7 +130,8 @@ def _stand_in(
     places = cluster_places(SM_COUNT, legal.config.cluster_size)
     return Row(
         table=table, label=label, problem=problem, published=published, ptx=compiled.ptx,
-        launch=capture_launch(compiled, problem, places), places=places, cold=cold,
+        launch=capture_launch(compiled, problem, places), places=places, cold=cold, built=compiled,
+        config=legal.config,
     )  # fmt: skip
 
 

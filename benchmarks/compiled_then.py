@@ -1,79 +1,107 @@
-"""What the compiler of the published tables' time added to the MMA warp's instructions.
+"""The MMA warp of the published SVDQuant kernel as the compilers of the tables' time made it.
 
-The tables of the SVDQuant kernel were measured in April and May 2026. That compiler keeps the addresses of the MMAs in
-uniform registers at every stage count of the table but one: with ``num_lora_stage`` = 1 (5 A/B stages) it computes them
-in vector registers and moves them over before each tcgen05 instruction, 192 instructions per k-tile instead of 85.
-Today's compiler does not. ``tests/data/svdquant_mma_warp_sass.csv`` holds what nvdisasm shows of both.
+The tables were measured in April and May 2026. That compiler (nvidia-cutlass-dsl 4.4.2 and 4.5.0) keeps the addresses
+of the MMAs in uniform registers at every stage count of the sweep but one: with ``num_lora_stage`` = 1 (5 A/B stages)
+it computes them in vector registers and moves them over before each tcgen05 instruction, 192 instructions per k-tile
+instead of 85. Today's does not. ``tests/data/svdquant_mma_loops.csv`` holds the loops with their control codes.
 
-The clock counts instructions of today's PTX. ``padded`` adds the difference: as many scalar instructions in the MMA
-warp as the older compiler added there, no cost of their own, no constant for them.
+The clock runs today's PTX of a stand-in and charges its MMA warp a cost per instruction. ``listed_rows`` takes that
+charge out and puts in what the published kernel's own instructions take by ``sass_issue``: their stall counts and
+waits on scoreboards. R2UR is part of the former: on sm_100 it sets no scoreboard (none in the listings does) but has a
+fixed latency of 13 clk (NVIDIA's tables for B100 in Mesa, src/nouveau/compiler/latencies/sm100/ureg_raw.csv), and ptxas
+puts 11 + 2 between the last one and the tcgen05 instruction that reads it.
+
+No source was found for one number: ``OPERANDS``, after how long a tcgen05 instruction has read the uniform registers
+that it names, so that they may be written again. The older code waits for that more often: a clock more costs it 9 per
+k-tile with one LoRA stage, 4 with two and three, 1 without LoRA.
 """
 
 from __future__ import annotations
 
 import csv
-import dataclasses
+import functools
 import re
 from pathlib import Path
 
+import numpy as np
+
+from benchmarks.sass_issue import Instruction
 from kernel_space.errors import InputError
+from kernel_space.sim.timed.clock import Times
+from tuner.machine_constants import Constant
 
-COUNTS = Path(__file__).parents[1] / "tests" / "data" / "svdquant_mma_warp_sass.csv"
-MAIN, LORA = "mxf4nvf4", "f16"
+DATA = Path(__file__).parents[1] / "tests" / "data"
+LOOPS = DATA / "svdquant_mma_loops.csv"
+OPERANDS = Constant(
+    value=26.0, low=9.0, high=176.0, unit="clk", kind="assumed", group="core",
+    source="tcgen05 instruction -> its uniform registers have been read. Not before those of a load of shared memory "
+    "(9 on Ampere: Huerta et al., arXiv 2503.20481, Table 2), nor after the shortest measured MMA of two CTAs is done "
+    "(176: SemiAnalysisAI/microbench-blackwell umma_latency, MXF4); value: median of what the ncu rows leave",
+)  # fmt: skip
+SPECIAL_REGISTER = 20.0  # S2R: about 20 clk (maxas); up to 24 it costs nothing in the one loop that has it
+MAIN = "mxf4nvf4"
 _MMA = re.compile(r"\btcgen05\.mma\S*kind::(\w+)")
-_REGISTERS = "\t.reg .b32"
+# Costs the clock's ``fence_gpu``, which nothing else in a kernel without split-K does.
+MARK = "\tfence.acq_rel.gpu;"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Added:
-    """SASS instructions more than today's compiler makes: per k-tile, and per LoRA MMA."""
-
-    per_k_tile: int
-    per_lora_mma: int
-
-
-def added(num_lora_stage: int) -> Added:
-    """What the older compiler adds at so many LoRA stages of the published sweep, at least nothing.
-
-    Raises ``InputError`` for a stage count that was not read off.
-    """
-    with COUNTS.open() as lines:
-        rows = [
-            row
-            for row in csv.DictReader(line for line in lines if not line.startswith("#"))
-            if int(row["num_lora_stage"]) == num_lora_stage
-        ]
-    counts = {row["compiler"]: row for row in rows}
-    if counts.keys() != {"then", "now"}:
-        raise InputError(f"{COUNTS.name} has no counts for num_lora_stage={num_lora_stage}")
-    then, now = counts["then"], counts["now"]
-    return Added(
-        per_k_tile=max(0, int(then["per_k_tile"]) - int(now["per_k_tile"])),
-        per_lora_mma=max(0, int(then["per_lora_mma"]) - int(now["per_lora_mma"])),
-    )
+@functools.cache
+def loops() -> dict[tuple[str, int, int], tuple[Instruction, ...]]:
+    """(compiler, num_lora_stage, num_ab_stage) -> what its MMA warp executes for one k-tile."""
+    found: dict[tuple[str, int, int], list[Instruction]] = {}
+    with LOOPS.open() as lines:
+        for row in csv.DictReader(line for line in lines if not line.startswith("#")):
+            one = Instruction(
+                text=row["instruction"], stall=int(row["stall"]), write=int(row["write"]), read=int(row["read"]),
+                wait=int(row["wait"]), lora=int(row["lora"]) if row["lora"] else None,
+            )  # fmt: skip
+            key = (row["compiler"], int(row["num_lora_stage"]), int(row["num_ab_stage"]))
+            found.setdefault(key, []).append(one)
+    return {key: tuple(path) for key, path in found.items()}
 
 
-def padded(ptx: str, extra: Added, *, mmas_per_k_tile: int) -> str:
-    """``ptx`` with the extra instructions behind its MMAs, those of a k-tile spread over its ``mmas_per_k_tile``.
-
-    For timing only: each is an addition whose result nobody reads. Raises ``InputError`` for PTX whose loop over
-    k-tiles holds another number of NVFP4 MMAs.
-    """
-    lines = ptx.splitlines()
-    kinds = [found.group(1) if (found := _MMA.search(line)) else "" for line in lines]
-    if kinds.count(MAIN) != mmas_per_k_tile:
+def loop(compiler: str, num_lora_stage: int, num_ab_stage: int) -> tuple[Instruction, ...]:
+    """Raises ``InputError`` for stage counts that were not compiled."""
+    found = loops().get((compiler, num_lora_stage, num_ab_stage))
+    if found is None:
         raise InputError(
-            f"the PTX has {kinds.count(MAIN)} NVFP4 MMAs, not the {mmas_per_k_tile} of one k-tile"
+            f"{LOOPS.name} has no loop of compiler {compiler} with num_lora_stage={num_lora_stage} "
+            f"num_ab_stage={num_ab_stage}"
         )
-    shares = [
-        (number + 1) * extra.per_k_tile // mmas_per_k_tile - number * extra.per_k_tile // mmas_per_k_tile
-        for number in range(mmas_per_k_tile)
-    ]
-    out = []
-    for line, kind in zip(lines, kinds, strict=True):
+    return found
+
+
+def lora_instructions_now() -> float:
+    """Instructions of one LoRA MMA as today's compiler makes it: the same within one at all stage counts."""
+    counts = [
+        sum(one.lora == 0 for one in path) for (compiler, lora, _), path in loops().items()
+        if compiler == "now" and lora
+    ]  # fmt: skip
+    return float(np.median(counts))
+
+
+def latency(opcode: str, operands: Times | float, poll: Times | float) -> Times | float:
+    """Clocks until the scoreboard of ``opcode`` is free. Raises ``InputError`` for one that these loops do not have."""
+    if opcode == "SYNCS":
+        return poll
+    if opcode == "S2R":
+        return SPECIAL_REGISTER
+    if opcode.startswith("UTC"):
+        return operands
+    raise InputError(f"no latency is known of {opcode}, which sets a scoreboard")
+
+
+def marked(ptx: str, *, mmas_per_k_tile: int) -> str:
+    """``ptx`` with ``MARK`` behind each NVFP4 MMA. Raises ``InputError`` for another number of MMAs or other marks."""
+    out, mmas = [], 0
+    for line in ptx.splitlines():
         out.append(line)
-        count = shares.pop(0) if kind == MAIN else extra.per_lora_mma if kind == LORA else 0
-        out.extend(["\tadd.s32 \t%padding, %padding, 1;"] * count)
-    first = next(number for number, line in enumerate(out) if line.startswith(_REGISTERS))
-    out.insert(first + 1, f"{_REGISTERS} \t%padding;")
+        found = _MMA.search(line)
+        if found and found.group(1) == MAIN:
+            mmas += 1
+            out.append(MARK)
+        if MARK.strip() in line:
+            raise InputError("the PTX has gpu fences of its own")
+    if mmas != mmas_per_k_tile:
+        raise InputError(f"the PTX has {mmas} NVFP4 MMAs, not the {mmas_per_k_tile} of one k-tile")
     return "\n".join(out) + "\n"

@@ -15,12 +15,11 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.calibrate_clock import admissible, best, counts, leave_one_out, log_errors
-from benchmarks.clocked_rows import Row, cutlass_rows, ncu_rows, shape_rows, sweep_rows
+from benchmarks.clocked_rows import Row, additive_cost, cutlass_rows, ncu_rows, shape_rows
+from benchmarks.lora_order import print_loops, print_sweep
 from kernel_space.arch import SM100A
 from tuner.clock_constants import records_of
 from tuner.clock_sets import ConstantSets, admissible_sets, draw_sets
-
-HIGHEST_LAUNCH_US = 60.0
 
 
 def main() -> None:
@@ -35,8 +34,9 @@ def main() -> None:
     sets = admissible_sets(SM100A)
     print_tile_orders([row for row in rows if row.table == "CUTLASS"], sets)
     print_cycles([row for row in rows if row.table == "ncu"], sets)
-    for table in (sweep_rows(), shape_rows()):
-        print_events(table, sets)
+    print_sweep(sets)
+    print_events(shape_rows(), sets)
+    print_loops()
     print_constants(sets)
 
 
@@ -109,10 +109,10 @@ def print_cycles(rows: list[Row], sets: ConstantSets) -> None:
 
 
 def print_events(rows: list[Row], sets: ConstantSets) -> None:
-    """One additive launch cost for the whole table: the median of what is missing, at most ``HIGHEST_LAUNCH_US``."""
+    """One additive launch cost for the whole table."""
     times = np.array([sets.microseconds(row.cycles(sets.clock)) for row in rows])
     published = np.array([row.published for row in rows])
-    launch = float(np.clip(np.median(published - times[:, 0]), 0, HIGHEST_LAUNCH_US))
+    launch = additive_cost(published, times[:, 0])
     print(f"\n{rows[0].table}: additive launch cost {launch:.1f} us (fitted)\n")
     print(
         "| M,K,N,R | config | published us | simulated us + launch | interval | error |\n|---|---|---|---|---|---|"
