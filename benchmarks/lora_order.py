@@ -29,7 +29,7 @@ MANY = 1000.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sweep:
-    """``operands`` [values], up to the last with a kept set; ``kept`` bool [values, sets]; ``us`` by row, value, set."""
+    """``operands`` [values] up to the last with a kept set; ``kept`` bool [values, sets]; ``us`` by row, value, set."""
 
     rows: list[ListedRow]
     operands: np.ndarray
