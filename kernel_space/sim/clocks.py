@@ -1,9 +1,9 @@
 """Vector clocks of one cluster.
 
 Slots count things that are ordered by themselves: the epochs of a warp, the completed phases of an mbarrier, the
-operations of a tensor pipe, the bulk groups of a warp (sources read; results written). A clock is an array [2, slots]:
-row 0 says what has happened before, row 1 the part of it that the async proxy sees. Only a proxy fence copies generic
-accesses from row 0 to row 1; what the async proxy did itself is in both rows.
+operations of a tensor pipe, the bulk groups of a warp (sources read; results written), its wgmma groups. A clock is an
+array [2, slots]: row 0 says what has happened before, row 1 the part of it that the async proxy sees. Only a proxy
+fence copies generic accesses from row 0 to row 1; what the async proxy did itself is in both rows.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ ALWAYS = np.iinfo(np.int64).max
 class Slots:
     """Numbers and names of the slots of one cluster. The last slot is always satisfied: "written by nobody"."""
 
-    def __init__(self, cluster: Cluster, ctas: int, warps: int, barriers: int) -> None:
-        self.cluster = cluster
-        self.capacity = ctas * (4 * warps + 1 + barriers) + 1
+    def __init__(self, cluster: Cluster, ctas: int, warps: int, barriers: int, *, wgmma: bool) -> None:
+        self.cluster, self.wgmma = cluster, wgmma
+        self.capacity = ctas * ((5 if wgmma else 4) * warps + 1 + barriers) + 1
         self.names: list[str] = []
         self.barrier_slots: dict[tuple[int, int], int] = {}
         self.released_phases: dict[int, int] = {}
@@ -66,6 +66,7 @@ class WarpClock:
         "read_slot",
         "slot",
         "unfenced",
+        "wgmma_slot",
         "write_slot",
     )
 
@@ -74,6 +75,7 @@ class WarpClock:
         self.read_slot = slots.new(f"bulk reads of {warp.who}")
         self.write_slot = slots.new(f"bulk writes of {warp.who}")
         self.load_slot = slots.new(f"tcgen05.ld of {warp.who}")
+        self.wgmma_slot = slots.new(f"wgmma of {warp.who}") if slots.wgmma else -1
         self.loads = 0
         self.clock = slots.clock()
         self.clock[0, self.slot] = 1

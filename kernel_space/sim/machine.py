@@ -24,6 +24,7 @@ from kernel_space.sim.smem import Smem
 from kernel_space.sim.tensor_pipe import TensorPipe
 from kernel_space.sim.tmem import Tmem
 from kernel_space.sim.translate import AGAIN, LATER, SPLIT, Program
+from kernel_space.sim.wgmma_order import EVERY_REGISTER, WgmmaGroups
 
 if TYPE_CHECKING:
     from kernel_space.sim.schedules import Schedule
@@ -64,6 +65,8 @@ class Warp:
         self.bulk_waits = False
         self.carry: Value = 0
         self.local: Any = None
+        self.wgmma, self.wgmma_registers = WgmmaGroups(), 0  # wgmma_order.py
+        self.unfenced = EVERY_REGISTER
         self.clock: Any = None
         self.slot = -1
         self.shared_base = cta.rank << 24

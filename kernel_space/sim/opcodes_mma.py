@@ -8,6 +8,7 @@ from kernel_space.sim.instruction import Instr
 from kernel_space.sim.opcodes import Modifiers, opcode
 from kernel_space.sim.opcodes_sync import uniform
 from kernel_space.sim.operands import Imm, Operand, Vec
+from kernel_space.sim.wgmma_order import emit_issue
 from kernel_space.sim.writer import Writer
 
 _HALVES = ("f16", "bf16")
@@ -36,6 +37,7 @@ def wgmma(c: Writer, i: Instr, m: Modifiers) -> None:
     in_registers = isinstance(a, Vec)
     if [sign.value for sign in signs if isinstance(sign, Imm)] != [1, 1, *([0] if in_registers else [0, 0])]:
         raise c.fail("needs K-major operands and no negation")
+    emit_issue(c, i)
     accumulate = uniform(c, c.predicate(scale), scale)
     descriptor = uniform(c, c.read(b, 64), b)
     rows = _words(c, a) if in_registers else uniform(c, c.read(a, 64), a)
@@ -46,8 +48,14 @@ def wgmma(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("wgmma.fence", "wgmma.commit_group", "wgmma.wait_group")
 def wgmma_order(c: Writer, i: Instr, m: Modifiers) -> None:
-    """``wgmma`` is complete when it is issued in this machine."""
     m.ignore("sync", "aligned")
+    match i.tokens[1]:
+        case "fence":
+            c.emit("wgmma_fence(w)")
+        case "commit_group":
+            c.emit("wgmma_commit(w)")
+        case _:
+            c.emit(f"wgmma_wait(w, {c.read(i.operands[0])}, {c.site})")
 
 
 def _words(c: Writer, operand: Operand) -> str:

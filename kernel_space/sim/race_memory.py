@@ -55,9 +55,13 @@ class MemoryRaces(SyncRaces):
         self._read(w, cta, words_of(offset, size), access, ASYNC, "bulk store")
 
     def wgmma_read(self, w: Warp, cta: Cta, offset: Any, size: int, site: int) -> None:
-        """The column operand of a ``wgmma``, which this machine reads at issue."""
-        cells = words_of(offset, size)
-        self._read(w, cta, cells, Access(w.clock.slot, w.clock.epoch, site), ASYNC, "wgmma")
+        """An operand of a ``wgmma``: read until its group is waited for."""
+        access = Access(w.clock.wgmma_slot, w.wgmma.number, site)
+        self._read(w, cta, words_of(offset, size), access, ASYNC, "wgmma")
+
+    def wgmma_waited(self, w: Warp, number: int) -> None:
+        """Groups up to ``number`` are complete."""
+        w.clock.raise_slot(w.clock.wgmma_slot, number)
 
     def copy_read(self, w: Warp, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """A copy from shared to shared memory reads its source: done when the destination's barrier completes."""

@@ -36,7 +36,8 @@ class SyncRaces:
         if cluster.slots is None:
             block, size = self.machine.launch.block, self.machine.launch.cluster
             warps = -(-(block[0] * block[1] * block[2]) // 32)
-            cluster.slots = Slots(cluster, size[0] * size[1] * size[2], warps, self.barriers)
+            wgmma = bool(self.program.wgmma_bits)
+            cluster.slots = Slots(cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma)
             cluster.sync = SyncObject()
             self.clusters[cluster.number] = cluster.slots
         cta.pipe.slot = cluster.slots.new(f"tensor pipe{cta.suffix}")

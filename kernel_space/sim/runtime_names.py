@@ -30,6 +30,7 @@ from kernel_space.sim import (
     tma,
     tmem,
     wgmma,
+    wgmma_order,
 )
 from kernel_space.sim.address_windows import SHARED_WINDOW
 from kernel_space.sim.lanes import UNSIGNED, Value, first_lane, ndarray
@@ -136,7 +137,7 @@ def _public(*modules: Any) -> dict[str, Any]:
 NAMES: dict[str, Any] = {
     **_public(async_stores, atomics, barriers, bulk, clc, conversions, directed_rounding, fences, floats),
     **_public(global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
-    **_public(tensor_map_updates, tensor_pipe, tma, tmem, wgmma),
+    **_public(tensor_map_updates, tensor_pipe, tma, tmem, wgmma, wgmma_order),
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,

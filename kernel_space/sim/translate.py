@@ -23,6 +23,7 @@ from kernel_space.sim.parse import Kernel, parse_ptx
 from kernel_space.sim.registers import registers_at_launch
 from kernel_space.sim.uniformity import varying_registers
 from kernel_space.sim.unwritten import WriteTracker, candidates
+from kernel_space.sim.wgmma_order import emit_access, register_bits
 from kernel_space.sim.writer import Writer
 
 AGAIN = -2  # the first instruction of the block has to wait: run the block again when woken
@@ -53,6 +54,7 @@ class Program:
         self.varying = varying_registers(self.graph)
         self.maybe_unwritten = candidates(self.graph)
         self.registers_at_launch = registers_at_launch(kernel)
+        self.wgmma_bits = register_bits(kernel)
         self.layout = SharedLayout(kernel)
         self.symbols = self._symbols()
         self.sites: list[Instr] = kernel.instrs
@@ -106,6 +108,7 @@ class Program:
         """The generated source. ``entry``: registers of the warp that is about to run it; what lies behind a branch
         that this warp takes is left out, and translated when another one does not take it."""
         writer = Writer(self.graph, self.varying, self.symbols, partial=partial, counts=self.counts)
+        writer.wgmma_bits = self.wgmma_bits
         superblock = _Superblock(self, writer, index, entry)
         superblock.write()
         arguments = "w, R, m" if partial else "w, R"
@@ -175,6 +178,7 @@ class _Superblock:
 
     def _tracked(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
         self.tracker.reads(instr)
+        emit_access(self.w, instr)
         emitter(self.w, instr, block)
         self.tracker.writes(instr)
 

@@ -2,7 +2,7 @@
 warpgroup level matrix).
 
 A warp's 16 rows of A make its 16 rows of D, so nothing passes between the warps of a warpgroup. The product is made
-when it is issued: registers and column operand may in truth be read until ``wgmma.wait_group``, which is not checked.
+when it is issued; that registers and operands belong to it until ``wgmma.wait_group`` is checked (``wgmma_order.py``).
 """
 
 from __future__ import annotations

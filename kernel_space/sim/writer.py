@@ -7,7 +7,7 @@ a 64-bit one are kept as pairs and only computed if somebody wants the 64-bit va
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernel_space.sim.cfg import Block, Graph
 from kernel_space.sim.faults import Unsupported
@@ -25,7 +25,7 @@ _SPECIALS = re.compile(
 class Writer:
     """``mask``: expression of the lanes that execute here. ``converged``: it is every lane of the warp.
 
-    ``counts``: the text tells the warp how many instructions it has run.
+    ``counts``: the text tells the warp how many instructions it has run. ``wgmma_bits``: of ``wgmma_order``.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Writer:
         self.site = 0
         self.instr: Instr | None = None
         self.block: Block | None = None
+        self.wgmma_bits: Mapping[int, int] = {}
 
     # -- text ------------------------------------------------------------------------------------------------
     def emit(self, line: str) -> None:

@@ -178,6 +178,6 @@ def test_a_kernel_that_asks_for_too_many_and_one_that_asks_for_too_few(tmp_path:
         return run_compiled(exported, *values, ptx=ptx)
 
     how = "setmaxnreg.dec.sync.aligned.u32 \t"
-    assert result(how + "24;", how + "24;").ok
+    assert (intact := result(how + "24;", how + "24;")).ok, str(intact)
     fails(result(how + "24;", how + "176;"), "setmaxnreg.dec to 176", "168 registers")
     fails(result(how + "24;", how + "168;"), "needs", "168 a thread at launch", status=SimStatus.DEADLOCK)
