@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from kernel_space.problem import GemmProblem
 from tuner.device import DEVICE_CLASSES
 from tuner.outcome import Kind, Status, Trial
 from tuner.report import read_trials
-from tuner.study import BESIDE_TRIALS
+from tuner.study import TRIAL, read_line
 
 FOLDER = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)(?:-(fp16|bf16)-(fp16|bf16))?")
 
@@ -90,23 +89,11 @@ def journal_trials(path: Path) -> Iterator[Trial]:
     whole, _, _ = _text(path).rpartition("\n")
     for number, line in enumerate(whole.split("\n"), start=1):
         try:
-            record = json.loads(line)
-        except ValueError:
-            raise InputError(f"{path}: line {number} is no JSON") from None
-        if not isinstance(record, dict) or (number == 1 and "identity" not in record):
-            raise InputError(
-                f"{path} is no journal of trials, which begins with whose trials it holds; "
-                "a tune writes them below --out/.studies"
-            )
-        if not BESIDE_TRIALS & record.keys():
-            yield _trial(record, f"{path}: line {number}")
-
-
-def _trial(record: dict[str, Any], where: str) -> Trial:
-    try:
-        return Trial.from_record(record)
-    except InputError as error:
-        raise InputError(f"{where} is {error}") from None
+            word, held = read_line(line, first=number == 1)
+        except InputError as error:
+            raise InputError(f"{path}: line {number} is {error}") from None
+        if word == TRIAL:
+            yield held
 
 
 def _table(path: Path) -> Iterator[Measurement | None]:

@@ -27,8 +27,24 @@ from tuner.outcome import Trial
 from tuner.store import StoreError, locked, make_folder
 
 FORMAT_VERSION = 1
-BESIDE_TRIALS = frozenset({"identity", "note", "attempt", "given_up"})
-"""Words of which a line that is no trial has one."""
+TRIAL, IDENTITY, NOTE, ATTEMPT, GIVEN_UP = "trial", "identity", "note", "attempt", "given_up"
+"""What a line holds: a word that it has, or else a trial."""
+
+
+def read_line(line: str | bytes, *, first: bool) -> tuple[str, Any]:
+    """One whole line as (what it holds, its record; of a trial the ``Trial``). Raises ``InputError``."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        raise InputError("no JSON") from None
+    if not isinstance(record, dict) or first != (IDENTITY in record):
+        raise InputError(
+            "no journal of trials, which begins with whose trials it holds; a tune writes them below --out/.studies"
+        )
+    for word in (IDENTITY, NOTE, ATTEMPT, GIVEN_UP):
+        if word in record:
+            return word, record
+    return TRIAL, Trial.from_record(record)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,7 +74,7 @@ class Identity:
         return f"{sizes}_{self.lora_dtype}_{self.out_dtype}-{digest}.jsonl"
 
     def header(self) -> dict[str, Any]:
-        return {"version": FORMAT_VERSION, "identity": dataclasses.asdict(self)}
+        return {"version": FORMAT_VERSION, IDENTITY: dataclasses.asdict(self)}
 
 
 class Study:
@@ -102,7 +118,7 @@ class Study:
         """
         here = Attempt.here()
         with self._caught_up() as fd:
-            self._write(fd, {"attempt": resolved, "by": here.record()})
+            self._write(fd, {ATTEMPT: resolved, "by": here.record()})
         self._attempts.setdefault(resolved, []).append(here)
         try:
             yield
@@ -118,7 +134,7 @@ class Study:
     def _give_up(self, resolved: str, attempt: Attempt) -> None:
         self._forget(resolved, attempt)
         with self._caught_up() as fd:
-            self._write(fd, {"given_up": resolved, "by": attempt.record()})
+            self._write(fd, {GIVEN_UP: resolved, "by": attempt.record()})
 
     def recall(self, key: str, make: Callable[[], Any], *, anew: bool = False) -> Any:
         """The JSON value noted under ``key``; the first time, or ``anew``, it is what ``make`` returns."""
@@ -126,7 +142,7 @@ class Study:
             value = make()
             with self._caught_up() as fd:
                 if anew or key not in self.notes:
-                    self._write(fd, {"note": key, "value": value})
+                    self._write(fd, {NOTE: key, "value": value})
                     self.notes[key] = value
         return self.notes[key]
 
@@ -166,17 +182,17 @@ class Study:
 
     def _take(self, line: bytes) -> None:
         try:
-            record = json.loads(line)
-            if self._read_bytes == 0:
-                self._check_header(record)
-            elif "note" in record:
-                self.notes[record["note"]] = record["value"]
-            elif "attempt" in record:
-                self._attempts.setdefault(record["attempt"], []).append(Attempt(**record["by"]))
-            elif "given_up" in record:
-                self._forget(record["given_up"], Attempt(**record["by"]))
+            word, held = read_line(line, first=self._read_bytes == 0)
+            if word == IDENTITY:
+                self._check_header(held)
+            elif word == NOTE:
+                self.notes[held[NOTE]] = held["value"]
+            elif word == ATTEMPT:
+                self._attempts.setdefault(held[ATTEMPT], []).append(Attempt(**held["by"]))
+            elif word == GIVEN_UP:
+                self._forget(held[GIVEN_UP], Attempt(**held["by"]))
             else:
-                self._take_trial(Trial.from_record(record))
+                self._take_trial(held)
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(
                 f"{self.path} is damaged at byte {self._read_bytes} ({error}); move the file away to start anew"
