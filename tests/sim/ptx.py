@@ -23,6 +23,19 @@ HEADER = """
 ret;
 }}
 """
+# Thread in r1, warp in r2, shared memory in r10 with two mbarriers of one arrival.
+TWO_BARRIERS = """
+mov.u32 %r1, %tid.x;
+shr.u32 %r2, %r1, 5;
+mov.u32 %r10, smem;
+ld.param.u64 %d1, [out];
+setp.ne.u32 %p1, %r1, 0;
+@%p1 bra READY;
+mbarrier.init.shared.b64 [%r10], 1;
+mbarrier.init.shared.b64 [%r10+8], 1;
+READY:
+bar.sync 0;
+"""
 
 
 def program(body: str, params: str = ".param .u64 out") -> str:

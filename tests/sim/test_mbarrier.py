@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernel_space.sim.faults import SimStatus
-from tests.sim.ptx import run_body
+from tests.sim.ptx import TWO_BARRIERS, run_body
 
 LEADER = """
 mov.u32 %r1, %tid.x;
@@ -116,18 +116,7 @@ def test_unknown_barrier_is_an_illegal_access() -> None:
     assert "no mbarrier was initialised" in str(result)
 
 
-PING_PONG = """
-mov.u32 %r1, %tid.x;
-shr.u32 %r2, %r1, 5;
-mov.u32 %r10, smem;
-ld.param.u64 %d1, [out];
-setp.ne.u32 %p1, %r1, 0;
-@%p1 bra READY;
-mbarrier.init.shared.b64 [%r10], 1;
-mbarrier.init.shared.b64 [%r10+8], 1;
-READY:
-bar.sync 0;
-and.b32 %r3, %r1, 31;
+PING_PONG = f"""{TWO_BARRIERS}and.b32 %r3, %r1, 31;
 setp.ne.u32 %p8, %r3, 0;
 mov.u32 %r4, 0;
 mov.u32 %r5, 0;

@@ -5,27 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from kernel_space.sim.faults import SimStatus
-from tests.sim.ptx import program, run_body
+from tests.sim.ptx import TWO_BARRIERS, program, run_body
 
 NAMES = {"barrier_names": {0: "ab_full[0]", 8: "ab_full[1]"}, "roles": {0: "tma_warp", 1: "mma_warp"}}
-INIT = """
-mov.u32 %r1, %tid.x;
-shr.u32 %r2, %r1, 5;
-mov.u32 %r10, smem;
-ld.param.u64 %d1, [out];
-setp.ne.u32 %p1, %r1, 0;
-@%p1 bra READY;
-mbarrier.init.shared.b64 [%r10], 1;
-mbarrier.init.shared.b64 [%r10+8], 1;
-READY:
-bar.sync 0;
-"""
 WAIT = "LOOP:\nmbarrier.try_wait.parity.shared.b64 %p9, [%r10{at}], {parity};\n@!%p9 bra LOOP;\n"
 
 
 def run(body: str, **options: object) -> object:
     return run_body(
-        INIT + body, np.zeros(64, np.uint32), smem_bytes=4096, block=(64, 1, 1), **NAMES, **options
+        TWO_BARRIERS + body, np.zeros(64, np.uint32), smem_bytes=4096, block=(64, 1, 1), **NAMES, **options
     )
 
 
@@ -72,7 +60,7 @@ def test_misaligned_and_foreign_shared_addresses() -> None:
 
 def test_unsupported_names_line_opcode_and_modifier() -> None:
     result = run("min.xorsign.abs.f32 %r5, %r6, %r7;")
-    line = program(INIT + "min.xorsign.abs.f32").split("\n").index("min.xorsign.abs.f32") + 1
+    line = program(TWO_BARRIERS + "min.xorsign.abs.f32").split("\n").index("min.xorsign.abs.f32") + 1
     assert result.status is SimStatus.UNSUPPORTED
     assert f"PTX line {line}: min.xorsign.abs.f32" in str(result) and "(modifier .xorsign)" in str(result)
 
