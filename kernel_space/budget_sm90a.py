@@ -19,7 +19,10 @@ WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing war
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
 MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
 MOST_AB_STAGES = 16
-MOST_EXPANDED_STAGES = 6  # three k-tiles of 128; more were not faster (H200)
+# Slots of expanded activations. Beyond FEW_COLUMNS columns more than 6 were not faster; of 64x128 10 were 2 % faster
+# than 6 at M = 128 and 256, of 128x128 8 were 1 % at M = 256 and 512 (H200).
+MOST_EXPANDED_STAGES, FEW_COLUMNS = 6, 128
+MOST_NARROW_STAGES = {1: 10, 2: 8}  # by consumer warpgroups
 LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES = (
     2,
     4,
@@ -27,6 +30,7 @@ LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES = (
 WGMMA_COLUMNS = 32  # from here on wgmma is faster than mma.sync (H200)
 WANTED_WGMMA_DQ_STAGES, MOST_WGMMA_STAGES = 3, 8
 RESERVED_PER_CTA = 1024
+EXPANDING_BLOCKS = 4  # of the expanding kernel that have room beside a CTA where ``shares_sm_with_expansion``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,9 +49,11 @@ class BudgetSm90a(Budget):
 
 
 def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
-    """Bytes one CTA may take. Of two on an SM each also takes 1 KB that the system reserves (CUDA programming guide:
-    228 KB per SM on 9.0, 1 KB of it reserved for every CTA).
+    """Bytes one CTA may take. Of several on an SM each also takes 1 KB that the system reserves (CUDA programming
+    guide: 228 KB per SM on 9.0, 1 KB of it reserved for every CTA).
     """
+    if config.shares_sm_with_expansion:
+        return arch.smem_capacity - EXPANDING_BLOCKS * RESERVED_PER_CTA
     if config.ctas_per_sm == 1:
         return arch.smem_capacity
     return (arch.smem_capacity + RESERVED_PER_CTA) // config.ctas_per_sm - RESERVED_PER_CTA
@@ -104,7 +110,8 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     4. A slot of C for every 64 rows of a warpgroup.
     5. Packed slots take what is left, up to 16.
 
-    With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots, then packed slots.
+    With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots (of up to 128 columns 8, with
+    one consumer warpgroup 10), then packed slots.
     With ``mainloop=mma``: up to 4 packed slots. With wgmma there: 3 packed slots, a third dq slot, up to 8 packed.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
@@ -122,7 +129,7 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
         ("ab", MOST_AB_STAGES),
     ]
     if config.mainloop == "expand":
-        wishes = [wishes[0], wishes[2], ("dq", MOST_EXPANDED_STAGES), wishes[4]]
+        wishes = [wishes[0], wishes[2], ("dq", most_expanded_stages(config)), wishes[4]]
     for ring, most in wishes:
         while asked[ring] == AUTO and slots[ring] < most:
             more = {**slots, ring: slots[ring] + 1}
@@ -130,6 +137,12 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
                 break
             slots = more
     return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})
+
+
+def most_expanded_stages(config: KernelConfigSm90a) -> int:
+    """dq slots that ``mainloop=expand`` takes at most when left to ``auto``."""
+    narrow = config.tile_mnk[1] <= FEW_COLUMNS
+    return MOST_NARROW_STAGES[config.consumer_warpgroups] if narrow else MOST_EXPANDED_STAGES
 
 
 def _solve_small_m(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> KernelConfigSm90a:

@@ -18,6 +18,12 @@ ROLE_REGISTERS = {
     (3, 1): (24, 88, 120),
     (4, 1): (24, 72, 96),
 }
+# The same of ``mainloop=expand``: CTAs that the registers of an SM are shared out to at launch, registers per thread of
+# loading warps and of consumers. One consumer warpgroup of few accumulators leaves half of the registers to blocks of
+# the expanding kernel. With fewer than 208 for itself ptxas makes a slower loop of it (20.5 with 184, 17.7 us with 232
+# at M = 256, H200), and at launch it wants 30 beside the accumulators of one wgmma.
+EXPAND_SHARED, EXPAND_ALONE = (2, 24, 232), (1, 24, 240)
+MOST_SHARED_ACCUMULATORS = 64
 STREAM_CTAS = 144  # SMs of a full GH100, hence CTAs that may publish a part of a tile
 STREAM_PARTS = 8  # parts of a tile that stream-K aims at, at most
 
@@ -102,6 +108,20 @@ class KernelConfigSm90a(KernelConfig):
     def role_registers(self) -> tuple[int, int, int]:
         """With ``mainloop=mma`` and wgmma: registers per thread of loading, act and consumer warps."""
         return ROLE_REGISTERS[self.consumer_warpgroups, self.ctas_per_sm]
+
+    @property
+    def shares_sm_with_expansion(self) -> bool:
+        """With ``mainloop=expand``: whether blocks of its first kernel fit on an SM beside a CTA of the second."""
+        accumulators = self.row_blocks * self.tile_mnk[1] // 2
+        one = self.consumer_warpgroups == 1 and accumulators <= MOST_SHARED_ACCUMULATORS
+        return self.expands_act and one
+
+    @property
+    def expand_registers(self) -> tuple[int, int, int]:
+        """With ``mainloop=expand``: CTAs that the registers of an SM are shared out to at launch, registers per thread
+        of loading warps and of consumers.
+        """
+        return EXPAND_SHARED if self.shares_sm_with_expansion else EXPAND_ALONE
 
     @property
     def partial_sums(self) -> int:

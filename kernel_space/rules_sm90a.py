@@ -38,7 +38,7 @@ def _mainloop(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
         got = config.register_operand
         return f"mainloop=expand takes 64 rows of weights from registers: register_operand must be wgt, got {got}"
     if config.ctas_per_sm != 1:
-        return f"mainloop=expand gives its consumers all registers: ctas_per_sm must be 1, got {config.ctas_per_sm}"
+        return f"mainloop=expand has one CTA of its GEMM on an SM: ctas_per_sm must be 1, got {config.ctas_per_sm}"
     return None
 
 

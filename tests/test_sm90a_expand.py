@@ -18,6 +18,7 @@ from kernel_space.dsl_env import import_dsl
 from kernel_space.operands import make_operands
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import OutputCheck, check_packed
+from kernel_space.resources import read_resources
 from kernel_space.rules import Legal, Rejection, legalize
 from kernel_space.sim.global_memory import GlobalMemory
 from kernel_space.sim.launch import add_tensor
@@ -160,6 +161,7 @@ def run_in_machine(
 CASES = [
     ("tile_mnk=128x24x128 cluster_shape_mn=2x1", "50,160,264,16", "fp16", "random"),
     ("tile_mnk=64x40x128 consumer_warpgroups=1 split_k=2 use_pdl=true", "45,416,72,0", "bf16", "slow_tma"),
+    ("tile_mnk=128x32x128 consumer_warpgroups=1 use_pdl=true", "45,416,200,48", "fp16", "random"),
 ]
 SHALLOW = "num_ab_stage=2 num_dq_stage=2 num_lora_stage=1"
 CLUSTER = "cluster_shape_mn=2x1"
@@ -291,6 +293,74 @@ def test_two_launches(text: str, shape: str) -> None:
     multicasts = len(re.findall(r"\.multicast::cluster", artifacts.ptx))
     assert multicasts == (0 if cluster == 1 else 2 if problem.r else 1)
     assert "ld.local" not in artifacts.ptx and "st.local" not in artifacts.ptx
+
+
+SHARED = "tile_mnk=64x128x128 consumer_warpgroups=1 use_pdl=true"
+
+
+@pytest.mark.parametrize(
+    "text", [SHARED, f"{SHARED} stream_k=true", "tile_mnk=128x64x128 consumer_warpgroups=1"]
+)
+def test_expanding_blocks_fit_beside_the_gemm(text: str) -> None:
+    """What one SM has (CUDA programming guide, 9.0): 64 K registers, which a warp takes in units of 256; 2048 threads;
+    228 KB of shared memory, of which every block takes 1 KB more than it asks for. One CTA and four blocks.
+    """
+    problem = GemmProblem.parse("256,3840,3072,128")
+    config = legal(text, problem).config
+    compiled = build(config, problem.problem_class, SM90A)
+    used = {name: each.registers for name, each in read_resources(compiled.cubin_path).items()}
+    (expanding,) = [count for name, count in used.items() if "expand_kernel" in name]
+    (multiplying,) = [count for name, count in used.items() if "gemm_kernel" in name]
+    _, (first, second) = compile_and_capture(config, problem, SM90A, SM_COUNT)
+    launches = ((1, second, multiplying), (4, first, expanding))
+    registers = sum(
+        times * launch.block[0] // 32 * -(-32 * each // 256) * 256 for times, launch, each in launches
+    )
+    assert registers <= 65536
+    assert sum(times * launch.block[0] for times, launch, _ in launches) <= 2048
+    assert sum(times * (launch.smem_bytes + 1024) for times, launch, _ in launches) <= 228 * 1024
+    _, loading, consuming = config.expand_registers
+    assert 128 * (loading + consuming) <= 256 * multiplying
+
+
+def test_tiles_that_share_an_sm() -> None:
+    """Not two warpgroups, nor more accumulators than ptxas compiles with 128 registers a thread; then all is theirs."""
+    assert legal("tile_mnk=64x128x128 consumer_warpgroups=1").config.shares_sm_with_expansion
+    for text in ("tile_mnk=64x136x128 consumer_warpgroups=1", "tile_mnk=128x128x128"):
+        config = legal(f"{text} num_ab_stage=2").config
+        assert not config.shares_sm_with_expansion
+        assert config.expand_registers == (1, 24, 240)
+
+
+@pytest.mark.parametrize(
+    ("text", "slots"),
+    [
+        ("tile_mnk=64x128x128 consumer_warpgroups=1", 10),
+        ("tile_mnk=128x128x128", 8),
+        ("tile_mnk=128x136x128", 6),
+    ],
+)
+def test_slots_of_expanded_activations(text: str, slots: int) -> None:
+    assert legal(text).config.num_dq_stage == slots
+
+
+@pytest.mark.parametrize(
+    ("text", "lora", "act"),
+    [
+        (SHARED, True, True),
+        (SHARED.replace("true", "false"), False, False),
+        ("tile_mnk=128x136x128 use_pdl=true", True, False),
+    ],
+)
+def test_sources_are_asked_for_before_the_wait(text: str, lora: bool, act: bool) -> None:
+    """LoRA's act slices, and for few columns act, into the L2 only: what the kernel before writes is there."""
+    problem = GemmProblem.parse("256,3840,3072,128")
+    ptx = build(legal(text, problem).config, problem.problem_class, SM90A).ptx
+    for mnemonic, wanted in ((r"cp\.async\.bulk\.prefetch\.tensor", lora), (r"prefetch\.global\.L2 ", act)):
+        assert bool(re.search(mnemonic, ptx)) == wanted
+        for body in re.split(r"\.entry ", ptx)[1:]:
+            places = [found.start() for found in re.finditer(mnemonic, body)]
+            assert not places or max(places) < body.index("griddepcontrol.wait")
 
 
 def test_class_without_lora_has_no_lora_ring() -> None:

@@ -163,6 +163,13 @@ def load_global_if(address: Any, wanted: Any) -> Any:
     return Uint32(llvm.inline_asm(i32, operands, text, "=&r,l,r", has_side_effects=True, asm_dialect=0))
 
 
+def prefetch_global_if(address: Any, wanted: Any) -> None:
+    """Bring the sector of a 64-bit global address into the L2, unless ``wanted`` is false: a hint without a result."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p prefetch.global.L2 [$0];\n}"
+    operands = [Int64(address).ir_value(), Int32(wanted).ir_value()]
+    llvm.inline_asm(None, operands, text, "l,r", has_side_effects=True, asm_dialect=0)
+
+
 def store_global_if(address: Any, words: Any, wanted: Any) -> None:
     """``store_global``, unless ``wanted`` is false."""
     operands = [Int64(address).ir_value(), *(word.ir_value() for word in words), Int32(wanted).ir_value()]

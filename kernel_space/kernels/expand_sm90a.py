@@ -9,6 +9,8 @@ the pair (n_i, n_(i+4)) of word 2s + w of each of the four quads, quad c owning 
 |---|---|
 | thread | one 16-byte chunk of ``rows_per_thread`` rows; its four source words lie 16 bytes apart |
 | block | ``THREADS`` chunks side by side, ``rows_per_thread`` rows |
+
+For few rows of act a block with ``use_pdl`` asks for its sources in the L2 before it waits for the kernel before.
 """
 
 from typing import Any
@@ -21,6 +23,7 @@ from kernel_space.kernels.dequant_sm90a import (
     gather_bytes,
     load_global_if,
     pair_of_word,
+    prefetch_global_if,
     scale_pairs,
     store_global,
 )
@@ -60,6 +63,8 @@ class ExpandSm90a:
             grid=(cute.ceil_div(chunks, THREADS) * cute.ceil_div(m, self.rows_per_thread), 1, 1),
             block=[THREADS, 1, 1],
             stream=stream,
+            # As the GEMM: an SM that has to change it must be empty first.
+            preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
         )
 
@@ -69,9 +74,6 @@ class ExpandSm90a:
     ):
         # The GEMM may be launched now: it waits for the end of this grid before it reads the workspace.
         cute.arch.griddepcontrol_launch_dependents()
-        if cutlass.const_expr(self.config.use_pdl):
-            # The GEMM of the launch before reads the workspace until it ends, and act may come from the kernel before.
-            cute.arch.griddepcontrol_wait()
         tidx, _, _ = cute.arch.thread_idx()
         block, _, _ = cute.arch.block_idx()
         chunks = (k + 127) // 128 * CHUNKS_PER_TILE
@@ -106,6 +108,11 @@ class ExpandSm90a:
         has_word = [Int32((word + quad * 4) * 8 < k) for quad in range(QUADS)]
         has_block = [Int32(1), Int32(k_block + 1 < blocks)]
         rows = [Int64(cutlass.min(Int32(r), m - 1 - first)) for r in range(self.rows_per_thread)]
+        if cutlass.const_expr(self.config.use_pdl and self.rows_per_thread == ROWS_OF_FEW):
+            self._prefetch([(codes + row * (k // 2), scales + row * 16) for row in rows], has_word, has_block)
+        if cutlass.const_expr(self.config.use_pdl):
+            # The GEMM of the launch before reads the workspace until it ends, and act may come from the kernel before.
+            cute.arch.griddepcontrol_wait()
         loaded = []
         for row in rows:
             row_codes, row_scales = codes + row * (k // 2), scales + row * 16
@@ -124,3 +131,15 @@ class ExpandSm90a:
                 for quad in range(QUADS)
             ]
             store_global(target + row * (chunks_per_row * 16), pairs)
+
+    @staticmethod
+    def _prefetch(rows: list[Any], has_word: list[Any], has_block: list[Any]) -> None:
+        """Bring the sectors that ``_expand_rows`` reads of each row (codes, scales) into the L2.
+
+        What the kernel before still writes replaces them there.
+        """
+        for codes, scales in rows:
+            for quad in range(0, QUADS, 2):
+                prefetch_global_if(codes + quad * 16, has_word[quad])
+            for block in range(2):
+                prefetch_global_if(scales + block * SF_BLOCK_BYTES, has_block[block])

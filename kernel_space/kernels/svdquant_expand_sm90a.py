@@ -26,6 +26,9 @@ The second kernel is launched with programmatic dependent launch after the first
 LoRA slices overlap it, and only warp 2 waits for it, with ``use_pdl`` before it loads anything: the kernel before may
 still run and write activations. Weights, wcscale and bias are then read early, as with ``mainloop=mma``. Nothing is
 written, to y or to the workspace, before warp 2 has loaded, so not before the kernel before has ended.
+With one consumer warpgroup and up to 64 accumulators a thread the GEMM leaves registers, shared memory and the split of
+L1 and shared memory of an SM to blocks of the first kernel: they run beside its CTAs, so its prologue and first weights
+overlap them, and the next launch's blocks wait beside this launch's GEMM.
 The first kernel overwrites the workspace only when the kernel before has ended, so the last launch has read it.
 """
 
@@ -52,7 +55,6 @@ from kernel_space.kernels.svdquant_gemm_sm90a import GROUP_THREADS, SvdquantGemm
 from kernel_space.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 from kernel_space.problem import ProblemClass
 
-PRODUCER_REGISTERS, CONSUMER_REGISTERS = 24, 240
 DQ_PER_K_TILE = 2
 
 
@@ -118,7 +120,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             block=[self.threads, 1, 1],
             cluster=(cluster_m, cluster_n, 1),
             stream=stream,
-            min_blocks_per_mp=1,
+            min_blocks_per_mp=self.config.expand_registers[0],
             preferred_smem_carveout=100,
             use_pdl=True,
         )
@@ -175,8 +177,9 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             buffers["LoRA columns"] = cute.make_tensor(slots, lay.lora_in_dq)
         self._init_barriers(lay, buffers, warp_idx)
 
+        _, loader_registers, consumer_registers = self.config.expand_registers
         if warp_idx < WARPS_PER_GROUP:
-            cute.arch.setmaxregister_decrease(PRODUCER_REGISTERS)
+            cute.arch.setmaxregister_decrease(loader_registers)
             if warp_idx == 0:
                 self.weight_warp(tiles, atoms, tensors, buffers)
             if cutlass.const_expr(self.has_lora):
@@ -185,7 +188,7 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             if warp_idx == 2:
                 self.act_warp(tiles, (atoms[2], lora_atoms[1]), (tensors[2], lora_tensors[1]), buffers)
         else:
-            cute.arch.setmaxregister_increase(CONSUMER_REGISTERS)
+            cute.arch.setmaxregister_increase(consumer_registers)
             self.consumer_warps(tiles, (y, m, n), (wcscale, bias, workspace), n, buffers)
         if cutlass.const_expr(self.config.cluster_size > 1):
             # The other CTA may still multicast to this one's shared memory and arrive at its barriers.
@@ -247,12 +250,18 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             )
         full, empty = buffers["dq_full"].iterator, buffers["dq_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_dq_stage)
+        work, stop, stride, share = self.work_range(tiles)
         if cutlass.const_expr(self.config.use_pdl):
+            if cutlass.const_expr(self.has_lora):
+                if work < stop:
+                    # Into the L2, where what the kernel before still writes replaces it.
+                    _, first_n, first_split, _, _ = self.segment(work, tiles, share)
+                    for piece in cutlass.range(self.lora_slices(first_split), unroll=1):
+                        cute.prefetch(atoms[1], tBgLB[(None, first_n, piece)])
             # lora_act_in may come from the kernel before the expansion, which has waited for its end. Only then may the
             # next launch begin, which reads its weights early: they may come from any kernel but the one before it.
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
-        work, stop, stride, share = self.work_range(tiles)
         while work < stop:
             _, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             if cutlass.const_expr(self.has_lora):
