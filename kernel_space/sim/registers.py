@@ -87,12 +87,13 @@ class RegisterPool:
             raise ProtocolError(f"setmaxnreg is executed by {mask.bit_count()} of the 32 threads of {w.who}")
         if not FEWEST <= count <= MOST or count % UNIT:
             raise ProtocolError(f"setmaxnreg takes a multiple of {UNIT} from {FEWEST} to {MOST}, got {count}")
-        self._same_in_warpgroup(w, site)
+        self._with_the_warpgroup(w)
         epoch = w.clock.epoch if w.races is not None else 0
         self.changes[w.number].append(_Change(site, epoch))
 
-    def _same_in_warpgroup(self, w: Warp, site: int) -> None:
-        """All warps of the group execute the same sequence and have synchronised before each but the first."""
+    def _with_the_warpgroup(self, w: Warp) -> None:
+        """The group is whole, and its warps have synchronised before each execution but the first. The ISA wants the
+        same instruction in all of them; NVIDIA's attention kernels give the roles of one group different ones."""
         first = w.number // WARPGROUP * WARPGROUP
         if first + WARPGROUP > len(self.held):
             raise ProtocolError(
@@ -101,12 +102,6 @@ class RegisterPool:
         at = len(self.changes[w.number])
         for number in range(first, first + WARPGROUP):
             other, theirs = w.cta.warps[number], self.changes[number]
-            if len(theirs) > at and theirs[at].site != site:
-                line = w.machine.program.sites[theirs[at].site].line
-                raise ProtocolError(
-                    f"the warps of a warpgroup execute different setmaxnreg: {w.who} this one, {other.who} that of PTX "
-                    f"line {line}"
-                )
             if at and other is not w and not self._has_seen(w, other, theirs[:at]):
                 raise ProtocolError(
                     f"{w.who} executes setmaxnreg again, and nothing orders it behind the one before in {other.who}"
