@@ -1,6 +1,6 @@
 """The prefilter: what it drops and never drops, what a search does with it, and what it costs in found time.
 
-``data/prefilter_sample.csv``: legal configs of two problems with the time that the PTX machine gave them, by
+``data/prefilter_sample.csv``: legal configs of three problems with the time that the PTX machine gave them, by
 ``benchmarks/prefilter_loss.py``; times that the filter has no part in are the oracle for what it would lose.
 """
 
