@@ -83,6 +83,7 @@ def test_in_order(lines: tuple[str, ...]) -> None:
         ((FENCE, WGMMA, COMMIT, WRITE), "%r12 is written"),
         ((FENCE, WGMMA, COMMIT, WRITE_A), "%r22 is written"),
         ((FENCE, WGMMA, COMMIT, WAIT_1, READ), "%r10 is read"),
+        ((FENCE, WGMMA, COMMIT, FENCE, READ), "%r10 is read"),  # a fence is no wait
         ((FENCE, WGMMA, WAIT, READ), "%r10 is read"),  # never committed
         ((FENCE, WGMMA, COMMIT, OTHER, COMMIT, WAIT_1, READ_OTHER), "%r14 is read"),
         ((FENCE, WGMMA, COMMIT, WIDER), "%r10 is used by a wgmma of another shape, m64n16k16"),
