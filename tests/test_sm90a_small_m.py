@@ -89,9 +89,19 @@ def test_executed(
     text: str, shape: str, lora_dtype: str, out_dtype: str, schedule: str, tmp_path: Path
 ) -> None:
     """Every element within the derived tolerance of float64, no races, nothing outside of the operands touched."""
+    execute(text, GemmProblem.parse(shape, lora_dtype=lora_dtype, out_dtype=out_dtype), schedule, tmp_path)
+
+
+@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_loads_land_out_of_order(groups: int, tmp_path: Path) -> None:
+    """The youngest load first: act of later units is there before the consumers', whose slots they share."""
+    text = f"tile_mnk={64 * groups}x16x128 consumer_warpgroups={groups} num_ab_stage=3 num_dq_stage=4"
+    execute(text, GemmProblem.parse("9,1120,72,16"), "slow_tma", tmp_path)
+
+
+def execute(text: str, problem: GemmProblem, schedule: str, tmp_path: Path) -> None:
     from kernel_space.kernels.svdquant_gemm_sm90a import ARGUMENTS
 
-    problem = GemmProblem.parse(shape, lora_dtype=lora_dtype, out_dtype=out_dtype)
     config = legal(text, problem).config
     artifacts = compiled(config, problem)
     object_path = tmp_path / "case.o"
@@ -278,4 +288,6 @@ def test_act_is_loaded_by_wgmma_warps_after_the_previous_kernel_ended() -> None:
     ]
     assert len(loaded) == 3 and all(loaded)
     assert after.count("cp.async.bulk.tensor") >= 6  # act, and the refills of both rings
+    prefetches = [part.count("cp.async.bulk.prefetch.tensor") for part in (before, after)]
+    assert prefetches == [3, 0]  # L2 may have act early: it is read later
     assert "ld.global" not in before and "st.global" not in before

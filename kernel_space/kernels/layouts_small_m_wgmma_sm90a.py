@@ -75,6 +75,7 @@ class LayoutsSmallMWgmma:
         self.threads = LANES * WARPS_PER_GROUP * (self.groups + 2)
         self.splits = config.split_k
         self.stages, self.dq_stages = config.num_ab_stage, config.num_dq_stage
+        self.helpers = min(self.groups, self.stages, self.dq_stages)  # consumers with a unit of act each
         self.r = problem_class.r
         self.lora_k = LORA_UNIT_K
         self.num_lora_slices = -(-self.r // LORA_UNIT_K)

@@ -14,7 +14,7 @@ import cutlass.pipeline as pipeline
 from cutlass import Int32, cute
 
 from kernel_space.kernels.dequant_sm90a import load_shared, scale_pairs, store_shared, unpack_half
-from kernel_space.kernels.layouts_sm90a import SF_BLOCK_BYTES
+from kernel_space.kernels.layouts_sm90a import SF_BLOCK_BYTES, WARPS_PER_GROUP
 from kernel_space.kernels.layouts_small_m_wgmma_sm90a import HALVES, ROW_BYTES, LayoutsSmallMWgmma
 
 ROWS_AT_ONCE = 64  # threads of the act warps over the halves of a unit
@@ -29,21 +29,40 @@ class SmallMAct:
 
     @cute.jit
     def act_warps(self, lay: LayoutsSmallMWgmma, place: Any):
-        """Packed ring -> act ring, all units of this CTA."""
+        """Packed ring -> act ring, all units of this CTA but the first, which consumers dequantize."""
         packed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, lay.stages)
         ring = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, lay.dq_stages)
-        for i in cutlass.range(place["count"], unroll=1):
+        for unit in cutlass.range_constexpr(lay.helpers):
+            # Loads may land out of order: a wait for a slot's second load would pass before its first one is there.
+            if unit < place["count"]:
+                cute.arch.mbarrier_wait(place["packed_full"] + unit, 0)
+            packed.advance()
+            ring.advance()
+        for i in cutlass.range(lay.helpers, place["count"], unroll=1):
             cute.arch.mbarrier_wait(place["packed_full"] + packed.index, packed.phase)
             cute.arch.mbarrier_wait(place["act_empty"] + ring.index, ring.phase)
             self._store_act(lay, place, i, packed.index, ring.index)
-            # What was written before wgmma reads it, what was read before TMA overwrites it.
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.sync_warp()
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive(place["act_full"] + ring.index)
-                cute.arch.mbarrier_arrive(place["packed_empty"] + packed.index)
+            self._act_stored(place, packed.index, ring.index)
             packed.advance()
             ring.advance()
+
+    @cute.jit
+    def help_act(self, lay: LayoutsSmallMWgmma, place: Any):
+        """Consumer warpgroup g dequantizes unit g: they have nothing to multiply before act is there."""
+        unit = place["consumer_warp"] // WARPS_PER_GROUP
+        if unit < cutlass.min(place["count"], Int32(lay.helpers)):
+            cute.arch.mbarrier_wait(place["packed_full"] + unit, 0)
+            self._store_act(lay, place, unit, unit, unit)
+            self._act_stored(place, unit, unit)
+
+    @staticmethod
+    def _act_stored(place: Any, packed: Int32, slot: Int32) -> None:
+        """What this warp wrote before wgmma reads it, what it read before TMA overwrites it."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        with cute.arch.elect_one():
+            cute.arch.mbarrier_arrive(place["act_full"] + slot)
+            cute.arch.mbarrier_arrive(place["packed_empty"] + packed)
 
     @cute.jit
     def _store_act(self, lay: LayoutsSmallMWgmma, place: Any, i: Int32, packed: Int32, slot: Int32):

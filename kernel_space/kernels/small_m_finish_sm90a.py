@@ -28,15 +28,20 @@ ROWS_OF_LANE = 2  # weight rows, 32 apart
 class SmallMFinish:
     """Mixin: sums of the cluster, ``sum * wcscale + bias``, y."""
 
+    @staticmethod
+    def load_affine(place: Any) -> list[list[Any]]:
+        """wcscale and bias of this lane's weight rows: early, as DRAM would hold up what follows the main loop."""
+        columns = [place["column"] + 32 * h for h in range(ROWS_OF_LANE)]
+        return [
+            [load_global_if(place[name] + Int64(column) * 4, column < place["n"]) for column in columns]
+            for name in ("wcscale", "bias")
+        ]
+
     @cute.jit
     def finish(self, lay: LayoutsSmallMWgmma, place: Any, acc: Any):
         columns = [place["column"] + 32 * h for h in range(ROWS_OF_LANE)]
-        affine = []
-        for name in ("wcscale", "bias"):
-            sources = [place[name] + Int64(column) * 4 for column in columns]
-            pairs = zip(sources, columns, strict=True)
-            affine.append([load_global_if(at, column < place["n"]) for at, column in pairs])
-        scales, biases = [multiply_bits(word, 1.0 / FROM_VALUES) for word in affine[0]], affine[1]
+        scales = [multiply_bits(word, 1.0 / FROM_VALUES) for word in place["affine"][0]]
+        biases = place["affine"][1]
         own = cute.make_rmem_tensor((4, lay.owned), Float32)
         if cutlass.const_expr(lay.splits == 1):
             for octet in cutlass.range_constexpr(lay.octets):

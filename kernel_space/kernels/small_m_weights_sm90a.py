@@ -38,6 +38,8 @@ class SmallMWeights:
         self._stand(lay, place)
         if cutlass.const_expr(lay.splits > 1):
             cute.arch.cluster_wait()  # every CTA of the cluster has its barriers
+        place["affine"] = self.load_affine(place)
+        self.help_act(lay, place)
         for mma in (lay.tiled_mma, lay.lora_mma):
             mma.set(warpgroup.Field.ACCUMULATE, True)
         acc = cute.make_rmem_tensor(lay.tiled_mma.partition_shape_C((64, lay.columns)), cutlass.Float32)

@@ -7,13 +7,14 @@ One wave of CTAs, one tile of y.T each (weights are its rows) and, in a cluster 
 | 0 | TMA loads: weights, act, their scale factors, lora_up, lora_act_in |
 | 1 to 3 | none |
 | 4 to 7 | act: packed ring -> dequantized into the act ring; lora_act_in likewise, as it is |
-| consumer warpgroups | 64 rows of weights each: packed ring -> registers -> dequantized; wgmma; sums; epilogue |
+| consumer warpgroups | a unit of act each, the first ones; then 64 rows of weights each: packed ring -> registers |
+| | -> dequantized; wgmma; sums; epilogue |
 
 | ring | slots | producer -> consumer | full barrier | empty barrier |
 |---|---|---|---|---|
 | weights | num_ab_stage units | TMA -> consumer warps | bytes | a lane of every consumer warp |
 | packed act | num_ab_stage units | TMA -> act warps | bytes | a lane of every act warp |
-| act | num_dq_stage units | act warps -> wgmma | a lane of every act warp | a lane of every consumer warp |
+| act | num_dq_stage units | four act or consumer warps -> wgmma | a lane of each | a lane of every consumer warp |
 
 Consumers read weights one unit ahead into registers. When the last are there a CTA tells the cluster that its weight
 ring is free: there the others send (``st.async``) the sums of those act rows that this CTA finishes, straight from
@@ -22,10 +23,11 @@ workspace, no counters. LoRA units come first, in CTAs with fewer units of K; th
 (exact: products of dequantized operands lack as much), which the epilogue gives back.
 
 With ``ctas_per_sm=2`` the next launch's CTAs fit beside this one's, so that with ``use_pdl`` their weights arrive while
-this launch computes. Then weights, scale factors and lora_up are read before the previous kernel has ended
-(``griddepcontrol.wait``, in warp 0): that kernel must not be the one that writes them. Dependents are let go
-after that wait, so all kernels before the previous one are complete by then. wcscale, bias and y are touched after act
-has passed through the ring, hence after the wait.
+this launch computes. Then weights, scale factors, lora_up, wcscale and bias are read before the previous kernel has
+ended (``griddepcontrol.wait``, in warp 0): that kernel must not be the one that writes them. Dependents are let go
+after that wait, so all kernels before the previous one are complete by then. y is touched after act has passed through
+the ring, hence after the wait. Act, which the previous kernel may write, is asked into L2 before the wait: nothing is
+read then, and what is written meanwhile is written in L2.
 """
 
 from typing import Any
@@ -47,6 +49,7 @@ from kernel_space.kernels.svdquant_gemm_sm90a import SvdquantGemmSm90a
 from kernel_space.problem import ProblemClass
 
 SF_TILE_ROWS = 128
+PREFETCHERS = 4  # row tiles that share the units of act of a rank, to ask L2 for them
 
 
 class SmallMWgmmaSm90a(SmallMAct, SmallMWeights, SmallMFinish, SvdquantGemmSm90a):
@@ -204,6 +207,7 @@ class SmallMWgmmaSm90a(SmallMAct, SmallMWeights, SmallMFinish, SvdquantGemmSm90a
     def load_warp(self, lay: LayoutsSmallMWgmma, place: Any, atoms: Any, tensors: Any):
         """Load act, which the previous kernel may write, and further weights as their slots are given back."""
         if cutlass.const_expr(self.config.use_pdl):
+            self.prefetch_act(lay, place, atoms[1], tensors[1])
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
         self.load_units(lay, place, atoms[1], tensors[1], 1, Int32(0), Int32(lay.stages))
@@ -217,6 +221,23 @@ class SmallMWgmmaSm90a(SmallMAct, SmallMWeights, SmallMFinish, SvdquantGemmSm90a
                     cute.arch.mbarrier_wait(place["weights_empty"] + slot, phase)
                     self.load_units(lay, place, atoms[0], tensors[0], 0, i, i + 1)
             phase ^= 1
+
+    @cute.jit
+    def prefetch_act(self, lay: LayoutsSmallMWgmma, place: Any, atom: Any, tensor: Any):
+        """Ask L2 for every ``PREFETCHERS``-th unit of act, other tiles for the others."""
+        slots, row_tile = place["slots"][1], place["row_tile"]
+        _, tCgC = self._partition(atom[0], slots[0], tensor[0], (lay.columns, ROW_BYTES))
+        _, tSgS = self._partition_scales(lay, atom[1], slots[1], tensor[1], lay.packed_act.row_blocks)
+        if cutlass.const_expr(self.has_lora):
+            _, tLgL = self._partition(atom[2], slots[2], tensor[2], (lay.columns, lay.lora_k))
+        for i in cutlass.range(place["tile"] % PREFETCHERS, place["count"], PREFETCHERS, unroll=1):
+            if i < place["lora_count"]:
+                if cutlass.const_expr(self.has_lora):
+                    cute.prefetch(atom[2], tLgL[(None, row_tile, place["lora_begin"] + i)])
+            else:
+                unit = place["k_begin"] + i - place["lora_count"]
+                cute.prefetch(atom[0], tCgC[(None, row_tile, unit)])
+                cute.prefetch(atom[1], tSgS[(None, row_tile * lay.columns // SF_TILE_ROWS, unit)])
 
     @cute.jit
     def load_units(
