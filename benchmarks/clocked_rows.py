@@ -3,8 +3,8 @@
 Three tables, never mixed: NVIDIA's GEMM by events (a launch cost and the sustained clock are part of the constants);
 one SVDQuant kernel under ncu (compared in SM-active cycles, which need no clock); the same kernel by events of a
 Python loop (one additive cost per call for the whole table, fitted, up to 60 us). ``published_kernel`` stands in for
-the SVDQuant kernel in both of its tables' protocols, as today's compiler makes it; ``listed_rows`` gives it the MMA
-warp of the compiler of that time.
+the SVDQuant kernel in both of its tables' protocols, as today's compiler makes it; ``listed_rows`` gives it the
+warps of the compiler of that time.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""The MMA warp of the published SVDQuant kernel as the compilers of the tables' time made it.
+"""Warps of the published SVDQuant kernel as the compilers of the tables' time made it.
 
 The tables were measured in April and May 2026. That compiler (nvidia-cutlass-dsl 4.4.2 and 4.5.0) keeps the addresses
 of the MMAs in uniform registers at every stage count of the sweep but one: with ``num_lora_stage`` = 1 (5 A/B stages)
 it computes them in vector registers and moves them over before each tcgen05 instruction, 192 instructions per k-tile
-instead of 85. Today's does not. ``tests/data/svdquant_mma_loops.csv`` holds the loops with their control codes.
+instead of 85. Today's does not. ``tests/data/svdquant_mma_loops.csv`` holds the loops with their control codes,
+``svdquant_other_warps.csv`` the k-tile of the TMA warp and the epilogue of an output tile, which that compiler spoilt
+at the same stage counts.
 
-The clock runs today's PTX of a stand-in and charges its MMA warp a cost per instruction. ``listed_rows`` takes that
+The clock runs today's PTX of a stand-in and charges its warps a cost per instruction. ``listed_rows`` takes that
 charge out and puts in what the published kernel's own instructions take by ``sass_issue``: their stall counts and
 waits on scoreboards. R2UR is part of the former: on sm_100 it sets no scoreboard (none in the listings does) but has a
 fixed latency of 13 clk (NVIDIA's tables for B100 in Mesa, src/nouveau/compiler/latencies/sm100/ureg_raw.csv), and ptxas
@@ -19,19 +21,21 @@ k-tile with one LoRA stage, 4 with two and three, 1 without LoRA.
 from __future__ import annotations
 
 import csv
+import dataclasses
 import functools
-import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.sass_issue import Instruction
+from benchmarks.sass_issue import NONE, Instruction, issue
 from kernel_space.errors import InputError
 from kernel_space.sim.timed.clock import Times
 from tuner.machine_constants import Constant
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 LOOPS = DATA / "svdquant_mma_loops.csv"
+OTHER_WARPS = DATA / "svdquant_other_warps.csv"
 OPERANDS = Constant(
     value=26.0, low=9.0, high=176.0, unit="clk", kind="assumed", group="core",
     source="tcgen05 instruction -> its uniform registers have been read. Not before those of a load of shared memory "
@@ -39,25 +43,59 @@ OPERANDS = Constant(
     "(176: SemiAnalysisAI/microbench-blackwell umma_latency, MXF4); value: median of what the ncu rows leave",
 )  # fmt: skip
 SPECIAL_REGISTER = 20.0  # S2R: about 20 clk (maxas); up to 24 it costs nothing in the one loop that has it
-MAIN = "mxf4nvf4"
-_MMA = re.compile(r"\btcgen05\.mma\S*kind::(\w+)")
-# Costs the clock's ``fence_gpu``, which nothing else in a kernel without split-K does.
-MARK = "\tfence.acq_rel.gpu;"
+UNSPOILT = (2, 4)  # one of the stage counts at which that compiler's loops are as good as today's
 
 
 @functools.cache
 def loops() -> dict[tuple[str, int, int], tuple[Instruction, ...]]:
     """(compiler, num_lora_stage, num_ab_stage) -> what its MMA warp executes for one k-tile."""
     found: dict[tuple[str, int, int], list[Instruction]] = {}
-    with LOOPS.open() as lines:
-        for row in csv.DictReader(line for line in lines if not line.startswith("#")):
-            one = Instruction(
-                text=row["instruction"], stall=int(row["stall"]), write=int(row["write"]), read=int(row["read"]),
-                wait=int(row["wait"]), lora=int(row["lora"]) if row["lora"] else None,
-            )  # fmt: skip
-            key = (row["compiler"], int(row["num_lora_stage"]), int(row["num_ab_stage"]))
-            found.setdefault(key, []).append(one)
+    for row in _rows(LOOPS):
+        one = dataclasses.replace(_instruction(row), lora=int(row["lora"]) if row["lora"] else None)
+        found.setdefault(_key(row), []).append(one)
     return {key: tuple(path) for key, path in found.items()}
+
+
+@functools.cache
+def other_warps(warp: str) -> dict[tuple[str, int, int], tuple[Instruction, ...]]:
+    """As ``loops``: of "tma" one k-tile, of "epilogue" one output tile, from a full accumulator until it is free."""
+    found: dict[tuple[str, int, int], list[Instruction]] = {}
+    for row in _rows(OTHER_WARPS):
+        if row["warp"] == warp:
+            found.setdefault(_key(row), []).append(_instruction(row))
+    return {key: tuple(path) for key, path in found.items()}
+
+
+def issue_clocks(path: tuple[Instruction, ...], poll: Times | float) -> Times | float:
+    """Clocks of ``path`` when results and operands of all but a poll are there at once: what its issue takes.
+
+    A lower bound: the clock has latencies of its own for what these warps wait for, operands of TMA and LDCU have none.
+    """
+    code = [dataclasses.replace(one, read=NONE) for one in path]
+    return issue(code, lambda opcode: poll if opcode == "SYNCS" else 0.0)
+
+
+def behind_the_wait(path: tuple[Instruction, ...]) -> int:
+    """Stall counts of a k-tile of the TMA warp between its wait for a slot and its last load."""
+    wait = next(number for number, one in enumerate(path) if "TRYWAIT" in one.text)
+    last = max(number for number, one in enumerate(path) if one.opcode == "UTMALDG")
+    return sum(one.stall for one in path[wait + 1 : last])
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open() as lines:
+        yield from csv.DictReader(line for line in lines if not line.startswith("#"))
+
+
+def _key(row: dict[str, str]) -> tuple[str, int, int]:
+    return row["compiler"], int(row["num_lora_stage"]), int(row["num_ab_stage"])
+
+
+def _instruction(row: dict[str, str]) -> Instruction:
+    return Instruction(
+        text=row["instruction"], stall=int(row["stall"]), write=int(row["write"]), read=int(row["read"]),
+        wait=int(row["wait"]),
+    )  # fmt: skip
 
 
 def loop(compiler: str, num_lora_stage: int, num_ab_stage: int) -> tuple[Instruction, ...]:
@@ -89,19 +127,3 @@ def latency(opcode: str, operands: Times | float, poll: Times | float) -> Times 
     if opcode.startswith("UTC"):
         return operands
     raise InputError(f"no latency is known of {opcode}, which sets a scoreboard")
-
-
-def marked(ptx: str, *, mmas_per_k_tile: int) -> str:
-    """``ptx`` with ``MARK`` behind each NVFP4 MMA. Raises ``InputError`` for another number of MMAs or other marks."""
-    out, mmas = [], 0
-    for line in ptx.splitlines():
-        out.append(line)
-        found = _MMA.search(line)
-        if found and found.group(1) == MAIN:
-            mmas += 1
-            out.append(MARK)
-        if MARK.strip() in line:
-            raise InputError("the PTX has gpu fences of its own")
-    if mmas != mmas_per_k_tile:
-        raise InputError(f"the PTX has {mmas} NVFP4 MMAs, not the {mmas_per_k_tile} of one k-tile")
-    return "\n".join(out) + "\n"

@@ -1,4 +1,4 @@
-"""The published sweep of LoRA stages with the MMA warp that its compiler made: which order comes out, and why.
+"""The published sweep of LoRA stages with the warps that its compiler made: which order comes out, and why.
 
     python -m benchmarks.lora_order
 
@@ -16,13 +16,25 @@ from scipy.stats import spearmanr
 
 from benchmarks.calibrate_clock import STAND_IN_BAND
 from benchmarks.clocked_rows import additive_cost, ncu_rows, sweep_rows
-from benchmarks.compiled_then import OPERANDS, latency, loops
-from benchmarks.listed_rows import ListedRow, listed
+from benchmarks.compiled_then import (
+    OPERANDS,
+    behind_the_wait,
+    issue_clocks,
+    latency,
+    loops,
+    other_warps,
+)
+from benchmarks.listed_rows import ListedRow, instructions_behind_the_wait, listed, own_charge
 from benchmarks.sass_issue import Instruction, issue
+from benchmarks.warp_marks import FENCES, marked
 from kernel_space.arch import SM100A
 from tuner.clock_constants import records_of
 from tuner.clock_sets import ConstantSets, admissible_sets
 
+WARPS = {
+    "MMA warp": ("mma",), "and TMA warp": ("mma", "tma head", "tma"), "and epilogue": ("mma", "epilogue"),
+    "all three": tuple(FENCES),
+}  # fmt: skip
 SHOWN = (9, 15, 20, 26, 30, 33, 40, 45)
 MANY = 1000.0
 
@@ -55,18 +67,19 @@ class Sweep:
         return np.all(np.diff(us, axis=0) > 0, axis=0)
 
 
-def simulated(sets: ConstantSets) -> Sweep:
+def simulated(sets: ConstantSets, marks: tuple[str, ...] = tuple(FENCES)) -> Sweep:
+    """``marks``: which warps are as listed (``ListedRow.cycles``), in the rows of the sweep and in the ncu rows."""
     rows = [listed(row, sets.clock) for row in sweep_rows()]
     profiled = [listed(row, sets.clock) for row in ncu_rows()]
     operands, kept, us = [], [], []
     for value in np.arange(OPERANDS.low, OPERANDS.high + 1):
-        ratios = np.array([one.cycles(value) / one.row.published for one in profiled])
+        ratios = np.array([one.cycles(value, marks) / one.row.published for one in profiled])
         inside = np.all(np.abs(np.log(ratios)) <= np.log1p(STAND_IN_BAND), axis=0)
         if not inside.any():
             break
         operands.append(value)
         kept.append(inside)
-        us.append([sets.microseconds(one.cycles(value)) for one in rows])
+        us.append([sets.microseconds(one.cycles(value, marks)) for one in rows])
     return Sweep(
         rows=rows, operands=np.array(operands), kept=np.array(kept), us=np.array(us).transpose(1, 0, 2)
     )
@@ -138,9 +151,53 @@ def print_by_value(sweep: Sweep, launch: float) -> None:
             )
 
 
+def print_other_warps(sets: ConstantSets) -> None:
+    """What the listings of the TMA warp and of the epilogue hold, and what the clock charges of the former."""
+    poll = records_of(SM100A)["spin_clk"].value
+    print("\n| compiler | lora | ab | TMA: instructions | R2UR | clocks | behind the wait ", end="")
+    print("| epilogue: instructions | R2UR | clocks |\n" + "|---" * 10 + "|")
+    stores = other_warps("epilogue")
+    for key, path in sorted(other_warps("tma").items(), reverse=True):
+        tma, store = (sum(one.opcode == "R2UR" for one in each) for each in (path, stores[key]))
+        print(
+            f"| {key[0]} | {key[1]} | {key[2]} | {len(path)} | {tma} | {issue_clocks(path, poll):.0f} "
+            f"| {behind_the_wait(path)} | {len(stores[key])} | {store} | {issue_clocks(stores[key], poll):.0f} |"
+        )
+    ptx = sweep_rows()[1].ptx
+    behind = instructions_behind_the_wait(ptx)
+    own = own_charge(dataclasses.replace(sweep_rows()[1], ptx=marked(ptx)), sets.clock, "tma")
+    print(
+        f"\nthe clock: {own[0]:.0f} clk per k-tile of the TMA warp ({own.min():.0f}-{own.max():.0f}), behind the wait "
+        f"{behind:g} instructions, {(behind * sets.clock.issue)[0]:.0f} clk ({(behind * sets.clock.issue).min():.0f}-"
+        f"{(behind * sets.clock.issue).max():.0f})"
+    )
+
+
+def print_by_warps(sets: ConstantSets) -> None:
+    """The nominal times, the launch cost of each line its own, and what is kept, by which warps are as listed."""
+    print(
+        "\n| as listed | lora=0 us | 1 | 2 | 3 | pairs kept | full order in | at the value | nominal set from |"
+    )
+    print("|---" * 9 + "|")
+    for name, marks in WARPS.items():
+        sweep = simulated(sets, marks)
+        nominal = sweep.us[:, sweep.nominal, 0]
+        launch = additive_cost(sweep.published, nominal)
+        right, kept = sweep.ordered(), sweep.kept
+        print(
+            f"| {name} |",
+            *(f"{us + launch:.1f} |" for us in nominal),
+            f"{kept.sum()} | {right[kept].mean():.0%} | {right[sweep.nominal][kept[sweep.nominal]].mean():.0%} "
+            f"| {sweep.operands[np.argmax(right[:, 0])]:g} |",
+        )
+
+
 def main() -> None:
+    sets = admissible_sets(SM100A)
     print_loops()
-    print_sweep(admissible_sets(SM100A))
+    print_other_warps(sets)
+    print_sweep(sets)
+    print_by_warps(sets)
 
 
 if __name__ == "__main__":

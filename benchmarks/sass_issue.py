@@ -1,8 +1,9 @@
 """When a warp issues each SASS instruction of a loop, from the control codes that ptxas wrote into it.
 
-    nvdisasm -c -hex kernel.cubin | python -m benchmarks.sass_issue --stages 1,5 --compiler then
+    nvdisasm -c -hex kernel.cubin | python -m benchmarks.sass_issue --stages 1,5 --compiler then [--warp tma]
 
-prints the loop over k-tiles of an MMA warp as rows of ``tests/data/svdquant_mma_loops.csv``.
+prints the loop over k-tiles of an MMA warp as rows of ``tests/data/svdquant_mma_loops.csv``; with ``--warp``, that of
+the TMA warp or the epilogue of an output tile as rows of ``tests/data/svdquant_other_warps.csv``.
 
 Bits 105 to 121 of the 128 of an instruction: stall count (4), yield (1), write and read scoreboard (3 each, 7: none),
 mask of scoreboards to wait for (6); Jia et al., arXiv 1804.06826, and unchanged since. A warp issues in order: an
@@ -90,7 +91,7 @@ def k_tile(listing: str) -> list[Instruction]:
     where there is no such loop.
     """
     code, labels = decode(listing)
-    head, back = _loop(code, labels)
+    head, back = _loop(code, labels, "UTCCP")
     path: list[Instruction] = []
     at, lora, end, mmas = head, None, -1, -1
     while at <= back:
@@ -110,21 +111,48 @@ def k_tile(listing: str) -> list[Instruction]:
     return path
 
 
+def tma_k_tile(listing: str) -> list[Instruction]:
+    """What the TMA warp of the leading CTA executes for one k-tile: waits succeed at once, every load is issued.
+
+    Raises ``InputError`` where there is no loop around an UTMALDG.
+    """
+    code, labels = decode(listing)
+    head, back = _loop(code, labels, "UTMALDG")
+    return code[head : back + 1]
+
+
+def epilogue_tile(listing: str) -> list[Instruction]:
+    """What the storing epilogue warp executes from a full accumulator until it frees it, all subtiles unrolled.
+
+    What stands before is left out: it is done while the accumulator fills. Raises ``InputError`` for another number of
+    TMA stores than of TMEM loads.
+    """
+    code, _ = decode(listing)
+    loads = [number for number, one in enumerate(code) if one.opcode == "LDTM"]
+    stores = sum(one.opcode == "UTMASTG" for one in code)
+    if not loads or stores != len(loads):
+        raise InputError(f"the listing has {len(loads)} LDTM and {stores} UTMASTG: no unrolled epilogue")
+    wait = max(number for number in range(loads[0]) if "TRYWAIT" in code[number].text)
+    taken = next(number for number in range(wait, loads[0]) if code[number].opcode == "BRA")
+    frees = next(number for number in range(loads[-1], len(code)) if "SYNCS.ARRIVE" in code[number].text)
+    return code[taken + 1 : frees + 1]
+
+
 def _target(one: Instruction, labels: dict[str, int]) -> int:
     found = _BRANCH.search(one.text)
     return labels[found.group(1)] if found else -1
 
 
-def _loop(code: list[Instruction], labels: dict[str, int]) -> tuple[int, int]:
-    """First and last instruction of the smallest loop around the first UTCCP."""
-    first = next((number for number, one in enumerate(code) if one.opcode == "UTCCP"), -1)
+def _loop(code: list[Instruction], labels: dict[str, int], opcode: str) -> tuple[int, int]:
+    """First and last instruction of the smallest loop around an ``opcode``."""
+    found = [number for number, one in enumerate(code) if one.opcode == opcode]
     around = [
         (back - target, target, back)
         for back, one in enumerate(code)
-        if 0 <= (target := _target(one, labels)) <= first < back
+        if any(0 <= (target := _target(one, labels)) <= number < back for number in found)
     ]
     if not around:
-        raise InputError("the listing has no loop around a UTCCP")
+        raise InputError(f"the listing has no loop around a {opcode}")
     return min(around)[1:]
 
 
@@ -166,12 +194,23 @@ def main() -> None:
     )
     parser.add_argument("--stages", required=True, help="num_lora_stage,num_ab_stage")
     parser.add_argument("--compiler", required=True, choices=("then", "now"))
+    parser.add_argument("--warp", choices=("mma", "tma", "epilogue"), default="mma")
     args = parser.parse_args()
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    for one in k_tile(sys.stdin.read()):
-        lora = "" if one.lora is None else one.lora
+    listing, writer = sys.stdin.read(), csv.writer(sys.stdout, lineterminator="\n")
+    path = {"mma": k_tile, "tma": tma_k_tile, "epilogue": epilogue_tile}[args.warp](listing)
+    for one in path:
+        which = ("" if one.lora is None else one.lora) if args.warp == "mma" else args.warp
         writer.writerow(
-            [*args.stages.split(","), args.compiler, lora, one.text, one.stall, one.write, one.read, one.wait]
+            [
+                *args.stages.split(","),
+                args.compiler,
+                which,
+                one.text,
+                one.stall,
+                one.write,
+                one.read,
+                one.wait,
+            ]
         )
 
 

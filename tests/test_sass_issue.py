@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import csv
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.compiled_then import OPERANDS, latency, loop, loops
-from benchmarks.sass_issue import Instruction, decode, issue, k_tile, tile
+from benchmarks.compiled_then import (
+    OPERANDS,
+    behind_the_wait,
+    issue_clocks,
+    latency,
+    loop,
+    loops,
+    other_warps,
+)
+from benchmarks.sass_issue import Instruction, decode, epilogue_tile, issue, k_tile, tile, tma_k_tile
 from kernel_space.errors import InputError
 
 COUNTS = Path(__file__).parent / "data" / "svdquant_mma_warp_sass.csv"
@@ -80,10 +89,10 @@ LISTING = [
 ]
 
 
-def listing() -> str:
+def listing(items: Sequence[str | tuple[str, tuple[int, int, int, int]]] = LISTING) -> str:
     """As ``nvdisasm -c -hex`` prints it: two lines for an instruction."""
     lines = []
-    for number, item in enumerate(LISTING):
+    for number, item in enumerate(items):
         if isinstance(item, str):
             lines.append(item)
         else:
@@ -183,3 +192,91 @@ def test_only_what_is_known_to_set_a_scoreboard_has_a_latency() -> None:
         latency("LDS", 30.0, 20.0)
     with pytest.raises(InputError, match="no loop of compiler then with num_lora_stage=1 num_ab_stage=4"):
         loop("then", 1, 4)
+
+
+PLAIN = (1, 7, 7, 0)
+OTHER_WARPS = [
+    ".L_x_1:",
+    ("UTMALDG.2D.2CTA [UR8], [UR26], desc[URZ]", PLAIN),  # LoRA: once per output tile
+    ".L_x_2:",
+    ("UIADD3 UR4, UPT, UPT, UR4, 0x1, URZ", (4, 7, 7, 0)),
+    ("SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4+0x28], R2", (2, 1, 7, 0)),
+    ("@!P0 BRA `(.L_x_9)", (5, 7, 7, 0b10)),
+    ("@P1 BRA `(.L_x_3)", (5, 7, 7, 0)),
+    ("@P0 SYNCS.ARRIVE.TRANS64 RZ, [UR4], R2", (3, 7, 2, 0)),
+    ".L_x_3:",
+    ("UTMALDG.3D.2CTA [UR32], [UR40], desc[URZ]", (1, 7, 4, 0)),
+    ("UMOV UR8, UR4", (7, 7, 7, 0b100)),
+    ("UTMALDG.4D.2CTA [UR8], [UR22], desc[URZ]", (1, 7, 4, 0)),
+    ("BRA.U UP0, `(.L_x_2)", (6, 7, 7, 0b10000)),
+    ("BRA.U UP1, `(.L_x_1)", (5, 7, 7, 0)),
+    ".L_x_4:",
+    ("SYNCS.PHASECHK.TRANS64.TRYWAIT P2, [R3+URZ+0x50], R4", (3, 2, 7, 0)),
+    ("MUFU.RCP R6, R6", (10, 1, 7, 0)),
+    ("@!P2 BRA `(.L_x_9)", (6, 7, 7, 0b100)),
+    ("BSYNC B0", (5, 7, 7, 0)),
+    ("LDTM.x32 R4, tmem[UR8]", (4, 1, 7, 0b10)),
+    ("STS.128 [R46], R8", (1, 7, 1, 0b10)),
+    ("@P2 BRA `(.L_x_5)", (6, 7, 7, 0)),
+    ("UTMASTG.3D [UR8], [UR12], desc[URZ]", (8, 7, 2, 0)),
+    ".L_x_5:",
+    ("SYNCS.ARRIVE.TRANS64.RED.ART0 RZ, [R44+URZ], R5", (9, 7, 2, 0)),
+    ("@!P0 BRA `(.L_x_4)", (5, 7, 7, 0)),
+    ("EXIT", PLAIN),
+    ".L_x_9:",
+    ("BRA `(.L_x_2)", PLAIN),
+]
+
+
+def test_the_k_tile_of_the_tma_warp_is_its_inner_loop() -> None:
+    """From .L_x_2 to its branch, stall counts 4 2 5 5 3 1 7 1 6; behind the wait up to the last load: 5 5 3 1 7."""
+    path = tma_k_tile(listing(OTHER_WARPS))
+    assert [each.stall for each in path] == [4, 2, 5, 5, 3, 1, 7, 1, 6]
+    assert behind_the_wait(tuple(path)) == 21
+
+
+def test_the_epilogue_begins_behind_the_wait_for_the_accumulator() -> None:
+    """Reciprocal and wait are done while it fills; the branch around the store is not taken, the arrival is last."""
+    path = epilogue_tile(listing(OTHER_WARPS))
+    assert [each.opcode for each in path] == ["BSYNC", "LDTM", "STS", "BRA", "UTMASTG", "SYNCS"]
+    assert issue_clocks(tuple(path), 100.0) == 5 + 4 + 1 + 6 + 8 + 9
+    with pytest.raises(InputError, match="1 LDTM and 0 UTMASTG"):
+        epilogue_tile(listing(OTHER_WARPS).replace("UTMASTG", "NOP"))
+
+
+def test_issue_is_stall_counts_and_a_poll() -> None:
+    """34 of stall counts; a poll of 100 holds the branch up, 2 of it are its stall count. Operands are read at once."""
+    path = tuple(tma_k_tile(listing(OTHER_WARPS)))
+    assert issue_clocks(path, 100.0) == 34 + 100 - 2
+    assert issue_clocks(path, 1.0) == 34
+
+
+# Instructions, stall counts and R2UR, counted in the listings by another reader of them than ``sass_issue``.
+TMA_COUNTS = {
+    ("then", 0, 7): (50, 134, 0), ("then", 1, 5): (84, 248, 20), ("then", 2, 4): (49, 123, 0),
+    ("then", 3, 2): (48, 120, 0), ("now", 0, 7): (48, 131, 0), ("now", 1, 5): (49, 135, 0),
+    ("now", 2, 4): (48, 125, 0), ("now", 3, 2): (47, 122, 0),
+}  # fmt: skip
+EPILOGUE_COUNTS = {
+    ("then", 0, 7): (148, 349), ("then", 1, 5): (215, 680), ("then", 2, 2): (149, 349), ("then", 2, 4): (149, 349),
+    ("then", 3, 2): (149, 349), ("now", 0, 7): (145, 334), ("now", 1, 5): (146, 334), ("now", 2, 4): (146, 334),
+    ("now", 3, 2): (146, 334),
+}  # fmt: skip
+
+
+def test_stored_paths_of_the_other_warps_have_the_counts_that_were_read_off() -> None:
+    tma, epilogue = other_warps("tma"), other_warps("epilogue")
+    assert set(tma) == set(epilogue) == set(loops()) == set(TMA_COUNTS) | {("then", 2, 2)}
+    for key, counts in TMA_COUNTS.items():
+        path = tma[key]
+        moves = sum(each.opcode == "R2UR" for each in path)
+        assert (len(path), sum(each.stall for each in path), moves) == counts, key
+        assert [sum(each.opcode == name for each in path) for name in ("UTMALDG", "SYNCS")] == [4, 2]
+    for key, (length, stalls) in EPILOGUE_COUNTS.items():
+        path = epilogue[key]
+        assert (len(path), sum(each.stall for each in path)) == (length, stalls), key
+        assert [sum(each.opcode == name for each in path) for name in ("LDTM", "UTMASTG", "STS")] == [
+            4,
+            4,
+            16,
+        ]
