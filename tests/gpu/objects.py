@@ -43,7 +43,11 @@ RIGHT = {
     ),
     "few-rows-wgmma": (
         GemmProblem.parse("61,1056,520,128", lora_dtype="bf16", out_dtype="bf16"),
-        "mainloop=mma tile_mnk=64x64x128 split_k=2 use_pdl=true",
+        "mainloop=mma tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2 ctas_per_sm=2 use_pdl=true",
+    ),
+    "stream-k": (
+        GemmProblem.parse("250,1056,520,128"),
+        "mainloop=expand register_operand=wgt tile_mnk=64x128x128 consumer_warpgroups=1 stream_k=true use_pdl=true",
     ),
     "large": (GemmProblem.parse("4352,3840,3072,128"), "tile_mnk=256x136x128"),
 }
