@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,16 @@ from tuner.gpu.card_worker import CardWorker, Limits
 from tuner.gpu.worker_process import worker_command
 
 LAUNCH_LIMIT_S = 2.0
+CARD_LOCK = Path(tempfile.gettempdir()) / "svdquant-gpu-tests.lock"
+
+
+@pytest.fixture(autouse=True)
+def card_is_shared_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
+    """With pytest-xdist several tests use the card at once, but one marked ``alone``, which times, has it to itself."""
+    alone = request.node.get_closest_marker("alone") is not None
+    with CARD_LOCK.open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from tuner.gpu.telemetry import Telemetry
 
 pytestmark = [
     pytest.mark.gpu,
+    pytest.mark.alone,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a card"),
 ]
 CYCLES = 100_000

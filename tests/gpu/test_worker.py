@@ -51,6 +51,7 @@ def test_a_right_candidate_passes_with_ragged_problems_too(
     assert reports[0].elements == case.problem.m * case.problem.n
 
 
+@pytest.mark.alone
 def test_times_of_a_candidate_and_of_two_in_turns(worker: CardWorker, objects: dict[str, Entry]) -> None:
     """The bound is physics: no kernel beats the tensor cores' dense fp16 rate of the chip, 989 TFLOP/s on an H200."""
     entry = objects["large"]
