@@ -50,7 +50,7 @@ class CardSession:
         self._runtime = CudaRuntime((index,))
         self._calls = CudaCalls(self._runtime.library)
         self._loaded: dict[str, LoadedObject] = {}  # SHA-256 -> LoadedObject, the latest last
-        self._clusters: dict[tuple[str, int], int] = {}
+        self._clusters: dict[tuple[str, int, int], int] = {}
         self._operands: OperandSets | None = None  # of the problem that was timed last
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class CardSession:
         if key not in self._loaded:
             self._loaded[key] = load_candidate(candidate, self._runtime)
         self._loaded[key] = self._loaded.pop(key)
-        clusters = (key, candidate.cluster_size)
+        clusters = (key, candidate.cluster_size, candidate.ctas_per_sm)
         if clusters not in self._clusters:
             index = self._device.index
             self._clusters[clusters] = max_active_clusters(candidate, case.problem, index, self._sm_count)
