@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
+import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.fakes import FakeDevice, small_space
 from tests.test_driver import PROBLEM, SPACE, run
-from tuner import cli_measure, cli_report
+from tests.test_gpu_peers import answer
+from tuner import cli_measure, cli_peers, cli_report
 from tuner.cli import main
 from tuner.cli_merge import _identity
 from tuner.dispatch import FILE_NAME, DispatchTable, record
@@ -88,3 +92,28 @@ def test_a_report_written_again_still_says_how_the_tune_went(tmp_path: Path) -> 
     command = ["report", "--shape", str(PROBLEM), "--device", "b200", "--out", str(tmp_path)]
     assert main(command) == 0 and main(command) == 0
     assert "| search | seed 0, 3 new and 0 known trials |" in result.report.markdown.read_text()
+
+
+def test_the_page_shows_peers_that_were_timed_after_the_tune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``tune.py peers`` after a sweep: a page used to keep the peers of an earlier visit until it was written again."""
+    card = FakeDevice(kind=Kind.MEASURED)
+    result = run(tmp_path, device=card, space=small_space(**SPACE), trials=3)
+    card.card, card.worker = SimpleNamespace(index=0, name="NVIDIA H200"), SimpleNamespace(uuid="test")
+    monkeypatch.setattr(cli_peers, "cuda_device", lambda _: card)
+    monkeypatch.setattr(cli_peers, "_compiled", lambda *_: None)
+    process = SimpleNamespace(ask=lambda request: json.loads(json.dumps(answer(PROBLEM))))
+    monkeypatch.setattr(cli_peers, "PeersProcess", lambda _: contextlib.nullcontext(process))
+    page = result.report.markdown
+    assert "## Peers" not in page.read_text()
+    command = ["peers", "--shape", str(PROBLEM), "--device", "cuda:0", "--out", str(tmp_path)]
+    assert main(command) == 0
+    assert "## Peers, measured" in page.read_text() and "580.0" in page.read_text()
+    assert "| search | seed 0, 3 new and 0 known trials |" in page.read_text(), "and how the tune went"
+    assert str(page) in capsys.readouterr().out
+
+
+def test_peers_without_a_sweep_make_no_page(tmp_path: Path) -> None:
+    assert cli_report.write_again(tmp_path, PROBLEM, FakeDevice(kind=Kind.MEASURED)) is None
+    assert not list(tmp_path.iterdir())

@@ -1,4 +1,5 @@
-"""``peers``: time what else computes the layer on a card, beside this project's kernel, into ``peers.json``."""
+"""``peers``: time what else computes the layer on a card, beside this project's kernel, into ``peers.json``
+and the report."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from kernel_space.problem import OP, GemmProblem
 from tuner import cli_text as text
 from tuner.cli import CommandError
 from tuner.cli_options import check_out, problems_of
+from tuner.cli_report import write_again
 from tuner.device import select_device
 from tuner.dispatch import DispatchTable
 from tuner.evaluate import utc_now
@@ -55,8 +57,10 @@ def peers_command(args: argparse.Namespace) -> int:
             if compiled is None:
                 progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
             documents.append(measure_peers(process, problem, device, args.out, config, compiled, progress))
+            page = write_again(args.out, problem, device)
             if not args.json:
                 print_peers(problem, documents[-1])
+                text.print_block([] if page is None else [("report", page.html), ("", page.markdown)])
     if args.json:
         text.print_json({"device": text.device_record(device), "results": documents})
     return 0

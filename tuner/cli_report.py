@@ -24,23 +24,7 @@ def report_command(args: argparse.Namespace) -> int:
     device = select_device(args.device)
     out = check_out(args.out)
     sources = [(problem, *_trials(out, problem, device)) for problem in problems]
-    written = [
-        (
-            problem,
-            len(trials),
-            results.write_sweep(
-                out,
-                problem,
-                device,
-                trials,
-                facts={"trials from": source},
-                provenance=provenance,
-                earlier=read_facts(report_folder(out, device.name, problem) / TRIALS),
-                row=_row(out, problem, device),
-            ),
-        )
-        for problem, trials, source, provenance in sources
-    ]
+    written = [(source[0], len(source[1]), _write(out, device, *source)) for source in sources]
     if args.json:
         records = [_record(*one) for one in written]
         text.print_json({"device": text.device_record(device), "results": records})
@@ -52,6 +36,36 @@ def report_command(args: argparse.Namespace) -> int:
         )
         text.print_block(("", path) for path in (files.csv, files.parquet))
     return 0
+
+
+def write_again(out: Path, problem: GemmProblem, device: Device) -> ReportFiles | None:
+    """The report of ``problem`` below ``out`` with what lies beside it today (peers, finals); None where there is none.
+
+    Raises ``StoreError`` when the disk refuses.
+    """
+    if not (report_folder(out, device.name, problem) / TRIALS).is_file():
+        return None
+    return _write(out, device, problem, *_trials(out, problem, device))
+
+
+def _write(
+    out: Path,
+    device: Device,
+    problem: GemmProblem,
+    trials: list[Trial],
+    source: str,
+    provenance: dict[str, str] | None,
+) -> ReportFiles:
+    return results.write_sweep(
+        out,
+        problem,
+        device,
+        trials,
+        facts={"trials from": source},
+        provenance=provenance,
+        earlier=read_facts(report_folder(out, device.name, problem) / TRIALS),
+        row=_row(out, problem, device),
+    )
 
 
 def _trials(
