@@ -96,7 +96,9 @@ def _print(
     print("\none knob changed (simulated)")
     for one in changes:
         share = f"faster in {one.faster_in:.0%} of the {len(time.sets_us)} sets of constants"
-        print(f"  {one.time.us:8.2f} us  {one.time.us / time.us - 1:+z6.1%}  {one.knob}={one.choice}: {share}")
+        print(
+            f"  {one.time.us:8.2f} us  {one.time.us / time.us - 1:+z6.1%}  {one.knob}={one.choice}: {share}"
+        )
     best = changes[0]
     if best.time.us < time.us:
         print(f"\nnext-best change: {best.knob}={best.choice} -> {best.config}")
