@@ -114,6 +114,21 @@ def test_the_page_shows_peers_that_were_timed_after_the_tune(
     assert str(page) in capsys.readouterr().out
 
 
+def test_a_report_written_again_keeps_the_points_that_were_rejected(tmp_path: Path) -> None:
+    """The journal does not hold them: they were never compiled."""
+    choices = {
+        "mma_tiler_mn": "256x128 128x128 128x64 256x64", "mma_tiler_k": "128 256", "split_k": "1 2 4",
+        "cluster_shape_mn": "1x1 2x1 1x2 2x2", "num_ab_stage": "auto 2 8 11", "epi_tile_n": "32 64",
+        "raster_order": "m n", "use_pdl": "false true",
+    }  # fmt: skip
+    space = small_space(**choices)
+    result = run(tmp_path, device=FakeDevice(kind=Kind.MEASURED), space=space, trials=12)
+    line = f"a rule rejected, never compiled: {len(result.illegal)}."
+    assert result.illegal and line in result.report.markdown.read_text()
+    assert cli_report.write_again(tmp_path, PROBLEM, FakeDevice(kind=Kind.MEASURED)) is not None
+    assert line in result.report.markdown.read_text()
+
+
 def test_peers_without_a_sweep_make_no_page(tmp_path: Path) -> None:
     assert cli_report.write_again(tmp_path, PROBLEM, FakeDevice(kind=Kind.MEASURED)) is None
     assert not list(tmp_path.iterdir())

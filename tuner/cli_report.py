@@ -13,7 +13,7 @@ from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable
 from tuner.dispatch_row import Row
-from tuner.outcome import Trial
+from tuner.outcome import NEVER_COMPILED, Trial
 from tuner.report import ReportFiles, read_facts, read_trials, report_folder
 
 TRIALS = "trials.parquet"
@@ -24,7 +24,10 @@ def report_command(args: argparse.Namespace) -> int:
     device = select_device(args.device)
     out = check_out(args.out)
     sources = [(problem, *_trials(out, problem, device)) for problem in problems]
-    written = [(source[0], len(source[1]), _write(out, device, *source)) for source in sources]
+    written = [
+        (problem, len(trials), _write(out, device, problem, trials, *about))
+        for problem, trials, *about in sources
+    ]
     if args.json:
         records = [_record(*one) for one in written]
         text.print_json({"device": text.device_record(device), "results": records})
@@ -71,18 +74,20 @@ def _write(
 def _trials(
     out: Path, problem: GemmProblem, device: Device
 ) -> tuple[list[Trial], str, dict[str, str] | None]:
-    """(trials, where they come from, ``provenance`` of ``write_sweep``). Raises ``InputError`` when there are none."""
+    """(trials, where they come from, ``provenance`` of ``write_sweep``). Raises ``InputError`` when there are none.
+
+    A journal holds what was evaluated; the points that its sweep rejected lie beside the page.
+    """
+    parquet = report_folder(out, device.name, problem) / TRIALS
+    beside = read_trials(parquet) if parquet.is_file() else []
     about = results.identity(problem, device)
     if (out / results.STUDY_FOLDER / about.device / about.file_name).is_file():
         trials = list(results.open_study(out, problem, device).trials.values())
         if trials:
-            return trials, f"journal {about.file_name}", None
-    parquet = report_folder(out, device.name, problem) / TRIALS
-    if parquet.is_file():
-        trials = read_trials(
-            parquet
-        )  # of another judge or other sources than today's, or their journal is gone
-        return trials, str(parquet), results.recorded_provenance(trials)
+            rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
+            return [*trials, *rejected], f"journal {about.file_name}", None
+    if parquet.is_file():  # of another judge or other sources than today's, or their journal is gone
+        return beside, str(parquet), results.recorded_provenance(beside)
     raise InputError(
         f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
     )

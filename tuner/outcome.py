@@ -36,6 +36,9 @@ class Status(enum.StrEnum):
 # What a busy or interrupted machine can cause: worth another try when the study is resumed.
 TRANSIENT = frozenset({Status.COMPILE_TIMEOUT, Status.COMPILE_CRASHED, Status.TIMED_OUT, Status.WORKER_LOST})
 
+# Points that a search proposed and that are no trials: in reports and ``trials.parquet``, not in journals.
+NEVER_COMPILED = frozenset({Status.ILLEGAL, Status.FILTERED})
+
 # What speaks against a kernel for good.
 REFUTED = frozenset({Status.WRONG_RESULT, Status.DEADLOCK, Status.RACE, Status.ILLEGAL_ACCESS})
 

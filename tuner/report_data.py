@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from kernel_space.arch import Arch
 from kernel_space.budget import Budget
 from kernel_space.problem import GemmProblem
-from tuner.outcome import Kind, Origin, Status, Trial
+from tuner.outcome import NEVER_COMPILED, Kind, Origin, Status, Trial
 from tuner.space_count import Count
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Sweep:
     @property
     def evaluated(self) -> list[Trial]:
         """Trials that were compiled, or should have been."""
-        return [trial for trial in self.trials if trial.status not in (Status.ILLEGAL, Status.FILTERED)]
+        return [trial for trial in self.trials if trial.status not in NEVER_COMPILED]
 
     @property
     def filtered(self) -> list[Trial]:
