@@ -23,8 +23,9 @@ from __future__ import annotations
 import csv
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -43,27 +44,20 @@ OPERANDS = Constant(
     "(176: SemiAnalysisAI/microbench-blackwell umma_latency, MXF4); value: median of what the ncu rows leave",
 )  # fmt: skip
 SPECIAL_REGISTER = 20.0  # S2R: about 20 clk (maxas); up to 24 it costs nothing in the one loop that has it
+Paths: TypeAlias = dict[tuple[str, int, int], tuple[Instruction, ...]]
 UNSPOILT = (2, 4)  # one of the stage counts at which that compiler's loops are as good as today's
 
 
 @functools.cache
-def loops() -> dict[tuple[str, int, int], tuple[Instruction, ...]]:
+def loops() -> Paths:
     """(compiler, num_lora_stage, num_ab_stage) -> what its MMA warp executes for one k-tile."""
-    found: dict[tuple[str, int, int], list[Instruction]] = {}
-    for row in _rows(LOOPS):
-        one = dataclasses.replace(_instruction(row), lora=int(row["lora"]) if row["lora"] else None)
-        found.setdefault(_key(row), []).append(one)
-    return {key: tuple(path) for key, path in found.items()}
+    return _paths(_rows(LOOPS))
 
 
 @functools.cache
-def other_warps(warp: str) -> dict[tuple[str, int, int], tuple[Instruction, ...]]:
+def other_warps(warp: str) -> Paths:
     """As ``loops``: of "tma" one k-tile, of "epilogue" one output tile, from a full accumulator until it is free."""
-    found: dict[tuple[str, int, int], list[Instruction]] = {}
-    for row in _rows(OTHER_WARPS):
-        if row["warp"] == warp:
-            found.setdefault(_key(row), []).append(_instruction(row))
-    return {key: tuple(path) for key, path in found.items()}
+    return _paths(row for row in _rows(OTHER_WARPS) if row["warp"] == warp)
 
 
 def issue_clocks(path: tuple[Instruction, ...], poll: Times | float) -> Times | float:
@@ -80,22 +74,6 @@ def behind_the_wait(path: tuple[Instruction, ...]) -> int:
     wait = next(number for number, one in enumerate(path) if "TRYWAIT" in one.text)
     last = max(number for number, one in enumerate(path) if one.opcode == "UTMALDG")
     return sum(one.stall for one in path[wait + 1 : last])
-
-
-def _rows(path: Path) -> Iterator[dict[str, str]]:
-    with path.open() as lines:
-        yield from csv.DictReader(line for line in lines if not line.startswith("#"))
-
-
-def _key(row: dict[str, str]) -> tuple[str, int, int]:
-    return row["compiler"], int(row["num_lora_stage"]), int(row["num_ab_stage"])
-
-
-def _instruction(row: dict[str, str]) -> Instruction:
-    return Instruction(
-        text=row["instruction"], stall=int(row["stall"]), write=int(row["write"]), read=int(row["read"]),
-        wait=int(row["wait"]),
-    )  # fmt: skip
 
 
 def loop(compiler: str, num_lora_stage: int, num_ab_stage: int) -> tuple[Instruction, ...]:
@@ -127,3 +105,21 @@ def latency(opcode: str, operands: Times | float, poll: Times | float) -> Times 
     if opcode.startswith("UTC"):
         return operands
     raise InputError(f"no latency is known of {opcode}, which sets a scoreboard")
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open() as lines:
+        yield from csv.DictReader(line for line in lines if not line.startswith("#"))
+
+
+def _paths(rows: Iterable[dict[str, str]]) -> Paths:
+    found: dict[tuple[str, int, int], list[Instruction]] = {}
+    for row in rows:
+        key = row["compiler"], int(row["num_lora_stage"]), int(row["num_ab_stage"])
+        found.setdefault(key, []).append(_instruction(row))
+    return {key: tuple(path) for key, path in found.items()}
+
+
+def _instruction(row: dict[str, str]) -> Instruction:
+    numbers = {name: int(row[name]) for name in ("stall", "write", "read", "wait")}
+    return Instruction(text=row["instruction"], lora=int(row["lora"]) if row.get("lora") else None, **numbers)

@@ -10,6 +10,7 @@ that chose the sets; the sweep itself decides nothing.
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple, Self
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -67,10 +68,20 @@ class Sweep:
         return np.all(np.diff(us, axis=0) > 0, axis=0)
 
 
-def simulated(sets: ConstantSets, marks: tuple[str, ...] = tuple(FENCES)) -> Sweep:
+class Tables(NamedTuple):
+    """Rows of the sweep and of ncu, with the warps of that time."""
+
+    sweep: list[ListedRow]
+    profiled: list[ListedRow]
+
+    @classmethod
+    def listed(cls, sets: ConstantSets) -> Self:
+        return cls(*([listed(row, sets.clock) for row in rows] for rows in (sweep_rows(), ncu_rows())))
+
+
+def simulated(tables: Tables, sets: ConstantSets, marks: tuple[str, ...] = tuple(FENCES)) -> Sweep:
     """``marks``: which warps are as listed (``ListedRow.cycles``), in the rows of the sweep and in the ncu rows."""
-    rows = [listed(row, sets.clock) for row in sweep_rows()]
-    profiled = [listed(row, sets.clock) for row in ncu_rows()]
+    rows, profiled = tables
     operands, kept, us = [], [], []
     for value in np.arange(OPERANDS.low, OPERANDS.high + 1):
         ratios = np.array([one.cycles(value, marks) / one.row.published for one in profiled])
@@ -110,9 +121,9 @@ def print_loops() -> None:
         print(f"| {compiler} | {lora} | {ab} | {len(code)} | {stalls} | {moves} |", *clocks, f"{slope:.0f} |")
 
 
-def print_sweep(sets: ConstantSets) -> None:
+def print_sweep(tables: Tables, sets: ConstantSets) -> None:
     """The table at the nominal value, its interval over the kept pairs."""
-    sweep = simulated(sets)
+    sweep = simulated(tables, sets)
     nominal = sweep.us[:, sweep.nominal, 0]
     launch = additive_cost(sweep.published, nominal)
     values = np.repeat(sweep.operands, sweep.kept.sum(axis=1))
@@ -163,9 +174,9 @@ def print_other_warps(sets: ConstantSets) -> None:
             f"| {key[0]} | {key[1]} | {key[2]} | {len(path)} | {tma} | {issue_clocks(path, poll):.0f} "
             f"| {behind_the_wait(path)} | {len(stores[key])} | {store} | {issue_clocks(stores[key], poll):.0f} |"
         )
-    ptx = sweep_rows()[1].ptx
-    behind = instructions_behind_the_wait(ptx)
-    own = own_charge(dataclasses.replace(sweep_rows()[1], ptx=marked(ptx)), sets.clock, "tma")
+    row = sweep_rows()[1]
+    behind = instructions_behind_the_wait(row.ptx)
+    own = own_charge(dataclasses.replace(row, ptx=marked(row.ptx)), sets.clock, "tma")
     print(
         f"\nthe clock: {own[0]:.0f} clk per k-tile of the TMA warp ({own.min():.0f}-{own.max():.0f}), behind the wait "
         f"{behind:g} instructions, {(behind * sets.clock.issue)[0]:.0f} clk ({(behind * sets.clock.issue).min():.0f}-"
@@ -173,14 +184,14 @@ def print_other_warps(sets: ConstantSets) -> None:
     )
 
 
-def print_by_warps(sets: ConstantSets) -> None:
+def print_by_warps(tables: Tables, sets: ConstantSets) -> None:
     """The nominal times, the launch cost of each line its own, and what is kept, by which warps are as listed."""
     print(
         "\n| as listed | lora=0 us | 1 | 2 | 3 | pairs kept | full order in | at the value | nominal set from |"
     )
     print("|---" * 9 + "|")
     for name, marks in WARPS.items():
-        sweep = simulated(sets, marks)
+        sweep = simulated(tables, sets, marks)
         nominal = sweep.us[:, sweep.nominal, 0]
         launch = additive_cost(sweep.published, nominal)
         right, kept = sweep.ordered(), sweep.kept
@@ -194,10 +205,11 @@ def print_by_warps(sets: ConstantSets) -> None:
 
 def main() -> None:
     sets = admissible_sets(SM100A)
+    tables = Tables.listed(sets)
     print_loops()
     print_other_warps(sets)
-    print_sweep(sets)
-    print_by_warps(sets)
+    print_sweep(tables, sets)
+    print_by_warps(tables, sets)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.calibrate_clock import admissible, best, counts, leave_one_out, log_errors
 from benchmarks.clocked_rows import Row, additive_cost, cutlass_rows, ncu_rows, shape_rows
-from benchmarks.lora_order import print_by_warps, print_loops, print_other_warps, print_sweep
+from benchmarks.lora_order import Tables, print_by_warps, print_loops, print_other_warps, print_sweep
 from kernel_space.arch import SM100A
 from tuner.clock_constants import records_of
 from tuner.clock_sets import ConstantSets, admissible_sets, draw_sets
@@ -34,11 +34,12 @@ def main() -> None:
     sets = admissible_sets(SM100A)
     print_tile_orders([row for row in rows if row.table == "CUTLASS"], sets)
     print_cycles([row for row in rows if row.table == "ncu"], sets)
-    print_sweep(sets)
+    tables = Tables.listed(sets)
+    print_sweep(tables, sets)
     print_events(shape_rows(), sets)
     print_loops()
     print_other_warps(sets)
-    print_by_warps(sets)
+    print_by_warps(tables, sets)
     print_constants(sets)
 
 

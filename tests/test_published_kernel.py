@@ -11,7 +11,7 @@ import pytest
 from benchmarks.clocked_rows import sweep_rows
 from benchmarks.compiled_then import OPERANDS, loop
 from benchmarks.listed_rows import ListedRow, instructions_behind_the_wait, listed, own_charge
-from benchmarks.lora_order import simulated
+from benchmarks.lora_order import Tables, simulated
 from benchmarks.warp_marks import charged, marked
 from kernel_space.arch import SM100A
 from kernel_space.build import CompiledKernel, CompileError, build
@@ -202,7 +202,8 @@ def test_sweep_of_lora_stages_comes_out_as_published() -> None:
 
 @pytest.mark.slow
 def test_what_the_profiles_leave_decides_one_stage_against_three_in_half_of_the_pairs() -> None:
-    sweep = simulated(admissible_sets(SM100A))
+    sets = admissible_sets(SM100A)
+    sweep = simulated(Tables.listed(sets), sets)
     assert OPERANDS.value == np.median(np.repeat(sweep.operands, sweep.kept.sum(axis=1)))
     assert sweep.share(2, 0) == sweep.share(3, 2) == sweep.share(1, 2) == 1.0
     assert 0.3 < sweep.share(1, 3) < 0.7
