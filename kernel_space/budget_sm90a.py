@@ -28,7 +28,8 @@ LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES = (
     4,
 )  # more than one warp has units for at K = 3840 were not faster (H200)
 WGMMA_COLUMNS = 32  # from here on wgmma is faster than mma.sync (H200)
-WANTED_WGMMA_DQ_STAGES, MOST_WGMMA_STAGES = 3, 8
+# Slots of a unit with wgmma, of act and of weights (4 were 2 % faster than 3 at M = 128, H200); packed slots.
+WANTED_WGMMA_DQ_STAGES, WANTED_WGT_DQ_STAGES, MOST_WGMMA_STAGES = 3, 4, 8
 LEAST_HALF_STAGES, WANTED_HALF_STAGES = 3, 8  # slots of half a unit: one written, two being read
 RESERVED_PER_CTA = 1024
 EXPANDING_BLOCKS = 4  # of the expanding kernel that have room beside a CTA where ``shares_sm_with_expansion``
@@ -116,7 +117,7 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots (of up to 128 columns 8, with
     one consumer warpgroup 10), then packed slots.
     With ``mainloop=mma``: up to 4 packed slots. With wgmma there: 3 packed slots, a third dq slot (of
-    halves up to 8), up to 8 packed.
+    weights a fourth, of halves up to 8), up to 8 packed.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
     if config.mainloop == "mma":
@@ -185,4 +186,6 @@ def small_m_dq(config: KernelConfigSm90a) -> int:
         return int(config.num_dq_stage)
     if config.tile_mnk[1] < WGMMA_COLUMNS:
         return 0
-    return WANTED_HALF_STAGES if config.dq_slot_halves == 1 else WANTED_WGMMA_DQ_STAGES
+    if config.dq_slot_halves == 1:
+        return WANTED_HALF_STAGES
+    return WANTED_WGMMA_DQ_STAGES if config.swap_ab else WANTED_WGT_DQ_STAGES
