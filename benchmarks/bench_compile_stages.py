@@ -21,7 +21,7 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 
 KERNELS = {
-    "mma": ("64,3840,3072,128", "mainloop=mma tile_mnk=128x64x128 split_k=4"),
+    "mma": ("64,3840,3072,128", "mainloop=mma register_operand=wgt tile_mnk=128x64x128 split_k=4"),
     "wgmma": ("256,3840,3072,128", "mainloop=wgmma tile_mnk=128x128x128"),
     "expand": (
         "4352,3840,3072,128",

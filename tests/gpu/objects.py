@@ -43,7 +43,12 @@ RIGHT = {
     ),
     "few-rows-wgmma": (
         GemmProblem.parse("61,1056,520,128", lora_dtype="bf16", out_dtype="bf16"),
-        "mainloop=mma tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2 ctas_per_sm=2 use_pdl=true",
+        "mainloop=mma register_operand=wgt tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2 ctas_per_sm=2 use_pdl=true",
+    ),
+    "few-rows-weights-as-columns": (
+        GemmProblem.parse("61,1056,520,128", lora_dtype="bf16", out_dtype="bf16"),
+        "mainloop=mma tile_mnk=64x104x128 consumer_warpgroups=1 num_dequant_warpgroups=2 split_k=4 ctas_per_sm=2 "
+        "use_pdl=true",
     ),
     "stream-k": (
         GemmProblem.parse("250,1056,520,128"),
