@@ -20,6 +20,7 @@ from kernel_space.kernels.dequant_sm90a import (
     unpack_pairs,
 )
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
+from kernel_space.kernels.pingpong_sm90a import PingpongSm90a
 from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
 from kernel_space.kernels.split_k_sm90a import GROUP_THREADS
 from kernel_space.kernels.stream_k_sm90a import StreamKSm90a
@@ -32,12 +33,14 @@ FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup
 FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 
 
-class ConsumerSm90a(StreamKSm90a):
+class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
     """Mixin with the consumer role."""
 
     @cute.jit
     def consumer_warps(self, tiles: Any, store: Any, pointers: Any, n: Int32, buffers: Any):
-        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it."""
+        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it, or with ping-pong all
+        rows of every second one.
+        """
         lay = self._layouts()
         config = self.config
         wcscale, bias, workspace = pointers
@@ -66,7 +69,9 @@ class ConsumerSm90a(StreamKSm90a):
             tCrLA = []
             for b in blocks:
                 sLA = cute.local_tile(
-                    buffers["LoRA rows"], (MMA_ROWS, lay.lora_k), (group * config.row_blocks + b, 0, None)
+                    buffers["LoRA rows"],
+                    (MMA_ROWS, lay.lora_k),
+                    (group * (lay.rows_between_groups // MMA_ROWS) + b, 0, None),
                 )
                 tCrLA.append(lora_mma.make_fragment_A(lora_thr.partition_A(sLA)))
             tCrLB = lora_mma.make_fragment_B(lora_thr.partition_B(buffers["LoRA columns"]))
@@ -80,14 +85,27 @@ class ConsumerSm90a(StreamKSm90a):
         ab = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_ab_stage)
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
-        row = group * lay.group_rows + quad_row
+        row = group * lay.rows_between_groups + quad_row
         work, stop, stride, share = self.work_range(tiles)
+        first, one = work, stride
+        if cutlass.const_expr(config.pingpong):
+            # The slots of a tile, which are passed over where it is the other warpgroup's.
+            ab_slots, dq_slots, lora_slots = self.slots_of_tile(tiles[2])
+            ab.advance(group * ab_slots)
+            dq.advance(group * dq_slots)
+            done.advance(group * dq_slots)
+            if cutlass.const_expr(self.has_lora):
+                lora.advance(group * lora_slots)
+            work, stride = first + group * one, 2 * one
         while work < stop:
             tile_m, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             scale_row = (tile_m * lay.rows) % 128 + row
             self._load_affine(lay, (wcscale, bias), buffers, tile_m, tile_n, n, thread, group)
             for b in cutlass.range_constexpr(config.row_blocks):
                 accs[b].fill(0.0)
+            if cutlass.const_expr(config.pingpong):
+                if work != first:
+                    self.wait_for_turn(group)
 
             cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
             self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
@@ -154,6 +172,9 @@ class ConsumerSm90a(StreamKSm90a):
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                        if cutlass.const_expr(step == 2 and config.pingpong):
+                            if kt + 1 == k_count and work + one < stop:
+                                self.pass_turn(group)
                         if cutlass.const_expr(step == 3):
                             if kt + 1 < k_count:
                                 self._release_packed(ab_empty + ab.index)
@@ -170,6 +191,9 @@ class ConsumerSm90a(StreamKSm90a):
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                            if cutlass.const_expr(config.pingpong):
+                                if kt + 1 == k_count and work + one < stop:
+                                    self.pass_turn(group)
                         for b in cutlass.range_constexpr(config.row_blocks):
                             warpgroup.fence()
                             cute.gemm(
@@ -226,6 +250,12 @@ class ConsumerSm90a(StreamKSm90a):
             if cutlass.const_expr(not lay.expanded):
                 # The next tile overwrites wcscale and bias.
                 cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
+            if cutlass.const_expr(config.pingpong):
+                ab.advance(ab_slots)
+                dq.advance(dq_slots)
+                done.advance(dq_slots)
+                if cutlass.const_expr(self.has_lora):
+                    lora.advance(lora_slots)
             work += stride
         if cutlass.const_expr(not lay.expanded):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
@@ -331,28 +361,35 @@ class ConsumerSm90a(StreamKSm90a):
         lane = cute.arch.lane_idx()
         warp = cute.arch.make_warp_uniform(thread // 32)
         box_bytes = lay.c_box_elements * 2
-        region = lay.num_store_boxes * box_bytes
+        region = lay.boxes_per_slot * box_bytes
         base = buffers["C"].iterator.toint() + (group * 4 + warp) * (region * config.num_c_stage)
         gC = cute.local_tile(mC, lay.store_shape, (None, None))
         scales, biases = buffers["wcscale"].iterator.toint(), buffers["bias"].iterator.toint()
         vectors = (scales + group * lay.affine_extent * 4, biases + group * lay.affine_extent * 4)
-        for block in cutlass.range_constexpr(config.row_blocks):
+        for part in cutlass.range_constexpr(config.row_blocks * lay.slots_per_row):
+            block, piece = part // lay.slots_per_row, part % lay.slots_per_row
             # All but the newest num_c_stage - 1 stores have read their slots.
             cute.arch.cp_async_bulk_wait_group(config.num_c_stage - 1, read=True)
             cute.arch.sync_warp()
-            slot = base + block % config.num_c_stage * region
-            self._write_box(lay, accs[block], vectors, slot, block, warp, lane, group)
+            slot = base + part % config.num_c_stage * region
+            self._write_slot(lay, accs[block], vectors, slot, block, piece, warp, lane, group)
             cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.sync_warp()
-            row = tile_m * lay.rows // WARP_ROWS + group * (lay.group_rows // WARP_ROWS) + block * 4 + warp
-            for box in cutlass.range_constexpr(lay.num_store_boxes):
+            row = (
+                tile_m * lay.rows // WARP_ROWS
+                + group * (lay.rows_between_groups // WARP_ROWS)
+                + block * 4
+                + warp
+            )
+            for box in cutlass.range_constexpr(lay.boxes_per_slot):
                 offset = (
-                    (group * 4 + warp) * config.num_c_stage + block % config.num_c_stage
-                ) * lay.num_store_boxes
+                    (group * 4 + warp) * config.num_c_stage + part % config.num_c_stage
+                ) * lay.boxes_per_slot
                 sC = self._c_box(lay, buffers, offset + box)
-                coord = (row, tile_n * lay.num_store_boxes + box)
+                boxes = lay.slots_per_row * lay.boxes_per_slot
+                coord = (row, tile_n * boxes + (piece * lay.boxes_per_slot + box))
                 if cutlass.const_expr(config.swap_ab):
-                    coord = (tile_n, row)
+                    coord = (coord[1], row)
                 source, target = cpasync.tma_partition(
                     tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2)
                 )
@@ -364,34 +401,35 @@ class ConsumerSm90a(StreamKSm90a):
     @staticmethod
     def _c_box(lay: LayoutsSm90a, buffers: Any, index: Any) -> cute.Tensor:
         ptr = buffers["C"].iterator + index * lay.c_box_elements
-        if cutlass.const_expr(lay.store_swizzled):
-            ptr = cute.recast_ptr(ptr.align(1024), lay.c_box.inner, dtype=lay.c_dtype)
+        if cutlass.const_expr(lay.store_span):
+            ptr = cute.recast_ptr(ptr.align(lay.c_align), lay.c_box.inner, dtype=lay.c_dtype)
             return cute.make_tensor(ptr, lay.c_box.outer)
-        return cute.make_tensor(ptr.align(128), lay.c_box)
+        return cute.make_tensor(ptr.align(lay.c_align), lay.c_box)
 
     @cute.jit
-    def _write_box(
+    def _write_slot(
         self,
         lay: LayoutsSm90a,
         acc: cute.Tensor,
         vectors: Any,
         slot: Int32,
         block: cutlass.Constexpr,
+        piece: cutlass.Constexpr,
         warp: Int32,
         lane: Int32,
         group: Int32,
     ):
-        """16 rows of the accumulator, finished, to SMEM: 8x8 matrices, two or four at a time."""
-        num_octets = lay.columns // 8
+        """16 rows of ``staged_columns`` of the accumulator, finished, to SMEM: 8x8 matrices, two or four at a time."""
+        begin, count = piece * (self.config.staged_columns // 8), self.config.staged_columns // 8
         scales, biases = vectors
         is_bf16 = lay.c_dtype is cutlass.BFloat16
         if cutlass.const_expr(self.config.swap_ab):
-            row = (block * 64 + group * lay.group_rows + warp * WARP_ROWS + lane // 4) * 4
+            row = (block * 64 + group * lay.rows_between_groups + warp * WARP_ROWS + lane // 4) * 4
             row_scale = [load_shared(scales + row, 1)[0], load_shared(scales + row + 32, 1)[0]]
             row_bias = [load_shared(biases + row, 1)[0], load_shared(biases + row + 32, 1)[0]]
-        for first in cutlass.range_constexpr(0, num_octets, 2):
+        for first in cutlass.range_constexpr(0, count, 2):
             values = []
-            for octet in cutlass.range_constexpr(first, min(first + 2, num_octets)):
+            for octet in cutlass.range_constexpr(begin + first, begin + min(first + 2, count)):
                 if cutlass.const_expr(not self.config.swap_ab):
                     column = (octet * 8 + lane % 4 * 2) * 4
                     scale, bias = load_shared(scales + column, 2), load_shared(biases + column, 2)
@@ -409,9 +447,12 @@ class ConsumerSm90a(StreamKSm90a):
         swap_ab = lay.config.swap_ab
         if swap_ab:
             address = slot + ((first + octet) * 8 + row) * 32 + half * 16
-        elif lay.store_swizzled:
-            box = slot + first // 8 * (lay.c_box_elements * 2)
-            address = box + (row + half * 8) * 128 + (((first % 8 + octet) ^ row) << 4)
+        elif lay.store_span:
+            chunks = lay.store_span // 16
+            box = slot + first // chunks * (lay.c_box_elements * 2)
+            shift = {8: 0, 4: 1, 2: 2}[chunks]
+            swizzled = (first % chunks + octet) ^ (row >> shift if shift else row)
+            address = box + (row + half * 8) * lay.store_span + (swizzled << 4)
         else:
-            address = slot + (row + half * 8) * (lay.columns * 2) + (first + octet) * 16
+            address = slot + (row + half * 8) * (lay.store_columns * 2) + (first + octet) * 16
         store_matrices(address, values, transpose=swap_ab)

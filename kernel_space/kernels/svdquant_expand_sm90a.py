@@ -320,9 +320,9 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
     def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
         return {
             "ab_full": 1,
-            "ab_empty": lay.num_consumer_warps,
+            "ab_empty": lay.num_reading_warps,
             "dq_full": 1,
-            "dq_empty": lay.num_consumer_warps * self.config.cluster_size,
+            "dq_empty": lay.num_reading_warps * self.config.cluster_size,
             "lora_full": 1,
-            "lora_empty": lay.num_consumer_warps,
+            "lora_empty": lay.num_reading_warps,
         }

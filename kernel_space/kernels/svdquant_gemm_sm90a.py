@@ -264,14 +264,14 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
 
     def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
         """Arrivals per phase of every barrier of a ring: see the table of rings in the module's docstring."""
-        readers = lay.num_consumer_warps + lay.num_dequant_warps
+        readers = lay.num_reading_warps + lay.num_dequant_warps
         return {
             "ab_full": 1,
             "ab_empty": readers,
             "dq_full": WARPS_PER_GROUP,  # of the warpgroup that fills the slot
-            "dq_empty": lay.num_consumer_warps,
+            "dq_empty": lay.num_reading_warps,
             "lora_full": 1,
-            "lora_empty": lay.num_consumer_warps,
+            "lora_empty": lay.num_reading_warps,
         }
 
     @cute.jit
