@@ -35,8 +35,8 @@ class KernelConfigSm90a(KernelConfig):
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of the packed ring
     ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
-    ``pingpong``            of two consumer warpgroups each has whole tiles of its own, in turn: one multiplies while the
-                            other stores; without, both work on one tile (CUTLASS: cooperative)
+    ``pingpong``            of two consumer warpgroups each has whole tiles of its own, in turn: one multiplies while
+                            the other stores; without, both share every tile (CUTLASS: cooperative)
     ``cluster_shape_mn``    CTAs per cluster along rows, columns; with 2x1 both share expanded activations by multicast
     ``num_ab_stage``        SMEM ring slots of both packed operands and their scales; ``auto`` = the most that fit
     ``num_dq_stage``        SMEM ring slots of the dequantized (or expanded) column operand, 64 K elements each; with
@@ -158,3 +158,8 @@ class KernelConfigSm90a(KernelConfig):
     def staged_columns(self) -> int:
         """Columns of the tile that a consumer warp stages at a time."""
         return self.epi_tile_n or self.usual_epi_tile_n
+
+    @property
+    def staged_parts(self) -> int:
+        """Parts in which a consumer warp stages what it holds of a tile."""
+        return self.row_blocks * -(-self.tile_mnk[1] // self.staged_columns)

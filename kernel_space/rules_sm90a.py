@@ -13,6 +13,10 @@ MAX_COLUMNS = 256  # N of one wgmma
 COLUMN_STEP = 8
 TILE_K = 128
 MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside its operand registers
+REGISTERS, BESIDE_WGMMA = (
+    65536,
+    30,
+)  # of an SM; what ptxas 13 wants at least (192 columns compile with 128, 200 do not)
 MAX_SHARED_ACCUMULATORS = 16  # with half of the registers
 CLUSTER_SHAPES = {"wgmma": ((1, 1),), "expand": ((1, 1), (2, 1))}
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
@@ -30,7 +34,9 @@ def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigS
         config = config.replace(num_lora_stage=0)
     if config.mainloop == "expand":
         # TMA fills the dq ring, and what a warp transposes of y leaves it before the next piece.
-        config = config.replace(num_dequant_warpgroups=1, num_c_stage=1)
+        return config.replace(num_dequant_warpgroups=1, num_c_stage=1)
+    if config.num_c_stage != AUTO and config.num_c_stage > config.staged_parts:
+        config = config.replace(num_c_stage=config.staged_parts)
     return config
 
 
@@ -80,6 +86,14 @@ def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
         return (
             f"a consumer thread can hold {MAX_ACCUMULATORS} accumulators, tile {print_knob(config.tile_mnk)} with "
             f"{config.consumer_warpgroups} consumer warpgroups needs {each}; use a smaller tile or more warpgroups"
+        )
+    groups = 1 + config.num_dequant_warpgroups + config.consumer_warpgroups
+    registers = REGISTERS // (128 * groups * config.ctas_per_sm) // 8 * 8
+    columns = config.tile_mnk[1]
+    if config.mainloop == "wgmma" and columns // 2 + BESIDE_WGMMA > registers:
+        return (
+            f"{groups} warpgroups start with {registers} registers a thread, and ptxas wants {BESIDE_WGMMA} beside "
+            f"the {columns // 2} accumulators of one wgmma; use fewer columns"
         )
     return None
 

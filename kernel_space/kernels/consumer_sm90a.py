@@ -5,20 +5,18 @@ from typing import Any
 import cutlass
 import cutlass.pipeline as pipeline
 from cutlass import Float32, Int32, Uint32, cute
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.kernels.allocations import ACC_DTYPE
 from kernel_space.kernels.dequant_sm90a import (
-    DEQUANT_SHIFT,
     broadcast_factor,
-    finish_pair,
     load_shared,
     load_shared_u16,
     scale_pair,
-    store_matrices,
     unpack_half,
     unpack_pairs,
 )
+from kernel_space.kernels.epilogue_sm90a import FIRST_BARRIER, FROM_DEQUANT_SCALE, EpilogueSm90a
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
 from kernel_space.kernels.pingpong_sm90a import PingpongSm90a
 from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
@@ -29,17 +27,15 @@ K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
 AHEAD = 2  # blocks between dequantizing and multiplying
 OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
-FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup
-FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 
 
-class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
+class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
     """Mixin with the consumer role."""
 
     @cute.jit
     def consumer_warps(self, tiles: Any, store: Any, pointers: Any, n: Int32, buffers: Any):
-        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it, or with ping-pong all
-        rows of every second one.
+        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it, or with ping-pong
+        all rows of every second one.
         """
         lay = self._layouts()
         config = self.config
@@ -87,7 +83,7 @@ class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
         done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         row = group * lay.rows_between_groups + quad_row
         work, stop, stride, share = self.work_range(tiles)
-        first, one = work, stride
+        first, hop = work, stride
         if cutlass.const_expr(config.pingpong):
             # The slots of a tile, which are passed over where it is the other warpgroup's.
             ab_slots, dq_slots, lora_slots = self.slots_of_tile(tiles[2])
@@ -96,7 +92,7 @@ class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
             done.advance(group * dq_slots)
             if cutlass.const_expr(self.has_lora):
                 lora.advance(group * lora_slots)
-            work, stride = first + group * one, 2 * one
+            work, hop = first + group * stride, 2 * stride
         while work < stop:
             tile_m, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             scale_row = (tile_m * lay.rows) % 128 + row
@@ -173,7 +169,7 @@ class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
                         if cutlass.const_expr(step == 2 and config.pingpong):
-                            if kt + 1 == k_count and work + one < stop:
+                            if kt + 1 == k_count and work + stride < stop:
                                 self.pass_turn(group)
                         if cutlass.const_expr(step == 3):
                             if kt + 1 < k_count:
@@ -192,7 +188,7 @@ class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
                             if cutlass.const_expr(config.pingpong):
-                                if kt + 1 == k_count and work + one < stop:
+                                if kt + 1 == k_count and work + stride < stop:
                                     self.pass_turn(group)
                         for b in cutlass.range_constexpr(config.row_blocks):
                             warpgroup.fence()
@@ -256,7 +252,7 @@ class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
                 done.advance(dq_slots)
                 if cutlass.const_expr(self.has_lora):
                     lora.advance(lora_slots)
-            work += stride
+            work += hop
         if cutlass.const_expr(not lay.expanded):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -313,146 +309,3 @@ class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
                 pairs = unpack_half(word, factors[0, i], half_of_k, block % 2)
             for k_octet in range(2):
                 target[(0, half, k_octet), 0, 0] = pairs[k_octet]
-
-    @cute.jit
-    def _load_affine(
-        self,
-        lay: LayoutsSm90a,
-        vectors: Any,
-        buffers: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        n: Int32,
-        thread: Int32,
-        group: Int32,
-    ):
-        """This tile's wcscale (times what dequantized operands lack) and bias, in a copy for each warpgroup."""
-        extent = lay.affine_extent
-        first = tile_n * extent
-        if cutlass.const_expr(self.config.swap_ab):
-            first = tile_m * extent
-        sources = [cute.make_tensor(vector, cute.make_layout(n)) for vector in vectors]
-        for chunk in cutlass.range_constexpr((extent + GROUP_THREADS - 1) // GROUP_THREADS):
-            index = chunk * GROUP_THREADS + thread
-            scale_value, bias_value = Float32(0.0), Float32(0.0)
-            if index < extent:
-                if first + index < n:
-                    scale_value = sources[0][first + index] * (1.0 / FROM_DEQUANT_SCALE)
-                    bias_value = sources[1][first + index]
-                buffers["wcscale"][group * extent + index] = scale_value
-                buffers["bias"][group * extent + index] = bias_value
-
-    @cute.jit
-    def _store(
-        self,
-        lay: LayoutsSm90a,
-        accs: Any,
-        buffers: Any,
-        store: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        thread: Int32,
-        group: Int32,
-    ):
-        """``acc * wcscale + bias`` in fp32, one rounding, SMEM, TMA store: every warp on its own, 16 rows at a time."""
-        tma_c, mC = store
-        config = self.config
-        cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
-        lane = cute.arch.lane_idx()
-        warp = cute.arch.make_warp_uniform(thread // 32)
-        box_bytes = lay.c_box_elements * 2
-        region = lay.boxes_per_slot * box_bytes
-        base = buffers["C"].iterator.toint() + (group * 4 + warp) * (region * config.num_c_stage)
-        gC = cute.local_tile(mC, lay.store_shape, (None, None))
-        scales, biases = buffers["wcscale"].iterator.toint(), buffers["bias"].iterator.toint()
-        vectors = (scales + group * lay.affine_extent * 4, biases + group * lay.affine_extent * 4)
-        for part in cutlass.range_constexpr(config.row_blocks * lay.slots_per_row):
-            block, piece = part // lay.slots_per_row, part % lay.slots_per_row
-            # All but the newest num_c_stage - 1 stores have read their slots.
-            cute.arch.cp_async_bulk_wait_group(config.num_c_stage - 1, read=True)
-            cute.arch.sync_warp()
-            slot = base + part % config.num_c_stage * region
-            self._write_slot(lay, accs[block], vectors, slot, block, piece, warp, lane, group)
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.sync_warp()
-            row = (
-                tile_m * lay.rows // WARP_ROWS
-                + group * (lay.rows_between_groups // WARP_ROWS)
-                + block * 4
-                + warp
-            )
-            for box in cutlass.range_constexpr(lay.boxes_per_slot):
-                offset = (
-                    (group * 4 + warp) * config.num_c_stage + part % config.num_c_stage
-                ) * lay.boxes_per_slot
-                sC = self._c_box(lay, buffers, offset + box)
-                boxes = lay.slots_per_row * lay.boxes_per_slot
-                coord = (row, tile_n * boxes + (piece * lay.boxes_per_slot + box))
-                if cutlass.const_expr(config.swap_ab):
-                    coord = (coord[1], row)
-                source, target = cpasync.tma_partition(
-                    tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2)
-                )
-                cute.copy(tma_c, source, target[(None, *coord)])
-            cute.arch.cp_async_bulk_commit_group()
-
-    # ------------------------------------------------------------ store
-
-    @staticmethod
-    def _c_box(lay: LayoutsSm90a, buffers: Any, index: Any) -> cute.Tensor:
-        ptr = buffers["C"].iterator + index * lay.c_box_elements
-        if cutlass.const_expr(lay.store_span):
-            ptr = cute.recast_ptr(ptr.align(lay.c_align), lay.c_box.inner, dtype=lay.c_dtype)
-            return cute.make_tensor(ptr, lay.c_box.outer)
-        return cute.make_tensor(ptr.align(lay.c_align), lay.c_box)
-
-    @cute.jit
-    def _write_slot(
-        self,
-        lay: LayoutsSm90a,
-        acc: cute.Tensor,
-        vectors: Any,
-        slot: Int32,
-        block: cutlass.Constexpr,
-        piece: cutlass.Constexpr,
-        warp: Int32,
-        lane: Int32,
-        group: Int32,
-    ):
-        """16 rows of ``staged_columns`` of the accumulator, finished, to SMEM: 8x8 matrices, two or four at a time."""
-        begin, count = piece * (self.config.staged_columns // 8), self.config.staged_columns // 8
-        scales, biases = vectors
-        is_bf16 = lay.c_dtype is cutlass.BFloat16
-        if cutlass.const_expr(self.config.swap_ab):
-            row = (block * 64 + group * lay.rows_between_groups + warp * WARP_ROWS + lane // 4) * 4
-            row_scale = [load_shared(scales + row, 1)[0], load_shared(scales + row + 32, 1)[0]]
-            row_bias = [load_shared(biases + row, 1)[0], load_shared(biases + row + 32, 1)[0]]
-        for first in cutlass.range_constexpr(0, count, 2):
-            values = []
-            for octet in cutlass.range_constexpr(begin + first, begin + min(first + 2, count)):
-                if cutlass.const_expr(not self.config.swap_ab):
-                    column = (octet * 8 + lane % 4 * 2) * 4
-                    scale, bias = load_shared(scales + column, 2), load_shared(biases + column, 2)
-                for half in cutlass.range_constexpr(2):
-                    if cutlass.const_expr(self.config.swap_ab):
-                        scale, bias = (row_scale[half],) * 2, (row_bias[half],) * 2
-                    low, high = acc[(0, half, octet), 0, 0], acc[(1, half, octet), 0, 0]
-                    values.append(finish_pair(low, high, scale, bias, is_bf16))
-            self._store_octets(lay, slot, first, values, lane)
-
-    @staticmethod
-    def _store_octets(lay: LayoutsSm90a, slot: Any, first: int, values: list[Any], lane: Any) -> None:
-        """Matrices (rows 0-7, octet), (rows 8-15, octet), and the same of the next octet if there is one."""
-        row, half, octet = lane % 8, lane // 8 % 2, lane // 16
-        swap_ab = lay.config.swap_ab
-        if swap_ab:
-            address = slot + ((first + octet) * 8 + row) * 32 + half * 16
-        elif lay.store_span:
-            chunks = lay.store_span // 16
-            box = slot + first // chunks * (lay.c_box_elements * 2)
-            shift = {8: 0, 4: 1, 2: 2}[chunks]
-            swizzled = (first % chunks + octet) ^ (row >> shift if shift else row)
-            address = box + (row + half * 8) * lay.store_span + (swizzled << 4)
-        else:
-            address = slot + (row + half * 8) * (lay.store_columns * 2) + (first + octet) * 16
-        store_matrices(address, values, transpose=swap_ab)

@@ -5,8 +5,9 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, Uint32, cute
 
-from kernel_space.kernels.consumer_sm90a import FROM_DEQUANT_SCALE, ConsumerSm90a
+from kernel_space.kernels.consumer_sm90a import ConsumerSm90a
 from kernel_space.kernels.dequant_sm90a import finish_pair, load_shared, store_global_if, store_matrices
+from kernel_space.kernels.epilogue_sm90a import FROM_DEQUANT_SCALE
 from kernel_space.kernels.layouts_sm90a import MMA_ROWS, WARP_ROWS, LayoutsSm90a
 
 

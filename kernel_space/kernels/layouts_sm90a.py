@@ -42,6 +42,12 @@ def sf_row_blocks(extent: int) -> int:
     return -(-(extent + SF_BLOCK_ROWS - math.gcd(extent, SF_BLOCK_ROWS)) // SF_BLOCK_ROWS)
 
 
+def store_span(staged: int, whole: bool) -> int:
+    """Bytes of a swizzled row of a box of y, 0 without swizzle. ``whole``: all columns of a tile are staged at once."""
+    columns = STORE_COLUMNS if whole else math.gcd(staged, STORE_COLUMNS)
+    return 0 if staged % columns else 2 * columns
+
+
 class LayoutsSm90a:
     """Tiled MMAs and staged SMEM layouts of a resolved config."""
 
@@ -148,19 +154,13 @@ class LayoutsSm90a:
         return cute.make_ordered_layout(shape, order=(2, 1, 0, 3))
 
     def _make_store(self) -> None:
-        """One warp stores 16 rows of a tile at a time, ``staged_columns`` of them: boxes of up to 64 swizzled columns, or
-        one box.
+        """One warp stores 16 rows of a tile at a time, ``staged_columns`` of them: one box, or swizzled ones.
 
         Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y. With expanded activations a
         warp only transposes such a box in SMEM.
         """
         stages, staged = self.config.num_c_stage, self.config.staged_columns
-        # Bytes of a swizzled row. All columns at once are swizzled where whole boxes of 64 cover them.
-        self.store_span = 0
-        if not self.config.swap_ab:
-            self.store_span = 2 * math.gcd(staged, STORE_COLUMNS) if staged < self.columns else 128
-            if staged % (self.store_span // 2):
-                self.store_span = 0
+        self.store_span = 0 if self.config.swap_ab else store_span(staged, staged == self.columns)
         columns = self.store_span // 2 if self.store_span else staged
         self.store_shape = (columns, WARP_ROWS) if self.config.swap_ab else (WARP_ROWS, columns)
         self.store_columns = columns
