@@ -25,8 +25,6 @@ from kernel_space.kernels.stream_k_sm90a import StreamKSm90a
 
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
-AHEAD = 2  # blocks between dequantizing and multiplying
-OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
 
 
 class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
@@ -39,6 +37,7 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
         """
         lay = self._layouts()
         config = self.config
+        operands, ahead = self.rotation
         wcscale, bias, workspace = pointers
         tidx, _, _ = cute.arch.thread_idx()
         consumer = tidx - GROUP_THREADS * (1 + lay.num_dequant_groups)
@@ -52,9 +51,9 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
         blocks = range(config.row_blocks)
         accs = [cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE) for _ in blocks]
         frag_shape = tiled_mma.partition_shape_A((MMA_ROWS, 16))
-        frags = [[cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in blocks] for _ in range(OPERANDS)]
+        frags = [[cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in blocks] for _ in range(operands)]
         # wgmma that may still run when the operand of the oldest one is overwritten.
-        pending = (OPERANDS - AHEAD) * config.row_blocks
+        pending = (operands - ahead) * config.row_blocks
         rows_per_thread = 2 * config.row_blocks
         words = cute.make_rmem_tensor((4, rows_per_thread), Uint32)
         factors = cute.make_rmem_tensor((2 if lay.expanded else 1, rows_per_thread), Uint32)
@@ -105,9 +104,9 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
 
             cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
             self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
-            for block in cutlass.range_constexpr(AHEAD):
+            for block in cutlass.range_constexpr(ahead):
                 for b in cutlass.range_constexpr(config.row_blocks):
-                    self._dequant(words, factors, frags[block % OPERANDS][b], block, b)
+                    self._dequant(words, factors, frags[block % operands][b], block, b)
             self._release_packed(ab_empty + ab.index)
             ab.advance()
             if cutlass.const_expr(self.has_lora):
@@ -148,7 +147,7 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
                                 cute.gemm(
                                     tiled_mma,
                                     accs[b],
-                                    frags[block % OPERANDS][b][(None, None, 0)],
+                                    frags[block % operands][b][(None, None, 0)],
                                     tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
                                     accs[b],
                                 )
@@ -163,7 +162,7 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
                             done.advance()
                         for block in cutlass.range_constexpr(2 * step + 2, 2 * step + 4):
                             for b in cutlass.range_constexpr(config.row_blocks):
-                                self._dequant(words, factors, frags[block % OPERANDS][b], block % K_BLOCKS, b)
+                                self._dequant(words, factors, frags[block % operands][b], block % K_BLOCKS, b)
                         if cutlass.const_expr(step == 2):
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
@@ -182,7 +181,7 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
                     for block in cutlass.range_constexpr(K_BLOCKS):
                         if cutlass.const_expr(block % DQ_BLOCKS == 0):
                             cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
-                        if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                        if cutlass.const_expr(block == K_BLOCKS - ahead):
                             # All words of this k-tile are used up.
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
@@ -195,14 +194,14 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
                             cute.gemm(
                                 tiled_mma,
                                 accs[b],
-                                frags[block % OPERANDS][b][(None, None, 0)],
+                                frags[block % operands][b][(None, None, 0)],
                                 tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
                                 accs[b],
                             )
                             warpgroup.commit_group()
                             warpgroup.wait_group(pending)
                             if cutlass.const_expr(
-                                block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1
+                                block % DQ_BLOCKS == operands - ahead - 1 and b == config.row_blocks - 1
                             ):
                                 # The last wgmma that reads the previous dq slot is done.
                                 if cutlass.const_expr(block < DQ_BLOCKS):
@@ -215,11 +214,11 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
                             self._dequant(
                                 words,
                                 factors,
-                                frags[(block + AHEAD) % OPERANDS][b],
-                                (block + AHEAD) % K_BLOCKS,
+                                frags[(block + ahead) % operands][b],
+                                (block + ahead) % K_BLOCKS,
                                 b,
                             )
-                        if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                        if cutlass.const_expr(block == K_BLOCKS - ahead):
                             if kt + 1 < k_count:
                                 self._release_packed(ab_empty + ab.index)
                                 ab.advance()

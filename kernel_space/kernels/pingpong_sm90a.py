@@ -17,6 +17,7 @@ from cutlass import Int32, cute
 
 from kernel_space.kernels.layouts_sm90a import DQ_K, LayoutsSm90a
 
+ROTATION, DEEP_ROTATION = (4, 2), (8, 4)
 TURN_BARRIER = 3  # named barriers: one per consumer warpgroup
 BOTH_THREADS = 256
 
@@ -25,6 +26,17 @@ class PingpongSm90a:
     """Mixin of the consumer role."""
 
     config: Any
+
+    @property
+    def rotation(self) -> tuple[int, int]:
+        """Register operands in rotation, and blocks of 16 K elements between dequantizing one and multiplying it.
+
+        Those to come, one in use, and the others' wgmma may still read them. Alone, a warpgroup gains by more of them
+        (2 % in tiles of 64x200, 4 % in 64x256; H200); two that share a tile fill each other's gaps.
+        """
+        alone = self.config.pingpong and self.config.row_blocks == 1
+        deep = alone and self.config.mainloop == "expand" and self.config.wgmma_k == 16
+        return DEEP_ROTATION if deep else ROTATION
 
     def slots_of_tile(self, k_tiles: Any) -> tuple[Any, Any, Any]:
         """Slots of the ab, dq and LoRA rings that a tile takes."""

@@ -25,6 +25,8 @@ element of only one operand.
 | dq | dequant -> consumer warps | num_dq_stage (64 of K) | a lane of every dequant warp | as above, consumers |
 | lora | TMA -> consumer warps | num_lora_stage | bytes of one slice | a lane of every consumer warp |
 
+With ``pingpong`` the consumer warps of a slot are those of the warpgroup whose tile it belongs to (``pingpong_sm90a``).
+
 K order: in a k-tile of 128 the MMA's K index is permuted, for both operands alike, so that lane c of a quad owns the
 32 consecutive elements 32c..32c+31 of a row: one 16-byte shared load and two scale factors.
 
