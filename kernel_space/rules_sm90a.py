@@ -16,7 +16,7 @@ MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside it
 REGISTERS, BESIDE_WGMMA = (
     65536,
     30,
-)  # of an SM; what ptxas 13 wants at least (192 columns compile with 128, 200 do not)
+)  # of an SM; what ptxas 13 wants (192 columns compile with 128, 200 do not; with 96 128, not 136)
 MAX_SHARED_ACCUMULATORS = 16  # with half of the registers
 CLUSTER_SHAPES = {"wgmma": ((1, 1),), "expand": ((1, 1), (2, 1))}
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
@@ -87,14 +87,6 @@ def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
             f"a consumer thread can hold {MAX_ACCUMULATORS} accumulators, tile {print_knob(config.tile_mnk)} with "
             f"{config.consumer_warpgroups} consumer warpgroups needs {each}; use a smaller tile or more warpgroups"
         )
-    groups = 1 + config.num_dequant_warpgroups + config.consumer_warpgroups
-    registers = REGISTERS // (128 * groups * config.ctas_per_sm) // 8 * 8
-    columns = config.tile_mnk[1]
-    if config.mainloop == "wgmma" and columns // 2 + BESIDE_WGMMA > registers:
-        return (
-            f"{groups} warpgroups start with {registers} registers a thread, and ptxas wants {BESIDE_WGMMA} beside "
-            f"the {columns // 2} accumulators of one wgmma; use fewer columns"
-        )
     return None
 
 
@@ -148,6 +140,19 @@ def _ctas_per_sm(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
         return (
             f"with ctas_per_sm=2 a consumer thread can hold {MAX_SHARED_ACCUMULATORS} accumulators, tile "
             f"{print_knob(config.tile_mnk)} needs {accumulators}; use fewer columns"
+        )
+    return None
+
+
+def _launch_registers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    """Only of ``mainloop=wgmma``: without dequantizing warps there are always enough."""
+    groups = 1 + config.num_dequant_warpgroups + config.consumer_warpgroups
+    registers = REGISTERS // (128 * groups * config.ctas_per_sm) // 8 * 8
+    accumulators = config.tile_mnk[1] // 2
+    if config.mainloop == "wgmma" and accumulators + BESIDE_WGMMA > registers:
+        return (
+            f"{groups} warpgroups start with {registers} registers a thread, and ptxas wants {BESIDE_WGMMA} beside the "
+            f"{accumulators} accumulators of one wgmma; use fewer columns"
         )
     return None
 
@@ -210,6 +215,7 @@ _RING_RULES: dict[str, Rule] = {
     "wgmma_k": _wgmma_k,
     "swizzle": _swizzle,
     "ctas_per_sm": _ctas_per_sm,
+    "launch_registers": _launch_registers,
     "split_k": _split_k,
     "stream_k": _stream_k,
 }

@@ -69,6 +69,7 @@ REJECTED = {
     "wgmma_k": "wgmma_k=64",
     "swizzle": "swizzle_size=3",
     "ctas_per_sm": "ctas_per_sm=3",
+    "launch_registers": "tile_mnk=128x200x128",
     "split_k": "split_k=17",
     "stream_k": "stream_k=true split_k=2",
     "smem_capacity": "num_ab_stage=9",
@@ -97,7 +98,7 @@ def test_one_wgmma_needs_registers_at_launch() -> None:
     problem = GemmProblem.parse("4352,3840,3072,0")
     assert isinstance(legalize(KernelConfigSm90a.parse("tile_mnk=128x192x128"), problem, SM90A), Legal)
     verdict = legalize(KernelConfigSm90a.parse("tile_mnk=128x200x128"), problem, SM90A)
-    assert isinstance(verdict, Rejection) and verdict.rule == "accumulators"
+    assert isinstance(verdict, Rejection) and verdict.rule == "launch_registers"
     assert "start with 128 registers a thread, and ptxas wants 30 beside the 100" in verdict.reason
 
 

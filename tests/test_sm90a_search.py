@@ -76,7 +76,7 @@ def test_default_is_legal_for_every_problem(space: SearchSpace) -> None:
 def test_every_choice_is_legal_somewhere(space: SearchSpace) -> None:
     generator = random.Random(1)
     for name, choice in ((name, choice) for name, knob in space.knobs.items() for choice in knob.choices):
-        tries = (space.config({**space.random_config(generator).fields(), name: choice}) for _ in range(400))
+        tries = (space.config({**space.random_config(generator).fields(), name: choice}) for _ in range(2000))
         found = (legalize(config, problem, SM90A) for config in tries for problem in (PROBLEM, FEW_ROWS))
         assert any(isinstance(verdict, Legal) for verdict in found), (name, choice)
 
