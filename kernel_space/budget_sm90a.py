@@ -130,10 +130,11 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     ]
     if config.mainloop == "expand":
         wishes = [wishes[0], wishes[2], ("dq", most_expanded_stages(config)), wishes[4]]
+    limit = smem_limit(config, arch)
     for ring, most in wishes:
         while asked[ring] == AUTO and slots[ring] < most:
             more = {**slots, ring: slots[ring] + 1}
-            if foot.smem_bytes({**more, "one": 1}) > smem_limit(config, arch):
+            if foot.smem_bytes({**more, "one": 1}) > limit:
                 break
             slots = more
     return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})

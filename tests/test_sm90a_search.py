@@ -34,9 +34,11 @@ FEW_ROWS = GemmProblem.parse("16,3840,3072,128")  # for mainloop=mma
 NARROW = {
     "tile_mnk": "256x128x128 256x144x128 128x16x128 64x32x128",
     "consumer_warpgroups": "2 1",
+    "pingpong": "false true",
     "num_ab_stage": "auto 4",
     "num_dq_stage": "auto 4",
     "num_lora_stage": "auto 2",
+    "epi_tile_n": "0 16",
     "register_operand": "act wgt",
     "mainloop": "wgmma expand mma",
     "num_dequant_warpgroups": "1 2",
