@@ -29,6 +29,7 @@ LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES = (
 )  # more than one warp has units for at K = 3840 were not faster (H200)
 WGMMA_COLUMNS = 32  # from here on wgmma is faster than mma.sync (H200)
 WANTED_WGMMA_DQ_STAGES, MOST_WGMMA_STAGES = 3, 8
+LEAST_HALF_STAGES, WANTED_HALF_STAGES = 3, 8  # slots of half a unit: one written, two being read
 RESERVED_PER_CTA = 1024
 EXPANDING_BLOCKS = 4  # of the expanding kernel that have room beside a CTA where ``shares_sm_with_expansion``
 
@@ -62,22 +63,24 @@ def smem_limit(config: KernelConfigSm90a, arch: Arch) -> int:
 def footprint(config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts, raster and scheduling knobs do not enter it."""
     sized_by = tuple(getattr(config, name) for name in SIZED_BY)
-    split_k, dq = (2 if config.split_k > 1 else 1), 1
+    split_k, dq, ctas = (2 if config.split_k > 1 else 1), 1, 1
     if config.mainloop == "mma":
-        # The sums of a cluster depend on its size; without dq slots it is another kernel.
-        split_k, dq = config.split_k, min(small_m_dq(config), 1)
-    return _read_footprint(sized_by, split_k, dq, problem_class, arch.name)
+        # The sums of a cluster depend on its size, dq slots on CTAs per SM; without dq slots it is another kernel.
+        split_k, dq, ctas = config.split_k, min(small_m_dq(config), 1), config.ctas_per_sm
+    return _read_footprint(sized_by, (split_k, dq, ctas), problem_class, arch.name)
 
 
 @functools.cache
 def _read_footprint(
-    sized_by: tuple[Any, ...], split_k: int, num_dq_stage: int, problem_class: ProblemClass, arch_name: str
+    sized_by: tuple[Any, ...], also: tuple[int, int, int], problem_class: ProblemClass, arch_name: str
 ) -> Footprint:
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.readback import footprint_fields
 
+    split_k, num_dq_stage, ctas_per_sm = also
     stages = {f"num_{ring}_stage": 1 for ring in RINGS} | {"num_dq_stage": num_dq_stage}
-    one_slot = KernelConfigSm90a(**dict(zip(SIZED_BY, sized_by, strict=True)), **stages, split_k=split_k)
+    knobs = dict(zip(SIZED_BY, sized_by, strict=True))
+    one_slot = KernelConfigSm90a(**knobs, **stages, split_k=split_k, ctas_per_sm=ctas_per_sm)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 
@@ -112,7 +115,8 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
 
     With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots (of up to 128 columns 8, with
     one consumer warpgroup 10), then packed slots.
-    With ``mainloop=mma``: up to 4 packed slots. With wgmma there: 3 packed slots, a third dq slot, up to 8 packed.
+    With ``mainloop=mma``: up to 4 packed slots. With wgmma there: 3 packed slots, a third dq slot (of
+    halves up to 8), up to 8 packed.
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
     if config.mainloop == "mma":
@@ -152,7 +156,13 @@ def _solve_small_m(config: KernelConfigSm90a, problem_class: ProblemClass, arch:
     least, most = LEAST_SMALL_M_STAGES, MOST_SMALL_M_STAGES
     if small_m_dq(config):
         least, most = LEAST_WGMMA_STAGES, MOST_WGMMA_STAGES
-    slots = {"dq": min(small_m_dq(config), 2), "ab": least, "lora": 0, "c": 0, "one": 1}
+    slots = {
+        "dq": min(small_m_dq(config), least_small_m_dq(config)),
+        "ab": least,
+        "lora": 0,
+        "c": 0,
+        "one": 1,
+    }
     asked = {"dq": config.num_dq_stage, "ab": config.num_ab_stage}
     slots |= {ring: int(count) for ring, count in asked.items() if count != AUTO}
     for ring, wanted in (("dq", small_m_dq(config)), ("ab", most)):
@@ -163,8 +173,17 @@ def _solve_small_m(config: KernelConfigSm90a, problem_class: ProblemClass, arch:
     return config.replace(num_dq_stage=slots["dq"], num_ab_stage=slots["ab"])
 
 
+def least_small_m_dq(config: KernelConfigSm90a) -> int:
+    """dq slots without which a kernel with wgmma cannot go on."""
+    return LEAST_HALF_STAGES if config.dq_slot_halves == 1 else 2
+
+
 def small_m_dq(config: KernelConfigSm90a) -> int:
-    """``auto``: wgmma where there are columns enough for it, with a slot to write, one to wait for and one to read."""
+    """``auto``: wgmma where there are columns enough for it, with a slot to write, one to wait for and one to read; of
+    weights as many as fit, as they are dequantized while the previous launch runs.
+    """
     if config.num_dq_stage != AUTO:
         return int(config.num_dq_stage)
-    return WANTED_WGMMA_DQ_STAGES if config.tile_mnk[1] >= WGMMA_COLUMNS else 0
+    if config.tile_mnk[1] < WGMMA_COLUMNS:
+        return 0
+    return WANTED_HALF_STAGES if config.dq_slot_halves == 1 else WANTED_WGMMA_DQ_STAGES

@@ -8,15 +8,19 @@ from kernel_space.config import KernelConfig, flag, number, sizes, stages, word
 
 MMA_ROWS = 64  # rows of one wgmma instruction
 LEAST_WGMMA_STAGES = 3  # slots of weights of ``mainloop=mma`` with wgmma: they hold the sums of a cluster
-# Registers per thread of loading, act and consumer warps of ``mainloop=mma`` with wgmma, by consumer warpgroups and
-# CTAs per SM. At launch every warpgroup has an equal share of the 64 K, in eights; only consumers may then take more.
+# Registers per thread of loading, dequantizing and consumer warps of ``mainloop=mma`` with wgmma, by consumer and
+# dequantizing warpgroups and CTAs per SM. At launch every warpgroup has an equal share of the 64 K, in eights; only
+# consumers may then take more.
 ROLE_REGISTERS = {
-    (1, 1): (24, 152, 240),
-    (1, 2): (24, 72, 144),
-    (2, 1): (24, 88, 200),
-    (2, 2): (24, 40, 96),
-    (3, 1): (24, 88, 120),
-    (4, 1): (24, 72, 96),
+    (1, 1, 1): (24, 152, 240),
+    (1, 1, 2): (24, 72, 144),
+    (2, 1, 1): (24, 88, 200),
+    (2, 1, 2): (24, 40, 96),
+    (3, 1, 1): (24, 88, 120),
+    (4, 1, 1): (24, 72, 96),
+    (1, 2, 1): (24, 120, 240),
+    (1, 2, 2): (24, 56, 120),
+    (2, 2, 1): (24, 88, 136),
 }
 # The same of ``mainloop=expand``: CTAs that the registers of an SM are shared out to at launch, registers per thread of
 # loading warps and of consumers. One consumer warpgroup of few accumulators leaves half of the registers to blocks of
@@ -40,16 +44,17 @@ class KernelConfigSm90a(KernelConfig):
     ``cluster_shape_mn``    CTAs per cluster along rows, columns; with 2x1 both share expanded activations by multicast
     ``num_ab_stage``        SMEM ring slots of both packed operands and their scales; ``auto`` = the most that fit
     ``num_dq_stage``        SMEM ring slots of the dequantized (or expanded) column operand, 64 K elements each; with
-                            ``mainloop=mma`` 128 for each part of K, and 0 takes mma.sync in place of wgmma
+                            ``mainloop=mma`` 128, or 64 (``dq_slot_halves``), and 0 takes mma.sync in place of wgmma
     ``num_lora_stage``      SMEM ring slots of one LoRA slice of 64 columns of R; 0 without LoRA
     ``num_c_stage``         SMEM ring slots of what a consumer warp stages of y
     ``epi_tile_n``          columns of the tile that a consumer warp stages at a time of its 16 rows, on their way from
                             registers to y; 0 is 32 with ``mainloop=expand``, all columns with ``wgmma``
-    ``register_operand``    ``act`` or ``wgt``: which one wgmma takes from registers; ``wgt`` computes y.T
+    ``register_operand``    ``act`` or ``wgt``: which one wgmma takes from registers; ``wgt`` computes y.T. The other
+                            one is dequantized into shared memory: its tile may be any multiple of 8 rows
     ``num_dequant_warpgroups``  warpgroups that dequantize the column operand into the dq ring
     ``mainloop``            ``wgmma``: both operands become fp16 on chip; ``expand``: a first kernel writes the
                             activations as fp16 into the workspace, weights are dequantized in registers (y.T);
-                            ``mma``: for few rows of act: warps that work alone on their part of K, no TMA (y.T)
+                            ``mma``: for few rows of act: one wave of CTAs, K split over a cluster
     ``wgmma_k``             K elements between two waits for wgmma: 16 waits for each instruction with dequantizing in
                             between, 32 for four with 64 rows each or two
     ``raster_order``        ``m``: consecutive tiles walk along rows first; ``n``: along columns first
@@ -113,8 +118,16 @@ class KernelConfigSm90a(KernelConfig):
 
     @property
     def role_registers(self) -> tuple[int, int, int]:
-        """With ``mainloop=mma`` and wgmma: registers per thread of loading, act and consumer warps."""
-        return ROLE_REGISTERS[self.consumer_warpgroups, self.ctas_per_sm]
+        """With ``mainloop=mma`` and wgmma: registers per thread of loading, dequantizing and consumer warps."""
+        return ROLE_REGISTERS[self.consumer_warpgroups, self.num_dequant_warpgroups, self.ctas_per_sm]
+
+    @property
+    def dq_slot_halves(self) -> int:
+        """With ``mainloop=mma`` and wgmma: halves of 64 K elements in a dq slot. Beside the next launch's CTA a ring of
+        weights is small, and halves make the most of it; elsewhere they cost more waits (11.8 instead of 10.7 us at
+        M = 128, H200).
+        """
+        return 1 if self.ctas_per_sm == 2 and not self.swap_ab else 2
 
     @property
     def shares_sm_with_expansion(self) -> bool:

@@ -41,7 +41,6 @@ LONG_FUNCTIONS = {
     "kernel_space/kernels/epilogue_sm100a.py:EpilogueSm100a.epilogue_warps": _ROLE,
     "kernel_space/kernels/consumer_sm90a.py:ConsumerSm90a.consumer_warps": _ROLE,
     "kernel_space/kernels/producer_sm90a.py:ProducerSm90a.dequant_warps": _ROLE,
-    "kernel_space/kernels/small_m_weights_sm90a.py:SmallMWeights.consume": _ROLE,
     "benchmarks/published_kernel.py:PublishedKernel.mma_warp": _ROLE,
 }
 

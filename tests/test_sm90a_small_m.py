@@ -28,7 +28,8 @@ SYNC, WGMMA = "mma.sync.aligned.m16n8k16", "wgmma.mma_async"
 
 
 def parse(text: str) -> KernelConfigSm90a:
-    return KernelConfigSm90a.parse(f"mainloop=mma {text}")
+    operand = "" if "register_operand" in text else "register_operand=wgt"
+    return KernelConfigSm90a.parse(f"mainloop=mma {operand} {text}")
 
 
 def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
@@ -47,6 +48,8 @@ def compiled(config: KernelConfigSm90a, problem: GemmProblem) -> Artifacts:
 
 
 # ------------------------------------------------------------------ executed
+
+COLUMNS = "register_operand=act consumer_warpgroups=1 use_pdl=true"
 
 # Ragged in every size; parts of K that get nothing, R of half a unit, clusters off the powers of two, column tiles.
 CASES = [
@@ -70,6 +73,22 @@ CASES = [
         "fp16",
     ),
     ("tile_mnk=128x128x128 num_dq_stage=3", "130,416,136,16", "bf16", "fp16"),
+    # Weights as columns: two wgmma for 104, slots of half a unit that two warpgroups fill in turn, more than one round.
+    (
+        f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2 split_k=4 ctas_per_sm=2",
+        "41,2592,120,48",
+        "bf16",
+        "bf16",
+    ),
+    (f"{COLUMNS} tile_mnk=64x40x128 ctas_per_sm=2 split_k=2 num_dq_stage=3", "70,672,72,0", "fp16", "bf16"),
+    # Whole units by one warpgroup in several pieces, by two in one; a tile that touches two blocks of scale factors.
+    (f"{COLUMNS} tile_mnk=64x104x128 split_k=3", "9,160,216,16", "fp16", "fp16"),
+    (
+        "register_operand=act tile_mnk=128x112x128 num_dequant_warpgroups=2",
+        "100,928,232,112",
+        "bf16",
+        "fp16",
+    ),
 ]
 SLOW_CASES = [
     ("tile_mnk=96x8x128 consumer_warpgroups=3 split_k=5 use_pdl=true", "9,1376,200,256", "bf16", "fp16"),
@@ -77,6 +96,13 @@ SLOW_CASES = [
     ("tile_mnk=192x32x128 consumer_warpgroups=3 split_k=8", "33,640,328,48", "fp16", "fp16"),
     ("tile_mnk=256x64x128 consumer_warpgroups=4 split_k=2 use_pdl=true", "64,320,264,80", "bf16", "fp16"),
     ("tile_mnk=32x64x128 num_dq_stage=0", "70,480,40,32", "fp16", "fp16"),
+    (f"{COLUMNS} tile_mnk=64x256x128 split_k=2", "64,1120,520,240", "fp16", "bf16"),
+    (
+        f"{COLUMNS} tile_mnk=64x120x128 num_dequant_warpgroups=2 ctas_per_sm=2 split_k=8",
+        "33,2592,248,64",
+        "bf16",
+        "fp16",
+    ),
 ]
 
 
@@ -92,10 +118,16 @@ def test_executed(
     execute(text, GemmProblem.parse(shape, lora_dtype=lora_dtype, out_dtype=out_dtype), schedule, tmp_path)
 
 
-@pytest.mark.parametrize("groups", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_loads_land_out_of_order(groups: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "tile_mnk=64x16x128 consumer_warpgroups=1 num_ab_stage=3 num_dq_stage=4",
+        f"{COLUMNS} tile_mnk=64x40x128 num_dequant_warpgroups=2 ctas_per_sm=2 num_ab_stage=3 num_dq_stage=5",
+        pytest.param("tile_mnk=128x16x128 num_ab_stage=3 num_dq_stage=4", marks=pytest.mark.slow),
+    ],
+)
+def test_loads_land_out_of_order(text: str, tmp_path: Path) -> None:
     """The youngest load first: act of later units is there before the consumers', whose slots they share."""
-    text = f"tile_mnk={64 * groups}x16x128 consumer_warpgroups={groups} num_ab_stage=3 num_dq_stage=4"
     execute(text, GemmProblem.parse("9,1120,72,16"), "slow_tma", tmp_path)
 
 
@@ -152,6 +184,23 @@ def execute(text: str, problem: GemmProblem, schedule: str, tmp_path: Path) -> N
         ("tile_mnk=32x8x128 ctas_per_sm=4 consumer_warpgroups=1", "ctas_per_sm", "must be 1 or 2, got 4"),
         ("tile_mnk=32x8x128 split_k=9", "split_k", "between 1 and 8 CTAs of a cluster, got 9"),
         ("tile_mnk=128x64x128 num_ab_stage=19", "smem_capacity", "SMEM per CTA"),
+        (
+            f"{COLUMNS} tile_mnk=64x100x128",
+            "tile_columns",
+            "a multiple of 8 from 32 to 256 (N of wgmma), got 100",
+        ),
+        (f"{COLUMNS} tile_mnk=64x264x128", "tile_columns", "from 32 to 256 (N of wgmma), got 264"),
+        (
+            f"{COLUMNS} tile_mnk=64x128x128 num_dequant_warpgroups=2 ctas_per_sm=2",
+            "accumulators",
+            "120 registers can hold 60",
+        ),
+        (f"{COLUMNS} tile_mnk=64x64x128 num_dequant_warpgroups=3", "accumulators", "2-2-1; got 1-3-1"),
+        (
+            f"{COLUMNS} tile_mnk=64x64x128 ctas_per_sm=2 num_dq_stage=2",
+            "stages",
+            "must be 0 (mma.sync), 3 or more",
+        ),
     ],
 )
 def test_refused(text: str, rule: str, message: str) -> None:
@@ -171,21 +220,36 @@ def test_knobs_of_the_ring_kernel_take_one_value() -> None:
     spelled += "num_dequant_warpgroups=2 num_lora_stage=2 cluster_shape_mn=2x1"
     assert legal(spelled).config == legal("tile_mnk=32x8x128").config
     assert legal("tile_mnk=32x8x128").config.swap_ab
+    swapped = legal("tile_mnk=128x64x128 num_dequant_warpgroups=2").config
+    assert swapped == legal("tile_mnk=128x64x128").config
+    assert legal(f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2").config.num_dequant_warpgroups == 2
+
+
+def test_rows_of_act_bound_m_where_weights_are_columns() -> None:
+    problem = GemmProblem.parse("513,3840,3072,128")
+    verdict = legalize(parse(f"{COLUMNS} tile_mnk=64x104x128"), problem, SM90A)
+    assert (
+        isinstance(verdict, Rejection) and "64 rows of act: M must be at most 512, got 513" in verdict.reason
+    )
 
 
 def test_auto_takes_wgmma_from_32_columns_on() -> None:
     slots = [legal(f"tile_mnk=128x{columns}x128").config.num_dq_stage for columns in (8, 16, 32, 64)]
     assert slots == [0, 0, 3, 3]
+    # 113 KB beside another CTA: five halves of 13 KB and three packed slots of 13.5 KB.
+    halves = legal(f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2 split_k=4 ctas_per_sm=2").config
+    assert (halves.num_dq_stage, halves.num_ab_stage) == (5, 3)
 
 
-@pytest.mark.parametrize(("groups", "ctas"), ROLE_REGISTERS)
-def test_roles_share_the_registers_of_the_launch(groups: int, ctas: int) -> None:
+@pytest.mark.parametrize(("groups", "dequant_groups", "ctas"), ROLE_REGISTERS)
+def test_roles_share_the_registers_of_the_launch(groups: int, dequant_groups: int, ctas: int) -> None:
     """65536 registers of an SM, in eights per thread; ``setmaxnreg.dec`` must not grow, ``.inc`` must not shrink."""
-    at_launch = 65536 // (ctas * 128 * (groups + 2)) // 8 * 8
-    loads, act, consumers = ROLE_REGISTERS[groups, ctas]
-    assert loads + act + groups * consumers <= (groups + 2) * at_launch
-    assert 24 <= loads <= at_launch and act <= at_launch <= consumers <= 256
-    assert loads % 8 == act % 8 == consumers % 8 == 0
+    warpgroups = 1 + dequant_groups + groups
+    at_launch = 65536 // (ctas * 128 * warpgroups) // 8 * 8
+    loads, dequant, consumers = ROLE_REGISTERS[groups, dequant_groups, ctas]
+    assert loads + dequant_groups * dequant + groups * consumers <= warpgroups * at_launch
+    assert 24 <= loads <= at_launch and dequant <= at_launch <= consumers <= 256
+    assert loads % 8 == dequant % 8 == consumers % 8 == 0
 
 
 def test_bytes_of_one_slot_by_hand() -> None:
@@ -197,11 +261,25 @@ def test_bytes_of_one_slot_by_hand() -> None:
 def test_bytes_of_wgmma_by_hand() -> None:
     """128 and 64 rows of 64 bytes, whole blocks of scale factors for two K blocks, two halves of 64 fp16 for wgmma."""
     each = {row.name: row.each for row in legal("tile_mnk=128x64x128 split_k=4").budget.smem.rows}
-    assert (each["weights"], each["packed act"]) == (128 * 64, 64 * 64)
-    assert each["weight scales"] == each["act scales"] == 2 * 512
-    assert each["act"] == 64 * 128 * 2
-    assert each["weights_full"] == each["act_empty"] == each["rings_free"] == 8
+    assert (each["rows"], each["columns"]) == (128 * 64, 64 * 64)
+    assert each["row scales"] == each["column scales"] == 2 * 512
+    assert each["dequantized"] == 64 * 128 * 2
+    assert each["rows_full"] == each["dq_empty"] == each["rings_free"] == 8
     assert "sums beyond the weights" not in each
+
+
+def test_bytes_of_weights_as_columns_by_hand() -> None:
+    """64 rows of act and 104 of weights, which touch two blocks; a slot holds half a unit beside another CTA, else one.
+
+    3 other CTAs send up to 4 of 13 octets: 8 columns x 64 rows in fp32; the least ring has 3 slots of 104 x 64 bytes.
+    """
+    text = f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2 split_k=4"
+    each = {row.name: row.each for row in legal(f"{text} ctas_per_sm=2").budget.smem.rows}
+    assert (each["rows"], each["columns"]) == (64 * 64, 104 * 64)
+    assert (each["row scales"], each["column scales"]) == (2 * 512, 2 * 2 * 512)
+    assert each["dequantized"] == 104 * 64 * 2
+    assert each["sums beyond the weights"] == 3 * 4 * 8 * 64 * 4 - 3 * 104 * 64
+    assert {row.name: row.each for row in legal(text).budget.smem.rows}["dequantized"] == 104 * 128 * 2
 
 
 def test_what_the_least_weight_ring_cannot_hold_of_the_sums_follows_it() -> None:
@@ -210,7 +288,7 @@ def test_what_the_least_weight_ring_cannot_hold_of_the_sums_follows_it() -> None
     each = {row.name: row.each for row in rows}
     assert each["sums beyond the weights"] == 7 * 8 * 256 * 4 - 3 * 256 * 64
     names = [row.name for row in rows]
-    assert names.index("sums beyond the weights") == names.index("weights") + 1
+    assert names.index("sums beyond the weights") == names.index("rows") + 1
 
 
 def test_needs_no_workspace_and_sums_every_part_of_k() -> None:
@@ -247,6 +325,18 @@ def captured(config: KernelConfigSm90a, problem: GemmProblem) -> Launch:
         ),
         ("tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2", "64,3840,3072,128", WGMMA, (96, 1, 1)),
         ("tile_mnk=128x64x128 split_k=4 ctas_per_sm=2 use_pdl=true", "70,3840,3072,0", WGMMA, (96, 2, 1)),
+        (
+            f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2 split_k=4 ctas_per_sm=2",
+            "70,3840,3072,128",
+            WGMMA,
+            (120, 2, 1),
+        ),
+        (
+            "register_operand=act tile_mnk=128x104x128 num_dequant_warpgroups=2 split_k=4",
+            "128,3840,3072,128",
+            WGMMA,
+            (120, 1, 1),
+        ),
     ],
 )
 def test_launch(text: str, shape: str, instruction: str, grid: tuple[int, int, int]) -> None:
@@ -258,7 +348,8 @@ def test_launch(text: str, shape: str, instruction: str, grid: tuple[int, int, i
     refuse_serialized(artifacts)
     assert (launch.grid, launch.cluster) == (grid, (config.split_k, 1, 1))
     uses_wgmma = instruction == WGMMA
-    assert launch.block == (128 * (config.consumer_warpgroups + 2 * uses_wgmma), 1, 1)
+    others = (1 + config.num_dequant_warpgroups) * uses_wgmma
+    assert launch.block == (128 * (config.consumer_warpgroups + others), 1, 1)
     assert launch.smem_bytes == resolved.budget.smem_bytes
     assert bool(launch.attributes.get("programmatic_stream_serialization")) == config.use_pdl
     operands = 2 * (2 + (problem.r > 0))  # codes, scale factors and LoRA, of weights and of act
@@ -291,3 +382,13 @@ def test_act_is_loaded_by_wgmma_warps_after_the_previous_kernel_ended() -> None:
     prefetches = [part.count("cp.async.bulk.prefetch.tensor") for part in (before, after)]
     assert prefetches == [3, 0]  # L2 may have act early: it is read later
     assert "ld.global" not in before and "st.global" not in before
+
+
+@pytest.mark.parametrize(("more", "columns"), [("ctas_per_sm=2", {40, 64}), ("", {104})])
+def test_columns_of_a_wgmma_fit_the_registers_of_the_launch(more: str, columns: set[int]) -> None:
+    """Four warpgroups: 64 registers of two CTAs hold the sums of 64 columns (and 30 more), 128 of one those of 104."""
+    text = f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2 split_k=4 {more}"
+    found = re.findall(
+        rf"{re.escape(WGMMA)}\.sync\.aligned\.m64n(\d+)k16", compiled(legal(text).config, PROBLEM).ptx
+    )
+    assert {int(n) for n in found} == columns

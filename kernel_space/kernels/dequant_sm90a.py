@@ -163,6 +163,19 @@ def load_global_if(address: Any, wanted: Any) -> Any:
     return Uint32(llvm.inline_asm(i32, operands, text, "=&r,l,r", has_side_effects=True, asm_dialect=0))
 
 
+def load_global_pair_if(address: Any, wanted: Any) -> tuple[Any, Any]:
+    """Two 32-bit words at an 8-byte aligned global address, or zeros without a load when ``wanted`` is false."""
+    text = (
+        "{\n.reg .pred p;\nsetp.ne.b32 p, $3, 0;\nmov.b32 $0, 0;\nmov.b32 $1, 0;\n"
+        "@p ld.global.v2.b32 {$0, $1}, [$2];\n}"
+    )
+    i32 = ir.IntegerType.get_signless(32)
+    operands = [Int64(address).ir_value(), Int32(wanted).ir_value()]
+    kind = ir.Type.parse("!llvm.struct<(i32, i32)>")
+    pair = llvm.inline_asm(kind, operands, text, "=&r,=&r,l,r", has_side_effects=True, asm_dialect=0)
+    return Uint32(llvm.extractvalue(i32, pair, [0])), Uint32(llvm.extractvalue(i32, pair, [1]))
+
+
 def prefetch_global_if(address: Any, wanted: Any) -> None:
     """Bring the sector of a 64-bit global address into the L2, unless ``wanted`` is false: a hint without a result."""
     text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p prefetch.global.L2 [$0];\n}"

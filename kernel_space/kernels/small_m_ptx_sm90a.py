@@ -53,6 +53,14 @@ def store_async(address: Any, values: Any, barrier: Any) -> None:
     _asm(f"{kind} [$0], {{$1, $2, $3, $4}}, [$5];", "", ("r", address), *operands, ("r", barrier))
 
 
+def store_async_if(address: Any, values: Any, barrier: Any, wanted: Any) -> None:
+    """``store_async``, unless ``wanted`` is false."""
+    kind = "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
+    text = f"{{\n.reg .pred p;\nsetp.ne.b32 p, $6, 0;\n@p {kind} [$0], {{$1, $2, $3, $4}}, [$5];\n}}"
+    operands = [("f", value) for value in values]
+    _asm(text, "", ("r", address), *operands, ("r", barrier), ("r", Int32(wanted)))
+
+
 def store_shared_f32(address: Any, value: Any) -> None:
     _asm("st.shared.f32 [$0], $1;", "", ("r", address), ("f", value))
 
@@ -74,6 +82,12 @@ def store_global_halves(address: Any, distance: int, word: Any, wanted: Any) -> 
         f"@p st.global.b16 [$0], l;\n@q st.global.b16 [$0+{distance}], h;\n}}"
     )
     _asm(text, "", ("l", Int64(address)), ("r", word), *(("r", Int32(one)) for one in wanted))
+
+
+def store_global_word(address: Any, word: Any, wanted: Any) -> None:
+    """A 32-bit word to a 4-byte aligned global address, if ``wanted``."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $2, 0;\n@p st.global.b32 [$0], $1;\n}"
+    _asm(text, "", ("l", Int64(address)), ("r", word), ("r", Int32(wanted)))
 
 
 def multiply_bits(word: Any, factor: float) -> Any:
