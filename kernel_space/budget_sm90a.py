@@ -14,7 +14,7 @@ from kernel_space.problem import ProblemClass
 
 RINGS = ("dq", "ab", "lora", "c")
 # Knobs that the size of a slot depends on; beside them, whether K is split.
-SIZED_BY = ("mainloop", "tile_mnk", "consumer_warpgroups", "register_operand")
+SIZED_BY = ("mainloop", "tile_mnk", "consumer_warpgroups", "pingpong", "register_operand", "epi_tile_n")
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
 WANTED_DQ_STAGES = 4  # two k-tiles of 128: one being multiplied, one being written
 MOST_LORA_STAGES = 2  # slices in flight: the load of the next hides behind the wgmma of this one
@@ -111,7 +111,7 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
     1. 2 packed slots, 2 dq slots, 1 slot of C and, with LoRA, 1 of its ring.
     2. A third packed slot, then up to 4 dq slots.
     3. A second LoRA slot.
-    4. A slot of C for every 64 rows of a warpgroup.
+    4. A slot of C for every 64 rows of a warpgroup, two where a row is staged in parts.
     5. Packed slots take what is left, up to 16.
 
     With ``mainloop=expand``: a third packed slot, a second LoRA slot, up to 6 dq slots (of up to 128 columns 8, with
@@ -130,15 +130,16 @@ def solve_stages(config: KernelConfigSm90a, problem_class: ProblemClass, arch: A
         ("ab", WANTED_AB_STAGES),
         ("dq", WANTED_DQ_STAGES),
         ("lora", MOST_LORA_STAGES if problem_class.r else 0),
-        ("c", config.row_blocks),
+        ("c", max(config.row_blocks, 1 + (config.staged_columns < config.tile_mnk[1]))),
         ("ab", MOST_AB_STAGES),
     ]
     if config.mainloop == "expand":
         wishes = [wishes[0], wishes[2], ("dq", most_expanded_stages(config)), wishes[4]]
+    limit = smem_limit(config, arch)
     for ring, most in wishes:
         while asked[ring] == AUTO and slots[ring] < most:
             more = {**slots, ring: slots[ring] + 1}
-            if foot.smem_bytes({**more, "one": 1}) > smem_limit(config, arch):
+            if foot.smem_bytes({**more, "one": 1}) > limit:
                 break
             slots = more
     return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})

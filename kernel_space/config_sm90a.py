@@ -28,6 +28,7 @@ ROLE_REGISTERS = {
 # at M = 256, H200), and at launch it wants 30 beside the accumulators of one wgmma.
 EXPAND_SHARED, EXPAND_ALONE = (2, 24, 232), (1, 24, 240)
 MOST_SHARED_ACCUMULATORS = 64
+EXPAND_EPI_TILE_N = 32  # columns of a tile that a warp of ``mainloop=expand`` stages at a time by default
 STREAM_CTAS = 144  # SMs of a full GH100, hence CTAs that may publish a part of a tile
 STREAM_PARTS = 8  # parts of a tile that stream-K aims at, at most
 
@@ -38,12 +39,16 @@ class KernelConfigSm90a(KernelConfig):
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of the packed ring
     ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
+    ``pingpong``            of two consumer warpgroups each has whole tiles of its own, in turn: one multiplies while
+                            the other stores; without, both share every tile (CUTLASS: cooperative)
     ``cluster_shape_mn``    CTAs per cluster along rows, columns; with 2x1 both share expanded activations by multicast
     ``num_ab_stage``        SMEM ring slots of both packed operands and their scales; ``auto`` = the most that fit
     ``num_dq_stage``        SMEM ring slots of the dequantized (or expanded) column operand, 64 K elements each; with
                             ``mainloop=mma`` 128, or 64 (``dq_slot_halves``), and 0 takes mma.sync in place of wgmma
     ``num_lora_stage``      SMEM ring slots of one LoRA slice of 64 columns of R; 0 without LoRA
-    ``num_c_stage``         SMEM ring slots of 16 rows of y per consumer warp
+    ``num_c_stage``         SMEM ring slots of what a consumer warp stages of y
+    ``epi_tile_n``          columns of the tile that a consumer warp stages at a time of its 16 rows, on their way from
+                            registers to y; 0 is 32 with ``mainloop=expand``, all columns with ``wgmma``
     ``register_operand``    ``act`` or ``wgt``: which one wgmma takes from registers; ``wgt`` computes y.T. The other
                             one is dequantized into shared memory: its tile may be any multiple of 8 rows
     ``num_dequant_warpgroups``  warpgroups that dequantize the column operand into the dq ring
@@ -65,11 +70,13 @@ class KernelConfigSm90a(KernelConfig):
 
     tile_mnk: tuple[int, int, int] = sizes(256, 128, 128, form="RxCxK such as 256x128x128")
     consumer_warpgroups: int = number(2)
+    pingpong: bool = flag()
     cluster_shape_mn: tuple[int, int] = sizes(1, 1, form="MxN such as 2x1")
     num_ab_stage: int | str = stages()
     num_dq_stage: int | str = stages()
     num_lora_stage: int | str = stages()
     num_c_stage: int | str = stages()
+    epi_tile_n: int = number(0)
     register_operand: str = word("act", "wgt")
     num_dequant_warpgroups: int = number(1)
     mainloop: str = word("wgmma", "expand", "mma")
@@ -147,5 +154,25 @@ class KernelConfigSm90a(KernelConfig):
 
     @property
     def row_blocks(self) -> int:
-        """Blocks of 64 rows that one consumer warpgroup owns."""
-        return self.tile_mnk[0] // (MMA_ROWS * self.consumer_warpgroups)
+        """Blocks of 64 rows of a tile that one consumer warpgroup owns."""
+        return self.tile_mnk[0] // (MMA_ROWS * self.warpgroups_of_tile)
+
+    @property
+    def warpgroups_of_tile(self) -> int:
+        """Consumer warpgroups that share the rows of a tile."""
+        return 1 if self.pingpong else self.consumer_warpgroups
+
+    @property
+    def usual_epi_tile_n(self) -> int:
+        """What ``epi_tile_n=0`` stands for."""
+        return EXPAND_EPI_TILE_N if self.expands_act else self.tile_mnk[1]
+
+    @property
+    def staged_columns(self) -> int:
+        """Columns of the tile that a consumer warp stages at a time."""
+        return self.epi_tile_n or self.usual_epi_tile_n
+
+    @property
+    def staged_parts(self) -> int:
+        """Parts in which a consumer warp stages what it holds of a tile."""
+        return self.row_blocks * -(-self.tile_mnk[1] // self.staged_columns)

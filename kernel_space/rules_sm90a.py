@@ -13,21 +13,30 @@ MAX_COLUMNS = 256  # N of one wgmma
 COLUMN_STEP = 8
 TILE_K = 128
 MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside its operand registers
+REGISTERS, BESIDE_WGMMA = (
+    65536,
+    30,
+)  # of an SM; what ptxas 13 wants (192 columns compile with 128, 200 do not; with 96 128, not 136)
 MAX_SHARED_ACCUMULATORS = 16  # with half of the registers
 CLUSTER_SHAPES = {"wgmma": ((1, 1),), "expand": ((1, 1), (2, 1))}
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
 MAX_SPLIT_K = 16
 MAX_DEQUANT_GROUPS = 2
+EPI_TILES_N = (16, 32, 64, 128)
 
 
 def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
     if config.mainloop == "mma":
-        return rules_small_m_sm90a.canonical(config)
+        return rules_small_m_sm90a.canonical(config).replace(pingpong=False, epi_tile_n=0)
+    if config.epi_tile_n == config.usual_epi_tile_n:
+        config = config.replace(epi_tile_n=0)
     if not problem.r:
         config = config.replace(num_lora_stage=0)
     if config.mainloop == "expand":
         # TMA fills the dq ring, and what a warp transposes of y leaves it before the next piece.
-        config = config.replace(num_dequant_warpgroups=1, num_c_stage=1)
+        return config.replace(num_dequant_warpgroups=1, num_c_stage=1)
+    if config.num_c_stage != AUTO and config.num_c_stage > config.staged_parts:
+        config = config.replace(num_c_stage=config.staged_parts)
     return config
 
 
@@ -66,7 +75,7 @@ def _tile_k(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
 
 def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     groups, rows = config.consumer_warpgroups, config.tile_mnk[0]
-    if groups not in (1, 2) or rows % (MMA_ROWS * groups):
+    if groups not in (1, 2) or rows % (MMA_ROWS * config.warpgroups_of_tile):
         return f"consumer_warpgroups must be 1 or 2 and own a multiple of {MMA_ROWS} of {rows} rows each, got {groups}"
     return None
 
@@ -135,6 +144,19 @@ def _ctas_per_sm(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     return None
 
 
+def _launch_registers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    """Only of ``mainloop=wgmma``: without dequantizing warps there are always enough."""
+    groups = 1 + config.num_dequant_warpgroups + config.consumer_warpgroups
+    registers = REGISTERS // (128 * groups * config.ctas_per_sm) // 8 * 8
+    accumulators = config.tile_mnk[1] // 2
+    if config.mainloop == "wgmma" and accumulators + BESIDE_WGMMA > registers:
+        return (
+            f"{groups} warpgroups start with {registers} registers a thread, and ptxas wants {BESIDE_WGMMA} beside the "
+            f"{accumulators} accumulators of one wgmma; use fewer columns"
+        )
+    return None
+
+
 def _split_k(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
     k_tiles = -(-problem.k // config.tile_mnk[2])
     if not 1 <= config.split_k <= MAX_SPLIT_K:
@@ -153,19 +175,47 @@ def _stream_k(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     return None
 
 
+def _pingpong(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    if not config.pingpong:
+        return None
+    if config.consumer_warpgroups != 2:
+        return f"pingpong takes turns of two: consumer_warpgroups must be 2, got {config.consumer_warpgroups}"
+    if config.split_k != 1 or config.stream_k:
+        # A warpgroup passes over the slots of the other's tile, whose number must be that of its own.
+        got = f"split_k={config.split_k} stream_k={print_knob(config.stream_k)}"
+        return f"pingpong needs tiles that all have the same k-tiles: split_k=1 stream_k=false, got {got}"
+    return None
+
+
+def _epi_tile(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+    staged, columns = config.epi_tile_n, config.tile_mnk[1]
+    if staged == 0:
+        return None
+    if staged not in EPI_TILES_N:
+        return f"epi_tile_n must be 0 or one of {' '.join(map(str, EPI_TILES_N))}, got {staged}"
+    if staged > columns:
+        return f"epi_tile_n must be 0 or at most the {columns} columns of the tile, got {staged}"
+    if config.mainloop == "wgmma" and columns % staged:
+        return f"TMA stores whole boxes: epi_tile_n must be 0 or divide the {columns} columns of the tile, got {staged}"
+    return None
+
+
 _RING_RULES: dict[str, Rule] = {
     "mainloop": _mainloop,
     "tile_rows": _tile_rows,
     "tile_columns": _tile_columns,
     "tile_k": _tile_k,
     "consumers": _consumers,
+    "pingpong": _pingpong,
     "accumulators": _accumulators,
     "cluster_shape": _cluster_shape,
     "stages": _stages,
+    "epi_tile": _epi_tile,
     "dequant_groups": _dequant_groups,
     "wgmma_k": _wgmma_k,
     "swizzle": _swizzle,
     "ctas_per_sm": _ctas_per_sm,
+    "launch_registers": _launch_registers,
     "split_k": _split_k,
     "stream_k": _stream_k,
 }

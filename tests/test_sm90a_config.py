@@ -60,13 +60,16 @@ REJECTED = {
     "tile_columns": "tile_mnk=256x100x128",
     "tile_k": "tile_mnk=256x128x64",
     "consumers": "tile_mnk=64x128x128",
+    "pingpong": "pingpong=true split_k=2",
     "accumulators": "tile_mnk=256x152x128",
     "cluster_shape": "cluster_shape_mn=3x1",
     "stages": "num_ab_stage=1",
+    "epi_tile": "epi_tile_n=24",
     "dequant_groups": "num_dequant_warpgroups=3",
     "wgmma_k": "wgmma_k=64",
     "swizzle": "swizzle_size=3",
     "ctas_per_sm": "ctas_per_sm=3",
+    "launch_registers": "tile_mnk=128x200x128",
     "split_k": "split_k=17",
     "stream_k": "stream_k=true split_k=2",
     "smem_capacity": "num_ab_stage=9",
@@ -88,6 +91,15 @@ def test_every_rule_is_tested() -> None:
 def test_more_splits_than_k_tiles_are_refused() -> None:
     verdict = legalize(KernelConfigSm90a.parse("split_k=3"), GemmProblem.parse("16,256,3072,0"), SM90A)
     assert str(verdict) == "split_k: every split needs a k-tile: K=256 has 2 of 128, got 3"
+
+
+def test_one_wgmma_needs_registers_at_launch() -> None:
+    """128 of 64 K registers for each of 512 threads: ptxas 13 compiles wgmma of 192 columns, not of 200 (C7602)."""
+    problem = GemmProblem.parse("4352,3840,3072,0")
+    assert isinstance(legalize(KernelConfigSm90a.parse("tile_mnk=128x192x128"), problem, SM90A), Legal)
+    verdict = legalize(KernelConfigSm90a.parse("tile_mnk=128x200x128"), problem, SM90A)
+    assert isinstance(verdict, Rejection) and verdict.rule == "launch_registers"
+    assert "start with 128 registers a thread, and ptxas wants 30 beside the 100" in verdict.reason
 
 
 def test_without_lora_its_stages_are_no_knob() -> None:

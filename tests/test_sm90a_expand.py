@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from kernel_space.rules import Legal, Rejection, legalize
 from kernel_space.sim.global_memory import GlobalMemory
 from kernel_space.sim.launch import add_tensor
 from kernel_space.sim.run import run_launch, run_ptx
+from kernel_space.sim.trace import Observer
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
 from tests.nvfp4_oracle import e2m1_value, e4m3_value
@@ -133,9 +135,19 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(
 
 
 def run_in_machine(
-    text: str, problem: GemmProblem, *, schedule: str = "eager", check_races: bool = True, clusters: int = 2
+    text: str,
+    problem: GemmProblem,
+    *,
+    schedule: str = "eager",
+    check_races: bool = True,
+    clusters: int = 2,
+    edit: Callable[[str], str] = str,
+    observer: Observer | None = None,
 ) -> OutputCheck:
-    """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned."""
+    """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned.
+
+    ``edit`` breaks the PTX first.
+    """
     verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
     assert isinstance(verdict, Legal), verdict
     config = verdict.config
@@ -152,7 +164,14 @@ def run_in_machine(
         add_tensor(memory, tensor, name)
     for launch in capture(compiled, *pointers, base, problem.m, problem.n, problem.k, clusters, 0):
         result = run_launch(
-            launch, compiled.ptx, memory, sms=4, schedule=schedule, seed=1, check_races=check_races
+            launch,
+            edit(compiled.ptx),
+            memory,
+            sms=4,
+            schedule=schedule,
+            seed=1,
+            check_races=check_races,
+            observer=observer,
         )
         assert result.ok, f"{launch.kernel_name}: {result}"
     return check_packed(tensors["y"], operands)
@@ -259,6 +278,7 @@ def test_workspace_by_hand() -> None:
         ("tile_mnk=128x200x128 cluster_shape_mn=2x1", "4352,3840,3072,128"),
         ("tile_mnk=256x136x128 wgmma_k=32 use_pdl=true", "333,3232,520,16"),
         ("tile_mnk=64x64x128 consumer_warpgroups=1 split_k=3 cluster_shape_mn=2x1", "100,672,1032,0"),
+        ("tile_mnk=64x200x128 pingpong=true cluster_shape_mn=2x1 epi_tile_n=64", "4352,3840,3072,128"),
     ],
 )
 def test_two_launches(text: str, shape: str) -> None:

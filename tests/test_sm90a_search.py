@@ -34,9 +34,11 @@ FEW_ROWS = GemmProblem.parse("16,3840,3072,128")  # for mainloop=mma
 NARROW = {
     "tile_mnk": "256x128x128 256x144x128 128x16x128 64x32x128",
     "consumer_warpgroups": "2 1",
+    "pingpong": "false true",
     "num_ab_stage": "auto 4",
     "num_dq_stage": "auto 4",
     "num_lora_stage": "auto 2",
+    "epi_tile_n": "0 16",
     "register_operand": "act wgt",
     "mainloop": "wgmma expand mma",
     "num_dequant_warpgroups": "1 2",
@@ -76,7 +78,7 @@ def test_default_is_legal_for_every_problem(space: SearchSpace) -> None:
 def test_every_choice_is_legal_somewhere(space: SearchSpace) -> None:
     generator = random.Random(1)
     for name, choice in ((name, choice) for name, knob in space.knobs.items() for choice in knob.choices):
-        tries = (space.config({**space.random_config(generator).fields(), name: choice}) for _ in range(400))
+        tries = (space.config({**space.random_config(generator).fields(), name: choice}) for _ in range(2000))
         found = (legalize(config, problem, SM90A) for config in tries for problem in (PROBLEM, FEW_ROWS))
         assert any(isinstance(verdict, Legal) for verdict in found), (name, choice)
 

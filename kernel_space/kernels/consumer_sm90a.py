@@ -5,41 +5,39 @@ from typing import Any
 import cutlass
 import cutlass.pipeline as pipeline
 from cutlass import Float32, Int32, Uint32, cute
-from cutlass.cute.nvgpu import cpasync, warpgroup
+from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.kernels.allocations import ACC_DTYPE
 from kernel_space.kernels.dequant_sm90a import (
-    DEQUANT_SHIFT,
     broadcast_factor,
-    finish_pair,
     load_shared,
     load_shared_u16,
     scale_pair,
-    store_matrices,
     unpack_half,
     unpack_pairs,
 )
+from kernel_space.kernels.epilogue_sm90a import FIRST_BARRIER, FROM_DEQUANT_SCALE, EpilogueSm90a
 from kernel_space.kernels.layouts_sm90a import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
+from kernel_space.kernels.pingpong_sm90a import PingpongSm90a
 from kernel_space.kernels.producer_sm90a import packed_chunk, scale_offset
 from kernel_space.kernels.split_k_sm90a import GROUP_THREADS
 from kernel_space.kernels.stream_k_sm90a import StreamKSm90a
 
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
-AHEAD = 2  # blocks between dequantizing and multiplying
-OPERANDS = 4  # register operands in rotation: AHEAD to come, one in use, one whose wgmma may still read it
-FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup
-FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 
 
-class ConsumerSm90a(StreamKSm90a):
+class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
     """Mixin with the consumer role."""
 
     @cute.jit
     def consumer_warps(self, tiles: Any, store: Any, pointers: Any, n: Int32, buffers: Any):
-        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it."""
+        """Multiply and store every tile of this CTA; each warpgroup owns ``group_rows`` rows of it, or with ping-pong
+        all rows of every second one.
+        """
         lay = self._layouts()
         config = self.config
+        operands, ahead = self.rotation
         wcscale, bias, workspace = pointers
         tidx, _, _ = cute.arch.thread_idx()
         consumer = tidx - GROUP_THREADS * (1 + lay.num_dequant_groups)
@@ -53,9 +51,9 @@ class ConsumerSm90a(StreamKSm90a):
         blocks = range(config.row_blocks)
         accs = [cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE) for _ in blocks]
         frag_shape = tiled_mma.partition_shape_A((MMA_ROWS, 16))
-        frags = [[cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in blocks] for _ in range(OPERANDS)]
+        frags = [[cute.make_rmem_tensor(frag_shape, DQ_DTYPE) for _ in blocks] for _ in range(operands)]
         # wgmma that may still run when the operand of the oldest one is overwritten.
-        pending = (OPERANDS - AHEAD) * config.row_blocks
+        pending = (operands - ahead) * config.row_blocks
         rows_per_thread = 2 * config.row_blocks
         words = cute.make_rmem_tensor((4, rows_per_thread), Uint32)
         factors = cute.make_rmem_tensor((2 if lay.expanded else 1, rows_per_thread), Uint32)
@@ -66,7 +64,9 @@ class ConsumerSm90a(StreamKSm90a):
             tCrLA = []
             for b in blocks:
                 sLA = cute.local_tile(
-                    buffers["LoRA rows"], (MMA_ROWS, lay.lora_k), (group * config.row_blocks + b, 0, None)
+                    buffers["LoRA rows"],
+                    (MMA_ROWS, lay.lora_k),
+                    (group * (lay.rows_between_groups // MMA_ROWS) + b, 0, None),
                 )
                 tCrLA.append(lora_mma.make_fragment_A(lora_thr.partition_A(sLA)))
             tCrLB = lora_mma.make_fragment_B(lora_thr.partition_B(buffers["LoRA columns"]))
@@ -80,20 +80,33 @@ class ConsumerSm90a(StreamKSm90a):
         ab = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_ab_stage)
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
         done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_dq_stage)
-        row = group * lay.group_rows + quad_row
+        row = group * lay.rows_between_groups + quad_row
         work, stop, stride, share = self.work_range(tiles)
+        first, hop = work, stride
+        if cutlass.const_expr(config.pingpong):
+            # The slots of a tile, which are passed over where it is the other warpgroup's.
+            ab_slots, dq_slots, lora_slots = self.slots_of_tile(tiles[2])
+            ab.advance(group * ab_slots)
+            dq.advance(group * dq_slots)
+            done.advance(group * dq_slots)
+            if cutlass.const_expr(self.has_lora):
+                lora.advance(group * lora_slots)
+            work, hop = first + group * stride, 2 * stride
         while work < stop:
             tile_m, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             scale_row = (tile_m * lay.rows) % 128 + row
             self._load_affine(lay, (wcscale, bias), buffers, tile_m, tile_n, n, thread, group)
             for b in cutlass.range_constexpr(config.row_blocks):
                 accs[b].fill(0.0)
+            if cutlass.const_expr(config.pingpong):
+                if work != first:
+                    self.wait_for_turn(group)
 
             cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
             self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
-            for block in cutlass.range_constexpr(AHEAD):
+            for block in cutlass.range_constexpr(ahead):
                 for b in cutlass.range_constexpr(config.row_blocks):
-                    self._dequant(words, factors, frags[block % OPERANDS][b], block, b)
+                    self._dequant(words, factors, frags[block % operands][b], block, b)
             self._release_packed(ab_empty + ab.index)
             ab.advance()
             if cutlass.const_expr(self.has_lora):
@@ -134,7 +147,7 @@ class ConsumerSm90a(StreamKSm90a):
                                 cute.gemm(
                                     tiled_mma,
                                     accs[b],
-                                    frags[block % OPERANDS][b][(None, None, 0)],
+                                    frags[block % operands][b][(None, None, 0)],
                                     tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
                                     accs[b],
                                 )
@@ -149,11 +162,14 @@ class ConsumerSm90a(StreamKSm90a):
                             done.advance()
                         for block in cutlass.range_constexpr(2 * step + 2, 2 * step + 4):
                             for b in cutlass.range_constexpr(config.row_blocks):
-                                self._dequant(words, factors, frags[block % OPERANDS][b], block % K_BLOCKS, b)
+                                self._dequant(words, factors, frags[block % operands][b], block % K_BLOCKS, b)
                         if cutlass.const_expr(step == 2):
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                        if cutlass.const_expr(step == 2 and config.pingpong):
+                            if kt + 1 == k_count and work + stride < stop:
+                                self.pass_turn(group)
                         if cutlass.const_expr(step == 3):
                             if kt + 1 < k_count:
                                 self._release_packed(ab_empty + ab.index)
@@ -165,24 +181,27 @@ class ConsumerSm90a(StreamKSm90a):
                     for block in cutlass.range_constexpr(K_BLOCKS):
                         if cutlass.const_expr(block % DQ_BLOCKS == 0):
                             cute.arch.mbarrier_wait(dq_full + dq.index, dq.phase)
-                        if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                        if cutlass.const_expr(block == K_BLOCKS - ahead):
                             # All words of this k-tile are used up.
                             if kt + 1 < k_count:
                                 cute.arch.mbarrier_wait(ab_full + ab.index, ab.phase)
                                 self._load_words(lay, buffers, ab.index, row, scale_row, words, factors)
+                            if cutlass.const_expr(config.pingpong):
+                                if kt + 1 == k_count and work + stride < stop:
+                                    self.pass_turn(group)
                         for b in cutlass.range_constexpr(config.row_blocks):
                             warpgroup.fence()
                             cute.gemm(
                                 tiled_mma,
                                 accs[b],
-                                frags[block % OPERANDS][b][(None, None, 0)],
+                                frags[block % operands][b][(None, None, 0)],
                                 tCrB[(None, None, block % DQ_BLOCKS, dq.index)],
                                 accs[b],
                             )
                             warpgroup.commit_group()
                             warpgroup.wait_group(pending)
                             if cutlass.const_expr(
-                                block % DQ_BLOCKS == OPERANDS - AHEAD - 1 and b == config.row_blocks - 1
+                                block % DQ_BLOCKS == operands - ahead - 1 and b == config.row_blocks - 1
                             ):
                                 # The last wgmma that reads the previous dq slot is done.
                                 if cutlass.const_expr(block < DQ_BLOCKS):
@@ -195,11 +214,11 @@ class ConsumerSm90a(StreamKSm90a):
                             self._dequant(
                                 words,
                                 factors,
-                                frags[(block + AHEAD) % OPERANDS][b],
-                                (block + AHEAD) % K_BLOCKS,
+                                frags[(block + ahead) % operands][b],
+                                (block + ahead) % K_BLOCKS,
                                 b,
                             )
-                        if cutlass.const_expr(block == K_BLOCKS - AHEAD):
+                        if cutlass.const_expr(block == K_BLOCKS - ahead):
                             if kt + 1 < k_count:
                                 self._release_packed(ab_empty + ab.index)
                                 ab.advance()
@@ -226,7 +245,13 @@ class ConsumerSm90a(StreamKSm90a):
             if cutlass.const_expr(not lay.expanded):
                 # The next tile overwrites wcscale and bias.
                 cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
-            work += stride
+            if cutlass.const_expr(config.pingpong):
+                ab.advance(ab_slots)
+                dq.advance(dq_slots)
+                done.advance(dq_slots)
+                if cutlass.const_expr(self.has_lora):
+                    lora.advance(lora_slots)
+            work += hop
         if cutlass.const_expr(not lay.expanded):
             cute.arch.cp_async_bulk_wait_group(0, read=True)
 
@@ -283,135 +308,3 @@ class ConsumerSm90a(StreamKSm90a):
                 pairs = unpack_half(word, factors[0, i], half_of_k, block % 2)
             for k_octet in range(2):
                 target[(0, half, k_octet), 0, 0] = pairs[k_octet]
-
-    @cute.jit
-    def _load_affine(
-        self,
-        lay: LayoutsSm90a,
-        vectors: Any,
-        buffers: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        n: Int32,
-        thread: Int32,
-        group: Int32,
-    ):
-        """This tile's wcscale (times what dequantized operands lack) and bias, in a copy for each warpgroup."""
-        extent = lay.affine_extent
-        first = tile_n * extent
-        if cutlass.const_expr(self.config.swap_ab):
-            first = tile_m * extent
-        sources = [cute.make_tensor(vector, cute.make_layout(n)) for vector in vectors]
-        for chunk in cutlass.range_constexpr((extent + GROUP_THREADS - 1) // GROUP_THREADS):
-            index = chunk * GROUP_THREADS + thread
-            scale_value, bias_value = Float32(0.0), Float32(0.0)
-            if index < extent:
-                if first + index < n:
-                    scale_value = sources[0][first + index] * (1.0 / FROM_DEQUANT_SCALE)
-                    bias_value = sources[1][first + index]
-                buffers["wcscale"][group * extent + index] = scale_value
-                buffers["bias"][group * extent + index] = bias_value
-
-    @cute.jit
-    def _store(
-        self,
-        lay: LayoutsSm90a,
-        accs: Any,
-        buffers: Any,
-        store: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        thread: Int32,
-        group: Int32,
-    ):
-        """``acc * wcscale + bias`` in fp32, one rounding, SMEM, TMA store: every warp on its own, 16 rows at a time."""
-        tma_c, mC = store
-        config = self.config
-        cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
-        lane = cute.arch.lane_idx()
-        warp = cute.arch.make_warp_uniform(thread // 32)
-        box_bytes = lay.c_box_elements * 2
-        region = lay.num_store_boxes * box_bytes
-        base = buffers["C"].iterator.toint() + (group * 4 + warp) * (region * config.num_c_stage)
-        gC = cute.local_tile(mC, lay.store_shape, (None, None))
-        scales, biases = buffers["wcscale"].iterator.toint(), buffers["bias"].iterator.toint()
-        vectors = (scales + group * lay.affine_extent * 4, biases + group * lay.affine_extent * 4)
-        for block in cutlass.range_constexpr(config.row_blocks):
-            # All but the newest num_c_stage - 1 stores have read their slots.
-            cute.arch.cp_async_bulk_wait_group(config.num_c_stage - 1, read=True)
-            cute.arch.sync_warp()
-            slot = base + block % config.num_c_stage * region
-            self._write_box(lay, accs[block], vectors, slot, block, warp, lane, group)
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.sync_warp()
-            row = tile_m * lay.rows // WARP_ROWS + group * (lay.group_rows // WARP_ROWS) + block * 4 + warp
-            for box in cutlass.range_constexpr(lay.num_store_boxes):
-                offset = (
-                    (group * 4 + warp) * config.num_c_stage + block % config.num_c_stage
-                ) * lay.num_store_boxes
-                sC = self._c_box(lay, buffers, offset + box)
-                coord = (row, tile_n * lay.num_store_boxes + box)
-                if cutlass.const_expr(config.swap_ab):
-                    coord = (tile_n, row)
-                source, target = cpasync.tma_partition(
-                    tma_c, 0, cute.make_layout(1), cute.group_modes(sC, 0, 2), cute.group_modes(gC, 0, 2)
-                )
-                cute.copy(tma_c, source, target[(None, *coord)])
-            cute.arch.cp_async_bulk_commit_group()
-
-    # ------------------------------------------------------------ store
-
-    @staticmethod
-    def _c_box(lay: LayoutsSm90a, buffers: Any, index: Any) -> cute.Tensor:
-        ptr = buffers["C"].iterator + index * lay.c_box_elements
-        if cutlass.const_expr(lay.store_swizzled):
-            ptr = cute.recast_ptr(ptr.align(1024), lay.c_box.inner, dtype=lay.c_dtype)
-            return cute.make_tensor(ptr, lay.c_box.outer)
-        return cute.make_tensor(ptr.align(128), lay.c_box)
-
-    @cute.jit
-    def _write_box(
-        self,
-        lay: LayoutsSm90a,
-        acc: cute.Tensor,
-        vectors: Any,
-        slot: Int32,
-        block: cutlass.Constexpr,
-        warp: Int32,
-        lane: Int32,
-        group: Int32,
-    ):
-        """16 rows of the accumulator, finished, to SMEM: 8x8 matrices, two or four at a time."""
-        num_octets = lay.columns // 8
-        scales, biases = vectors
-        is_bf16 = lay.c_dtype is cutlass.BFloat16
-        if cutlass.const_expr(self.config.swap_ab):
-            row = (block * 64 + group * lay.group_rows + warp * WARP_ROWS + lane // 4) * 4
-            row_scale = [load_shared(scales + row, 1)[0], load_shared(scales + row + 32, 1)[0]]
-            row_bias = [load_shared(biases + row, 1)[0], load_shared(biases + row + 32, 1)[0]]
-        for first in cutlass.range_constexpr(0, num_octets, 2):
-            values = []
-            for octet in cutlass.range_constexpr(first, min(first + 2, num_octets)):
-                if cutlass.const_expr(not self.config.swap_ab):
-                    column = (octet * 8 + lane % 4 * 2) * 4
-                    scale, bias = load_shared(scales + column, 2), load_shared(biases + column, 2)
-                for half in cutlass.range_constexpr(2):
-                    if cutlass.const_expr(self.config.swap_ab):
-                        scale, bias = (row_scale[half],) * 2, (row_bias[half],) * 2
-                    low, high = acc[(0, half, octet), 0, 0], acc[(1, half, octet), 0, 0]
-                    values.append(finish_pair(low, high, scale, bias, is_bf16))
-            self._store_octets(lay, slot, first, values, lane)
-
-    @staticmethod
-    def _store_octets(lay: LayoutsSm90a, slot: Any, first: int, values: list[Any], lane: Any) -> None:
-        """Matrices (rows 0-7, octet), (rows 8-15, octet), and the same of the next octet if there is one."""
-        row, half, octet = lane % 8, lane // 8 % 2, lane // 16
-        swap_ab = lay.config.swap_ab
-        if swap_ab:
-            address = slot + ((first + octet) * 8 + row) * 32 + half * 16
-        elif lay.store_swizzled:
-            box = slot + first // 8 * (lay.c_box_elements * 2)
-            address = box + (row + half * 8) * 128 + (((first % 8 + octet) ^ row) << 4)
-        else:
-            address = slot + (row + half * 8) * (lay.columns * 2) + (first + octet) * 16
-        store_matrices(address, values, transpose=swap_ab)

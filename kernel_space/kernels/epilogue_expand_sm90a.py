@@ -5,9 +5,10 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, Uint32, cute
 
-from kernel_space.kernels.consumer_sm90a import FROM_DEQUANT_SCALE, ConsumerSm90a
+from kernel_space.kernels.consumer_sm90a import ConsumerSm90a
 from kernel_space.kernels.dequant_sm90a import finish_pair, load_shared, store_global_if, store_matrices
-from kernel_space.kernels.layouts_sm90a import MMA_ROWS, PIECE_ROWS, WARP_ROWS, LayoutsSm90a
+from kernel_space.kernels.epilogue_sm90a import FROM_DEQUANT_SCALE
+from kernel_space.kernels.layouts_sm90a import MMA_ROWS, WARP_ROWS, LayoutsSm90a
 
 
 class EpilogueExpandSm90a(ConsumerSm90a):
@@ -29,7 +30,10 @@ class EpilogueExpandSm90a(ConsumerSm90a):
         affine = buffers["affine"]
         sources = [cute.make_tensor(vector, cute.make_layout(n)) for vector in vectors]
         row = (
-            tile_m * lay.rows + group * lay.group_rows + thread // 32 * WARP_ROWS + cute.arch.lane_idx() // 4
+            tile_m * lay.rows
+            + group * lay.rows_between_groups
+            + thread // 32 * WARP_ROWS
+            + cute.arch.lane_idx() // 4
         )
         for i in cutlass.range_constexpr(2 * self.config.row_blocks):
             index = cutlass.min(row + i // 2 * MMA_ROWS + i % 2 * 8, n - 1)
@@ -48,7 +52,8 @@ class EpilogueExpandSm90a(ConsumerSm90a):
         thread: Int32,
         group: Int32,
     ):
-        """``acc * wcscale + bias`` in fp32, one rounding; a warp transposes 32 rows of 16 columns of y and stores them.
+        """``acc * wcscale + bias`` in fp32, one rounding; a warp transposes ``staged_columns`` rows of 16 columns
+        of y at a time and stores them.
 
         Full sectors of 32 bytes, no barrier beyond the warp: the other warpgroup goes on multiplying.
         """
@@ -56,7 +61,7 @@ class EpilogueExpandSm90a(ConsumerSm90a):
         lane = cute.arch.lane_idx()
         warp = cute.arch.make_warp_uniform(thread // 32)
         piece = buffers["C"].iterator.toint() + (group * 4 + warp) * (lay.c_box_elements * 2)
-        num_octets = lay.columns // 8
+        num_octets, staged = lay.columns // 8, self.config.staged_columns // 8
         affine = buffers["affine"]
         for i in cutlass.range_constexpr(2 * self.config.row_blocks):
             affine[0, i] = affine[0, i] * (1.0 / FROM_DEQUANT_SCALE)
@@ -65,10 +70,14 @@ class EpilogueExpandSm90a(ConsumerSm90a):
         half = lane % 2
         for block in cutlass.range_constexpr(self.config.row_blocks):
             column = (
-                tile_m * lay.rows + group * lay.group_rows + block * MMA_ROWS + warp * WARP_ROWS + half * 8
+                tile_m * lay.rows
+                + group * lay.rows_between_groups
+                + block * MMA_ROWS
+                + warp * WARP_ROWS
+                + half * 8
             )
-            for first in cutlass.range_constexpr(0, num_octets, PIECE_ROWS // 8):
-                octets = min(PIECE_ROWS // 8, num_octets - first)
+            for first in cutlass.range_constexpr(0, num_octets, staged):
+                octets = min(staged, num_octets - first)
                 for octet in cutlass.range_constexpr(first, first + octets, 2):
                     values = self._finished(accs[block], affine, block, octet, min(2, first + octets - octet))
                     row = (octet - first + lane // 16) * 8 + lane % 8

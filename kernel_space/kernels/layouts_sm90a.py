@@ -29,8 +29,7 @@ SF_BLOCK_BYTES = 512
 WARP_ROWS = 16  # rows of y one warp holds of a wgmma
 SWIZZLE_ALIGN = 1024
 TMA_ALIGN = 128
-STORE_COLUMNS = 64  # columns of one swizzled store box
-PIECE_ROWS = 32  # rows of y that a warp transposes at a time
+STORE_COLUMNS = 64  # columns of one swizzled store box, at most
 
 
 def lora_slice_k(r: int) -> int:
@@ -41,6 +40,12 @@ def lora_slice_k(r: int) -> int:
 def sf_row_blocks(extent: int) -> int:
     """128-row blocks of scale factors that ``extent`` rows, starting at any multiple of ``extent``, can touch."""
     return -(-(extent + SF_BLOCK_ROWS - math.gcd(extent, SF_BLOCK_ROWS)) // SF_BLOCK_ROWS)
+
+
+def store_span(staged: int, whole: bool) -> int:
+    """Bytes of a swizzled row of a box of y, 0 without swizzle. ``whole``: all columns of a tile are staged at once."""
+    columns = STORE_COLUMNS if whole else math.gcd(staged, STORE_COLUMNS)
+    return 0 if staged % columns else 2 * columns
 
 
 class LayoutsSm90a:
@@ -55,7 +60,11 @@ class LayoutsSm90a:
         self.c_dtype = HALF_DTYPES[problem_class.out_dtype]
         self.rows, self.columns, self.k = config.tile_mnk
         self.group_rows = MMA_ROWS * config.row_blocks
+        # From the rows of one consumer warpgroup to those of the next: with ping-pong both have all rows of a tile.
+        self.rows_between_groups = 0 if config.pingpong else self.group_rows
         self.num_consumer_warps = WARPS_PER_GROUP * config.consumer_warpgroups
+        # Consumer warps that read a slot of a ring: those of the warpgroups that share its tile.
+        self.num_reading_warps = WARPS_PER_GROUP * config.warpgroups_of_tile
         self.num_dequant_groups = 0 if self.expanded else config.num_dequant_warpgroups
         self.num_dequant_warps = WARPS_PER_GROUP * self.num_dequant_groups
         self.lora_k = lora_slice_k(self.r)
@@ -145,28 +154,26 @@ class LayoutsSm90a:
         return cute.make_ordered_layout(shape, order=(2, 1, 0, 3))
 
     def _make_store(self) -> None:
-        """One warp stores 16 rows of a tile at a time: boxes of 64 swizzled columns, or one box of all columns.
+        """One warp stores 16 rows of a tile at a time, ``staged_columns`` of them: one box, or swizzled ones.
 
-        Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y, ``columns`` rows. With
-        expanded activations a warp only transposes in SMEM, ``PIECE_ROWS`` rows of y at a time.
+        Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y. With expanded activations a
+        warp only transposes such a box in SMEM.
         """
-        stages = self.config.num_c_stage
-        self.store_swizzled = not self.config.swap_ab and self.columns % STORE_COLUMNS == 0
-        if self.expanded:
-            self.store_shape = (PIECE_ROWS, WARP_ROWS)
-        elif self.config.swap_ab:
-            self.store_shape = (self.columns, WARP_ROWS)
+        stages, staged = self.config.num_c_stage, self.config.staged_columns
+        self.store_span = 0 if self.config.swap_ab else store_span(staged, staged == self.columns)
+        columns = self.store_span // 2 if self.store_span else staged
+        self.store_shape = (columns, WARP_ROWS) if self.config.swap_ab else (WARP_ROWS, columns)
+        self.store_columns = columns
+        self.boxes_per_slot = staged // columns
+        self.slots_per_row = -(-self.columns // staged)
+        if self.store_span:
+            kind = {32: "K_SW32", 64: "K_SW64", 128: "K_SW128"}[self.store_span]
+            self.c_box = self.k_major_box(self.c_dtype, kind, self.store_shape)
         else:
-            self.store_shape = (WARP_ROWS, STORE_COLUMNS if self.store_swizzled else self.columns)
-        rows, columns = self.store_shape
-        self.num_store_boxes = self.columns // columns if self.store_swizzled else 1
-        if self.store_swizzled:
-            atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW128, self.c_dtype)
-            self.c_box = cute.tile_to_shape(atom, self.store_shape, order=(0, 1))
-        else:
-            self.c_box = cute.make_layout(self.store_shape, stride=(columns, 1))
-        self.c_box_elements = rows * columns
-        boxes = self.num_consumer_warps * self.num_store_boxes * stages
+            self.c_box = cute.make_layout(self.store_shape, stride=(self.store_shape[1], 1))
+        self.c_align = 8 * self.store_span or TMA_ALIGN  # of a box: a swizzle repeats every eight rows
+        self.c_box_elements = WARP_ROWS * columns
+        boxes = self.num_consumer_warps * self.boxes_per_slot * stages
         self.c = cute.make_layout(boxes * self.c_box_elements)
         self.affine_extent = self.rows if self.config.swap_ab else self.columns
         # Every consumer warpgroup keeps a copy of its own, so that none waits for the other.
@@ -180,11 +187,10 @@ class LayoutsSm90a:
                 Allocation("LoRA rows", self.lora_dtype, self.lora_a, "lora", SWIZZLE_ALIGN),
                 Allocation("LoRA columns", self.lora_dtype, self.lora_b, "lora", SWIZZLE_ALIGN),
             ]
-        align_c = SWIZZLE_ALIGN if self.store_swizzled else TMA_ALIGN
         regions += [
             Allocation("rows", cutlass.Uint8, self.a, "ab", SWIZZLE_ALIGN),
             Allocation("columns", cutlass.Uint8, self.b, "ab", SWIZZLE_ALIGN),
-            Allocation("C", self.c_dtype, self.c, "c", align_c),
+            Allocation("C", self.c_dtype, self.c, "c", self.c_align),
             Allocation("row scales", cutlass.Int32, self.sfa, "ab", TMA_ALIGN),
             Allocation("column scales", cutlass.Int32, self.sfb, "ab", TMA_ALIGN),
             Allocation("wcscale", cutlass.Float32, self.affine, "one", 16),

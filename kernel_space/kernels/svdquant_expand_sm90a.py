@@ -18,6 +18,8 @@ kernel computes y.T); they stay packed in global and in shared memory and become
 | dq | TMA -> consumer warps of the cluster | num_dq_stage (64 of K) | bytes of one slot | the same of all its CTAs |
 | lora | TMA -> consumer warps | num_lora_stage | bytes of one slice | a lane of every consumer warp |
 
+With ``pingpong`` the consumer warps of a slot are those of the warpgroup whose tile it belongs to.
+
 With a cluster of two along rows both CTAs multiply the same activations: each loads every second dq slot and multicasts
 it. A full barrier may get its bytes before its CTA has announced them: its phase waits for that arrival anyway, and
 its phase before is over, since its own consumers had to give the slot back before the other CTA could load.
@@ -320,9 +322,9 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
     def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
         return {
             "ab_full": 1,
-            "ab_empty": lay.num_consumer_warps,
+            "ab_empty": lay.num_reading_warps,
             "dq_full": 1,
-            "dq_empty": lay.num_consumer_warps * self.config.cluster_size,
+            "dq_empty": lay.num_reading_warps * self.config.cluster_size,
             "lora_full": 1,
-            "lora_empty": lay.num_consumer_warps,
+            "lora_empty": lay.num_reading_warps,
         }

@@ -25,6 +25,8 @@ element of only one operand.
 | dq | dequant -> consumer warps | num_dq_stage (64 of K) | a lane of every dequant warp | as above, consumers |
 | lora | TMA -> consumer warps | num_lora_stage | bytes of one slice | a lane of every consumer warp |
 
+With ``pingpong`` the consumer warps of a slot are those of the warpgroup whose tile it belongs to (``pingpong_sm90a``).
+
 K order: in a k-tile of 128 the MMA's K index is permuted, for both operands alike, so that lane c of a quad owns the
 32 consecutive elements 32c..32c+31 of a row: one 16-byte shared load and two scale factors.
 
@@ -264,14 +266,14 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
 
     def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
         """Arrivals per phase of every barrier of a ring: see the table of rings in the module's docstring."""
-        readers = lay.num_consumer_warps + lay.num_dequant_warps
+        readers = lay.num_reading_warps + lay.num_dequant_warps
         return {
             "ab_full": 1,
             "ab_empty": readers,
             "dq_full": WARPS_PER_GROUP,  # of the warpgroup that fills the slot
-            "dq_empty": lay.num_consumer_warps,
+            "dq_empty": lay.num_reading_warps,
             "lora_full": 1,
-            "lora_empty": lay.num_consumer_warps,
+            "lora_empty": lay.num_reading_warps,
         }
 
     @cute.jit
