@@ -43,7 +43,8 @@ RIGHT = {
     ),
     "few-rows-wgmma": (
         GemmProblem.parse("61,1056,520,128", lora_dtype="bf16", out_dtype="bf16"),
-        "mainloop=mma register_operand=wgt tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2 ctas_per_sm=2 use_pdl=true",
+        "mainloop=mma register_operand=wgt tile_mnk=64x64x128 consumer_warpgroups=1 split_k=2 ctas_per_sm=2 "
+        "use_pdl=true",
     ),
     "few-rows-weights-as-columns": (
         GemmProblem.parse("61,1056,520,128", lora_dtype="bf16", out_dtype="bf16"),
