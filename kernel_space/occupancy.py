@@ -45,6 +45,8 @@ class OccupancyRuntime(CudaRuntime):
         """
         if math.prod(cluster_of(config)) == 1:
             return 0
+        # A process that has used no card yet has no context to ask in (CUDA error 201); this makes the device's current.
+        self.library.cudaFree(ctypes.c_void_p())
         count = ctypes.c_int()
         ask = self.driver.cuOccupancyMaxActiveClusters
         code = ask(ctypes.byref(count), ctypes.c_void_p(kernel), ctypes.c_void_p(config))

@@ -32,6 +32,8 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = ROOT / ".pack" / "runtime"
 LAYER = "3840,3072,128"
 HOST_US = 10.0
+# An operator of torch's own, and what it took on the hosts where 8.6 us were measured for a call (docs/runtime.md).
+YARDSTICK, YARDSTICK_US = "  sin_ on 8 numbers, likewise", 4.6
 SMALL = "17,3840,3072,128"
 WEIGHTS = ("wgt", "wscales", "lora_up", "wcscale", "bias")
 
@@ -180,9 +182,10 @@ def test_host_time_of_a_call(shape: str) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     times = json.loads(done.stdout)[shape]
     print(*(f"{name}: {least:.2f} {median:.2f} us" for name, (least, median) in times.items()), sep="\n")
-    # The least of the rounds: whatever else the machine does only adds.
-    assert times["svdquant_gemm"][0] < HOST_US
-    assert times["svdquant_gemm, out given"][0] < HOST_US
+    # The least of the rounds: whatever else the machine does only adds. A slower host gets as much more.
+    limit = HOST_US * max(1.0, times[YARDSTICK][0] / YARDSTICK_US)
+    assert times["svdquant_gemm"][0] < limit
+    assert times["svdquant_gemm, out given"][0] < limit
 
 
 def test_the_operator_is_the_function() -> None:
