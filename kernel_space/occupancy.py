@@ -45,7 +45,7 @@ class OccupancyRuntime(CudaRuntime):
         """
         if math.prod(cluster_of(config)) == 1:
             return 0
-        # A process that has used no card yet has no context to ask in (CUDA error 201); this makes the device's current.
+        # A process that has used no card yet has no context to ask in (CUDA error 201): this gives it the device's.
         self.library.cudaFree(ctypes.c_void_p())
         count = ctypes.c_int()
         ask = self.driver.cuOccupancyMaxActiveClusters
