@@ -154,6 +154,17 @@ def test_a_final_has_a_few_to_compare_with_even_if_rounds_left_one() -> None:
     assert [one.resolved for one in chosen] == ["best", "t0", "t1", "t2", "default"]
 
 
+def test_the_best_of_those_ruled_out_may_be_the_runner_up() -> None:
+    """Rounds said by how much it is behind; slower ones that had no rounds must not stand in its place."""
+    out = [
+        dataclasses.replace(trial(f"t{index}", 101.0 + index), evidence={"ruled_out_by": "best"})
+        for index in range(3)
+    ]
+    slower = [trial(f"s{index}", 110.0 + index) for index in range(5)]
+    chosen = choose_contenders([*out, *slower, trial("best", 100.0)], None)
+    assert [one.resolved for one in chosen] == ["best", "s0", "s1", "s2", "s3", "s4", "t0"]
+
+
 def test_early_rounds_are_short_and_of_the_real_problem() -> None:
     asked: list[tuple[GemmProblem, FinalsOptions]] = []
 

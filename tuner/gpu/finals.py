@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal
 from tuner.disagreement import against
-from tuner.final_order import FINAL, PLACE, QUICK_US, in_the_running, searched_us
+from tuner.final_order import FINAL, PLACE, QUICK_US, RULED_OUT_BY, in_the_running, searched_us
 from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.decision import Verdict, decide, undecided
 from tuner.gpu.samples import LEAST_UNMARKED, Samples
@@ -91,11 +91,15 @@ def choose_leaders(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def choose_contenders(trials: Sequence[Trial], default: str | None) -> list[Trial]:
-    """The best leaders; where early rounds left fewer than ``LEAST_CONTENDERS``, the best of those that they ruled out,
-    so that a final says how far behind the others are; and the default in any case."""
+    """The best leaders and the best of those that early rounds ruled out, which may well be the runner-up; where fewer
+    than ``LEAST_CONTENDERS`` are left, more of these, so that a final says how far behind the others are; and the
+    default in any case.
+    """
     chosen = choose_leaders(trials)[:MOST_CONTENDERS]
-    others = [trial for trial in _near_the_best(trials) if trial not in chosen]
-    chosen += others[: max(0, LEAST_CONTENDERS - len(chosen))]
+    others = [
+        trial for trial in _near_the_best(trials) if trial.evidence.get(RULED_OUT_BY) and trial not in chosen
+    ]
+    chosen += others[: max(1, LEAST_CONTENDERS - len(chosen))]
     return chosen + [trial for trial in trials if trial.resolved == default and trial not in chosen]
 
 
