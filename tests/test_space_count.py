@@ -190,13 +190,18 @@ def by_truth_and_kind(config: Any, _: Any) -> Any:
     return config.replace(swap_ab=config.split_k == config.swizzle_size)
 
 
+def by_comparing_knobs(config: Any, _: Any) -> Any:
+    """One with another: with ``forbidden_pair``, what is left of one depends on the other."""
+    return config.replace(raster_order="m") if config.split_k < config.swizzle_size else config
+
+
 def forbidden_pair(config: Any, _: Any) -> str | None:
     return f"{config.split_k}" if config.split_k == 2 and config.swizzle_size != 2 else None
 
 
 @pytest.mark.parametrize("rules", [{}, {"pair": forbidden_pair}], ids=["one rule", "two rules"])
 @pytest.mark.parametrize(
-    "canonical", [to_no_choice, to_a_knob_that_is_open, by_looking_up, by_truth_and_kind]
+    "canonical", [to_no_choice, to_a_knob_that_is_open, by_looking_up, by_truth_and_kind, by_comparing_knobs]
 )
 @pytest.mark.parametrize("far", [4, 5])
 def test_count_equals_brute_force_however_knobs_are_looked_at(
