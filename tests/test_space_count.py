@@ -192,7 +192,7 @@ def by_truth_and_kind(config: Any, _: Any) -> Any:
 
 def by_comparing_knobs(config: Any, _: Any) -> Any:
     """One with another: with ``forbidden_pair``, what is left of one depends on the other."""
-    return config.replace(raster_order="m") if config.split_k < config.swizzle_size else config
+    return config.replace(raster_order="m") if config.split_k > config.swizzle_size else config
 
 
 def forbidden_pair(config: Any, _: Any) -> str | None:
