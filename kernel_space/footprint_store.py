@@ -1,7 +1,8 @@
 """Footprints kept on disk: a process that finds its own there need not import the DSL to solve a budget.
 
-One JSON file per kernel source and compiler, written whole with a rename. Two processes may each lose what the other
-added; the loser reads those layouts again, nothing else.
+One file per kernel source and compiler, of JSON objects key -> fields, one on a line. A footprint is appended as one
+line: a count of a space reads a thousand, and processes may add at the same time. A line that is not JSON, because
+its writer was killed, costs reading those layouts again, nothing else.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-import os
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +25,13 @@ def load(kernel: str, key: str) -> dict[str, Any] | None:
 def save(kernel: str, key: str, fields: dict[str, Any]) -> None:
     """Add one footprint. A folder that cannot be written costs the next process 10 ms, so that is not an error."""
     path = _path(kernel)
-    known = _entries(path)
-    known.update(_read(path))
-    known[key] = fields
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    _entries(path)[key] = fields
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(known))
-        os.replace(temporary, path)
+        with path.open("a") as file:
+            file.write(
+                f"\n{json.dumps({key: fields})}"
+            )  # whatever the last writer left behind, this line is whole
 
 
 def entries(kernel: str) -> dict[str, Any]:
@@ -59,9 +57,11 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What the file holds; empty when it is missing or is not what ``save`` writes."""
-    try:
-        entries = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return entries if isinstance(entries, dict) else {}
+    """What the file holds; empty when it is missing. Lines that ``save`` does not write are passed over."""
+    entries: dict[str, Any] = {}
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                found = json.loads(line)
+                entries.update(found if isinstance(found, dict) else {})
+    return entries

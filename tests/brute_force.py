@@ -30,3 +30,10 @@ def every_point(part: SearchSpace, problem: GemmProblem, arch: Arch) -> Found:
             spelled += 1
             resolved.add(str(result.config))
     return Found(spelled, resolved, rejected)
+
+
+def small(space: SearchSpace, **choices: str) -> SearchSpace:
+    """Only the choices that are named; one of every other knob."""
+    named = {name: tuple(text.split()) for name, text in choices.items()}
+    others = {name: knob.choices[:1] for name, knob in space.knobs.items() if name not in named}
+    return space.restrict({**others, **named})

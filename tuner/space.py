@@ -178,7 +178,7 @@ class SearchSpace:
 
     def count(self, problem: GemmProblem, arch: Arch) -> Count:
         """Exact numbers of legal and, by rule, illegal points; seconds for the whole space."""
-        return space_count.count(self.values, problem, arch, legalize, kernel_spec(self.kernel).knob_rules)
+        return space_count.count(self.values, problem, arch, legalize, kernel_spec(self.kernel))
 
 
 def has_space(kernel: str) -> bool:
