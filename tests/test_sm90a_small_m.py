@@ -81,6 +81,13 @@ CASES = [
         "bf16",
     ),
     (f"{COLUMNS} tile_mnk=64x40x128 ctas_per_sm=2 split_k=2 num_dq_stage=3", "70,672,72,0", "fp16", "bf16"),
+    # Of four parts of K three get nothing.
+    (
+        f"{COLUMNS} tile_mnk=64x104x128 num_dequant_warpgroups=2 split_k=4 ctas_per_sm=2",
+        "5,96,40,16",
+        "fp16",
+        "fp16",
+    ),
     # Whole units by one warpgroup in several pieces, by two in one; a tile that touches two blocks of scale factors.
     (f"{COLUMNS} tile_mnk=64x104x128 split_k=3", "9,160,216,16", "fp16", "fp16"),
     (
