@@ -2,8 +2,8 @@
 
     .venv/bin/python -m benchmarks.bench_runtime [--table DIR] [--shape M,K,N,R] [--json]
 
-Host times: wall time of 300 calls that the device can follow, divided by 300; the least and the median of 15 rounds, of the
-best of 4 passes over all parts.
+Host times: wall time of 300 calls that the device can follow, divided by 300; the least and the median of 15 rounds, of
+the best of 4 passes over all parts.
 Device times: CUDA graph of 20 calls, median of 15 replays.
 """
 

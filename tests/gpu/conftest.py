@@ -18,10 +18,12 @@ LAUNCH_LIMIT_S = 2.0
 CARD_LOCK = Path(tempfile.gettempdir()) / "svdquant-gpu-tests.lock"
 
 
-@pytest.fixture(autouse=True)
-def card_is_shared_or_not(request: pytest.FixtureRequest) -> Iterator[None]:
-    """With pytest-xdist several tests use the card at once, but one marked ``alone``, which times, has it to itself."""
-    alone = request.node.get_closest_marker("alone") is not None
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """With pytest-xdist several tests use the card at once, but one marked ``alone``, which times, has it to itself: also
+    while fixtures of another are set up, which is why this is no fixture.
+    """
+    alone = item.get_closest_marker("alone") is not None
     with CARD_LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
