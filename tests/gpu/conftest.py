@@ -20,8 +20,9 @@ CARD_LOCK = Path(tempfile.gettempdir()) / "svdquant-gpu-tests.lock"
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """With pytest-xdist several tests use the card at once, but one marked ``alone``, which times, has it to itself. Also
-    from the fixtures of others; hence no fixture.
+    """With pytest-xdist several tests use the card at once, but one marked ``alone``, which times, has it to itself.
+
+    Also from the fixtures of others; hence no fixture.
     """
     alone = item.get_closest_marker("alone") is not None
     with CARD_LOCK.open("a") as lock:
