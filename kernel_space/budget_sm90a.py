@@ -181,7 +181,7 @@ def least_small_m_dq(config: KernelConfigSm90a) -> int:
 
 def small_m_dq(config: KernelConfigSm90a) -> int:
     """``auto``: wgmma where there are columns enough for it, with a slot to write, one to wait for and one to read; of
-    weights as many as fit, as they are dequantized while the previous launch runs.
+    weights one more, and of their halves as many as fit, as those are filled while the previous launch runs.
     """
     if config.num_dq_stage != AUTO:
         return int(config.num_dq_stage)

@@ -13,10 +13,9 @@ MAX_COLUMNS = 256  # N of one wgmma
 COLUMN_STEP = 8
 TILE_K = 128
 MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside its operand registers
-REGISTERS, BESIDE_WGMMA = (
-    65536,
-    30,
-)  # of an SM; what ptxas 13 wants (192 columns compile with 128, 200 do not; with 96 128, not 136)
+# Registers that ptxas 13 wants at launch beside the accumulators of a wgmma: with 128 a thread 192 columns compile,
+# 200 do not; with 96 128, not 136.
+BESIDE_WGMMA = 30
 MAX_SHARED_ACCUMULATORS = 16  # with half of the registers
 CLUSTER_SHAPES = {"wgmma": ((1, 1),), "expand": ((1, 1), (2, 1))}
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
@@ -147,7 +146,7 @@ def _ctas_per_sm(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
 def _launch_registers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     """Only of ``mainloop=wgmma``: without dequantizing warps there are always enough."""
     groups = 1 + config.num_dequant_warpgroups + config.consumer_warpgroups
-    registers = REGISTERS // (128 * groups * config.ctas_per_sm) // 8 * 8
+    registers = rules_small_m_sm90a.REGISTERS // (128 * groups * config.ctas_per_sm) // 8 * 8
     accumulators = config.tile_mnk[1] // 2
     if config.mainloop == "wgmma" and accumulators + BESIDE_WGMMA > registers:
         return (

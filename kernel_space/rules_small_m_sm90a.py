@@ -10,12 +10,15 @@ from kernel_space.problem import GemmProblem
 
 ROW_STEP = 32  # rows that share 16-byte pieces of scale factors
 MAX_ROWS = 256
-COLUMNS = {"mma.sync": (8, 16, 32, 64), "wgmma": (16, 32, 64, 128)}  # rows of act
+COLUMNS = {
+    "mma.sync": (8, 16, 32, 64),
+    "wgmma": (16, 32, 64, 128),
+}  # of act: a tile lies in one block of scale factors
 LEAST_WGT_COLUMNS, MAX_WGT_COLUMNS, WGT_COLUMN_STEP = 32, 256, 8  # rows of weights
 MAX_WARPGROUPS = 4
 MAX_CLUSTER = 8  # portable size
 MAX_ACT_TILES = 8  # each reads and dequantizes all weights again
-REGISTERS = 65536
+REGISTERS = 65536  # of an SM
 # Registers a thread may have -> accumulators it can hold beside its operands without spills (ptxas 13).
 ACCUMULATORS = {
     "mma.sync": ((168, 64), (128, 16), (80, 8)),

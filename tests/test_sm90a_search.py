@@ -16,7 +16,7 @@ from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize, rule_names
 from kernel_space.tiles import waves
-from tests.brute_force import every_point
+from tests.brute_force import every_point, small
 from tests.fakes import FakeDevice, FakePool, fake_us
 from tests.test_cli import SHAPE, run
 from tests.test_sm90a_config import SERIALIZED
@@ -52,12 +52,6 @@ def space() -> SearchSpace:
     return SearchSpace.load(KERNEL)
 
 
-def narrow(space: SearchSpace, **choices: str) -> SearchSpace:
-    """Only the choices that are named; one of every other knob."""
-    named = {name: tuple(text.split()) for name, text in choices.items()}
-    return space.restrict({name: named.get(name, knob.choices[:1]) for name, knob in space.knobs.items()})
-
-
 def h200(**fields: object) -> FakeDevice:
     return FakeDevice(name="h200", arch=SM90A, sm_count=132, kind=Kind.MEASURED, **fields)
 
@@ -85,7 +79,7 @@ def test_every_choice_is_legal_somewhere(space: SearchSpace) -> None:
 
 @pytest.mark.parametrize("shape", ["4352,3840,3072,128", "64,3840,3072,0", "1,256,8,256"])
 def test_count_and_enumeration_equal_brute_force(space: SearchSpace, shape: str) -> None:
-    part, problem = narrow(space, **NARROW), GemmProblem.parse(shape)
+    part, problem = small(space, **NARROW), GemmProblem.parse(shape)
     spelled, resolved, rejected = every_point(part, problem, SM90A)
     count = part.count(problem, SM90A)
     assert (count.raw, count.spelled, count.legal) == (part.raw_size, spelled, len(resolved))
