@@ -133,21 +133,45 @@ def build(
 
 
 def cached_build(
-    config: KernelConfig, problem_class: ProblemClass, arch: Arch, *, cache_dir: Path | None = None
+    config: KernelConfig,
+    problem_class: ProblemClass,
+    arch: Arch,
+    *,
+    cache_dir: Path | None = None,
+    foreign: bool = False,
 ) -> CompiledKernel | None:
-    """``build`` if it is in the cache, else None. Does not import the DSL."""
+    """``build`` if it is in the cache, else None. Does not import the DSL.
+
+    ``foreign``: ``cache_dir`` is somebody else's, and nothing is written there.
+    """
     unresolved = [name for name, text in config.fields().items() if text == AUTO]
     if unresolved:
         raise InputError(f"a config must be resolved before it is built, {' '.join(unresolved)} is {AUTO}")
-    cache = _cache(cache_dir)
+    cache = _cache(cache_dir, foreign)
     key = build_key(config, problem_class, arch)
     meta = cache.load(key)
-    return None if meta is None else _from_meta(meta, cache.path(key))
+    wanted = {
+        "kernel": arch.kernel,
+        "arch": arch.name,
+        "config": str(config),
+        "problem_class": str(problem_class),
+    }
+    if meta is None:
+        return None
+    try:
+        if all(meta[name] == text for name, text in wanted.items()):
+            return _from_meta(meta, cache.path(key))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        pass
+    cache.discard(key)  # whole, but not what ``build`` writes, or put under the name of another
+    return None
 
 
-def _cache(cache_dir: Path | None) -> BuildCache:
+def _cache(cache_dir: Path | None, foreign: bool = False) -> BuildCache:
     """One object per directory and process, which counts what it stored."""
     directory = (cache_dir or default_cache_dir()).absolute()
+    if foreign:
+        return BuildCache(directory, foreign=True)
     return _CACHES.setdefault(directory, BuildCache(directory))
 
 
@@ -200,9 +224,15 @@ def _resources(cubin: bytes) -> Resources:
         return largest(read_resources(Path(file.name)))
 
 
+_TEXTS = ("prefix", "source_hash", "cubin_sha256", "object_sha256", "dsl_version", "variant")
+
+
 def _from_meta(meta: dict[str, Any], directory: Path) -> CompiledKernel:
+    """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what ``build`` does not write."""
     fields = {field.name for field in dataclasses.fields(CompiledKernel)}
-    values = {name: value for name, value in meta.items() if name in fields}
+    values = {name: value for name, value in meta.items() if name in fields - {"directory"}}
+    if not all(isinstance(values[name], str) for name in _TEXTS):
+        raise TypeError(f"{', '.join(_TEXTS)} must be text")
     values["arguments"] = tuple(Argument(**argument) for argument in meta["arguments"])
     values["resources"] = Resources(**meta["resources"])
     return CompiledKernel(directory=directory, **values)

@@ -235,39 +235,44 @@ def test_the_real_kernel_depends_on_its_layouts_and_config() -> None:
 # -- cache ---------------------------------------------------------------------------------------------------------
 
 
-def entry(cache: BuildCache, key: str, size: int, used: float) -> None:
-    cache.store(key, {"data": b"x" * size}, {"name": key})
-    os.utime(cache.path(key) / "meta.json", (used, used))
+def key(number: int) -> str:
+    """Of an entry: 64 hexadecimal digits."""
+    return f"{number:064x}"
 
 
-def keys(cache: BuildCache) -> list[str]:
-    return sorted(path.name for path in cache.directory.iterdir() if not path.name.startswith("."))
+def entry(cache: BuildCache, number: int, size: int, used: float) -> None:
+    cache.store(key(number), {"data": b"x" * size}, {})
+    os.utime(cache.path(key(number)) / "meta.json", (used, used))
+
+
+def keys(cache: BuildCache) -> list[int]:
+    return sorted(int(path.name, 16) for path in cache.directory.iterdir() if not path.name.startswith("."))
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     now = time.time()
     cache = BuildCache(tmp_path, max_bytes=25_000)
-    for key, age in (("a", 50_000), ("b", 40_000), ("c", 30_000)):
-        entry(cache, key, 10_000, now - age)
-    assert cache.load("a") is not None  # now it is the youngest
+    for number, age in ((1, 50_000), (2, 40_000), (3, 30_000)):
+        entry(cache, number, 10_000, now - age)
+    assert cache.load(key(1)) is not None  # now it is the youngest
     cache.evict()
-    assert keys(cache) == ["a", "c"]
+    assert keys(cache) == [1, 3]
 
 
 def test_entries_in_use_stay_even_beyond_the_size(tmp_path: Path) -> None:
     cache = BuildCache(tmp_path, max_bytes=1)
-    entry(cache, "fresh", 1000, time.time())
-    entry(cache, "old", 1000, time.time() - 7200)
+    entry(cache, 1, 1000, time.time())
+    entry(cache, 2, 1000, time.time() - 7200)
     cache.evict()
-    assert keys(cache) == ["fresh"]
+    assert keys(cache) == [1]
 
 
 def test_storing_keeps_the_size_without_being_asked(tmp_path: Path) -> None:
     cache = BuildCache(tmp_path, max_bytes=10_000, grace_seconds=0)
     for i in range(200):
-        cache.store(f"{i:03}", {"data": b"x" * 1000}, {})
+        cache.store(key(i), {"data": b"x" * 1000}, {})
     assert len(keys(cache)) < 10 + 64  # it looks every 64 entries
-    assert "199" in keys(cache)
+    assert 199 in keys(cache)
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "delete", "meta", "meta is a list"])
@@ -290,10 +295,10 @@ def test_a_damaged_entry_is_rebuilt(damage: str, tmp_path: Path) -> None:
 
 def test_the_first_of_two_writers_stays(tmp_path: Path) -> None:
     first, second = BuildCache(tmp_path), BuildCache(tmp_path)
-    first.store("k", {"data": b"first"}, {})
-    second.store("k", {"data": b"second"}, {})
-    assert (tmp_path / "k" / "data").read_bytes() == b"first"
-    assert keys(first) == ["k"]
+    first.store(key(1), {"data": b"first"}, {})
+    second.store(key(1), {"data": b"second"}, {})
+    assert (tmp_path / key(1) / "data").read_bytes() == b"first"
+    assert keys(first) == [1]
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".tmp-")]
 
 
@@ -302,14 +307,14 @@ def test_a_folder_that_another_process_is_done_with_meanwhile(
 ) -> None:
     """Between listing the folders and looking at one of them its writer renames it."""
     cache = BuildCache(tmp_path)
-    cache.store("k", {"data": b"whole"}, {})
+    cache.store(key(1), {"data": b"whole"}, {})
     (tmp_path / ".tmp-of-another").mkdir()
     listed = list(os.scandir(tmp_path))
     (tmp_path / ".tmp-of-another").rename(tmp_path / ".gone")
     scandir = os.scandir
     monkeypatch.setattr(os, "scandir", lambda path: listed if path == tmp_path else scandir(path))
     cache.evict()
-    assert (tmp_path / "k" / "data").read_bytes() == b"whole"
+    assert (tmp_path / key(1) / "data").read_bytes() == b"whole"
 
 
 WRITER = """
@@ -320,7 +325,7 @@ cache = BuildCache(Path(sys.argv[1]), max_bytes=30_000, grace_seconds=0)
 print("ready", flush=True)
 i = 0
 while True:
-    cache.store(f"{i % 20}", {"a": b"%d" % i * 1000, "b": b"%d" % i * 1000}, {"i": i})
+    cache.store(f"{i % 20:064x}", {"a": b"%d" % i * 1000, "b": b"%d" % i * 1000}, {"i": i})
     cache.evict()
     i += 1
 """
@@ -337,14 +342,14 @@ def test_readers_never_see_half_an_entry(tmp_path: Path) -> None:
     hits, end = 0, time.monotonic() + 1.5
     while time.monotonic() < end:
         for i in range(20):
-            meta = cache.load(f"{i}")
+            meta = cache.load(key(i))
             hits += meta is not None
             assert meta is None or sorted(meta["files"]) == ["a", "b"]
     writer.kill()
     writer.wait()
     assert hits > 20
-    for key in keys(cache):
-        data = {name: (tmp_path / key / name).read_bytes() for name in ("a", "b")}
+    for number in keys(cache):
+        data = {name: (tmp_path / key(number) / name).read_bytes() for name in ("a", "b")}
         assert data["a"] == data["b"]
 
 

@@ -332,7 +332,7 @@ def test_journal_parquet_and_csv_say_the_same(tmp_path: Path) -> None:
         ("trials.jsonl", "{\n", "line 1 is no JSON"),
         ("trials.jsonl", '{"number": 1}\n{"number": 2}\n', "is no journal of trials"),
         ("trials.jsonl", "1\n", "is no journal of trials"),
-        ("trials.jsonl", '{"identity": {}}\n{"number": 1}\n', "line 2 is not the record of a trial"),
+        ("trials.jsonl", '{"identity": {}}\n{"number": 1}\n', "line 1 is no line that says whose trials"),
         ("trials.jsonl", '{"identity": {}}\n[]\n', "is no journal of trials"),
         ("gone.csv", None, "cannot read"),
     ],

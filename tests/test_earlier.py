@@ -143,9 +143,16 @@ def test_other_problems_and_torn_ends_are_left_out(tmp_path: Path, device: Devic
     assert earlier_visits(tmp_path, PROBLEM, device).best == ("asked a",)
 
 
-def test_a_damaged_journal_is_one_line(tmp_path: Path, device: Device) -> None:
-    path = in_a_journal(tmp_path, "a card", measured("a", 1.0))
-    path.write_text(path.read_text().replace('"us"', '"speed"'))
-    with pytest.raises(InputError, match=r"line 2 is not the record of a trial") as error:
+def test_damage_in_a_journal_costs_its_line(
+    tmp_path: Path, device: Device, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = in_a_journal(tmp_path, "a card", measured("a", 1.0), measured("b", 2.0))
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([lines[0], lines[1].replace('"us"', '"speed"'), lines[2]]))
+    assert len(earlier_visits(tmp_path, PROBLEM, device).best) == 1
+    said = capsys.readouterr().err
+    assert f"{path}: passed over damaged line 2" in said and said.count("\n") == 1
+    path.write_text(lines[1])
+    with pytest.raises(InputError, match="no journal of trials") as error:
         earlier_visits(tmp_path, PROBLEM, device)
     assert "\n" not in str(error.value)

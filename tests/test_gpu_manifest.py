@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import dataclasses
+import hashlib
 import json
 import os
 import subprocess
@@ -69,7 +70,7 @@ class Compiler:
             "resources": dict.fromkeys([field.name for field in dataclasses.fields(Resources)], 168),
             "source_hash": build_key.kernel_source_hash(arch.kernel),
             "cubin_sha256": "cubin",
-            "object_sha256": "object",
+            "object_sha256": hashlib.sha256(files[OBJECT]).hexdigest(),
             "dsl_version": build_key.toolchain().dsl_version,
             "variant": build_key.toolchain().variant,
         }

@@ -269,13 +269,16 @@ def test_read_json_of_a_missing_file(tmp_path: Path) -> None:
     assert read_json(tmp_path / "none.json") is None
 
 
-def test_symlink_stays_a_symlink(tmp_path: Path) -> None:
-    (tmp_path / "real.json").write_text("{}")
-    link = tmp_path / "link.json"
-    link.symlink_to(tmp_path / "real.json")
-    update_json(link, lambda document: {"a": 1})
-    assert link.is_symlink()
-    assert json.loads((tmp_path / "real.json").read_text()) == {"a": 1}
+def test_a_link_is_followed_only_where_the_user_named_it(tmp_path: Path) -> None:
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("{}")
+    link.symlink_to(real)
+    for write in (lambda: update_json(link, lambda document: {"a": 1}), lambda: atomic_write(link, "x")):
+        with pytest.raises(InputError, match="link"):
+            write()
+    assert real.read_text() == "{}"
+    atomic_write(link, "mine", follow=True)
+    assert link.is_symlink() and real.read_text() == "mine"
 
 
 def test_new_file_obeys_the_umask(tmp_path: Path) -> None:
@@ -305,5 +308,5 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     """A file where a folder should be holds no document; a folder where the document should be is bad input."""
     (tmp_path / "file").write_text("")
     assert read_json(tmp_path / "file" / "document.json") is None
-    with pytest.raises(InputError, match="cannot read .*: Is a directory"):
+    with pytest.raises(InputError, match="must be a plain file, it is a folder"):
         read_json(tmp_path)

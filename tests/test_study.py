@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import dataclasses
 import errno
@@ -9,12 +10,15 @@ import json
 import multiprocessing
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kernel_space.errors import InputError
 from tuner import attempt as attempt_module
+from tuner.journal_lines import write_line
+from tuner.journal_read import read_journal
 from tuner.outcome import Kind, Origin, Status, Timing, Trial
 from tuner.store import StoreError
 from tuner.study import Identity, Study
@@ -46,7 +50,7 @@ def trial(number: int, **changes: object) -> Trial:
         kind=Kind.MODELLED,
         us=10.0 + number,
         low_us=9.0,
-        high_us=40.0,
+        high_us=400.0,
         evidence={"main_loop": 7.25, "bound": "mma"},
         build={"registers": 168},
         finished="2026-11-21T08:00:00+00:00",
@@ -220,14 +224,106 @@ def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
         Study(tmp_path, IDENTITY)
 
 
-def test_damaged_line_is_named_and_left_alone(tmp_path: Path) -> None:
+# -- damage --
+
+
+def flipped(line: bytes) -> bytes:
+    """Another number in a line that is JSON all the same."""
+    assert b'"us":1' in line
+    return line.replace(b'"us":1', b'"us":2')
+
+
+DAMAGE = {
+    "a number changed": flipped,
+    "bytes that are no text": lambda line: b"\xff" + line[1:],
+    "zeros of a file system": lambda line: b"\x00" * len(line),
+    "cut off": lambda line: line[:40],
+    "the checksum changed": lambda line: line[:-3] + (b"0" if line[-3:-2] != b"0" else b"1") + line[-2:],
+    "nested": lambda line: b"[" * 100_000,
+    "a number of many digits": lambda line: b'{"number":' + b"9" * 10_000 + b"}",
+    "words where numbers belong": lambda line: json.dumps({**trial(1).to_record(), "us": "fast"}).encode(),
+    "a trial of something else": lambda line: write_line(trial(1, device="h200").to_record())[:-1],
+    "a time outside its interval": lambda line: write_line(trial(1, low_us=99.0).to_record())[:-1],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_damage_costs_its_line_only_and_is_named(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    for number in range(4):
+        study.append(trial(number))
+    lines = study.path.read_bytes().splitlines()
+    lines[2] = damage(lines[2])
+    study.path.write_bytes(b"\n".join(lines) + b"\n")
+    said: list[str] = []
+    again = Study(tmp_path, IDENTITY, say=said.append)
+    assert list(again.trials.values()) == [trial(0), trial(2), trial(3)]
+    assert [number for number, _ in again.damaged] == [3]
+    assert len(said) == 1 and f"{study.path}: passed over damaged line 3 (" in said[0] and "\n" not in said[0]
+    again.append(trial(1, validation="again"))
+    assert study.path.read_bytes().splitlines()[:5] == lines, "nothing is rewritten"
+    assert Study(tmp_path, IDENTITY, say=said.append).find(trial(1).resolved) == trial(1, validation="again")
+    elsewhere = read_journal(study.path, say=said.append)
+    assert elsewhere.latest == again.trials and [number for number, _ in elsewhere.damaged] == [3]
+
+
+def test_a_damaged_first_line_is_said_again_by_the_file_s_name(tmp_path: Path) -> None:
     study = Study(tmp_path, IDENTITY)
     study.append(trial(0))
-    damaged = study.path.read_bytes() + b"\x00\x00\x00\n"
-    study.path.write_bytes(damaged)
-    with pytest.raises(InputError, match=f"damaged at byte {len(damaged) - 4} .*; move the file away"):
-        Study(tmp_path, IDENTITY)
-    assert study.path.read_bytes() == damaged
+    lines = study.path.read_bytes().splitlines(keepends=True)
+    study.path.write_bytes(b"\x00" * 20 + b"\n" + lines[1])
+    with pytest.raises(InputError, match="line 1 is no JSON: .*; it is no journal of trials"):
+        read_journal(study.path)
+    said: list[str] = []
+    again = Study(tmp_path, IDENTITY, say=said.append)
+    assert list(again.trials.values()) == [trial(0)] and "damaged line 1" in said[0]
+    found = read_journal(study.path, say=said.append)
+    assert (found.identity, found.trials, len(found.damaged)) == (IDENTITY, (trial(0),), 1)
+
+
+def test_lines_of_earlier_versions_are_read_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "b200" / IDENTITY.file_name
+    path.parent.mkdir()
+    records = [IDENTITY.header(), trial(0).to_record(), trial(1).to_record()]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    study = Study(tmp_path, IDENTITY)
+    assert (list(study.trials.values()), study.unverified, study.damaged) == ([trial(0), trial(1)], 3, [])
+    study.append(trial(2))
+    assert Study(tmp_path, IDENTITY).unverified == 3 and read_journal(path).unverified == 3
+
+
+def test_the_checksum_is_the_crc_32_of_what_stands_before_it(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    for line in study.path.read_bytes().splitlines():
+        text, _, rest = line.rpartition(b',"crc":"')
+        assert int(rest[:8], 16) == binascii.crc32(text) and rest[8:] == b'"}'
+        assert json.loads(line)["crc"] == rest[:8].decode()
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_a_journal_is_a_plain_file(kind: str, tmp_path: Path) -> None:
+    path = Study(tmp_path, IDENTITY).path
+    outside = tmp_path / "outside"
+    outside.write_text("mine")
+    path.unlink()
+    {"link": lambda: path.symlink_to(outside), "fifo": lambda: os.mkfifo(path), "folder": path.mkdir}[kind]()
+    for read in (lambda: Study(tmp_path, IDENTITY), lambda: read_journal(path)):
+        with pytest.raises(InputError, match="link|FIFO|folder"):
+            read()
+    assert outside.read_text() == "mine"
+
+
+def test_reading_another_s_journal_writes_nothing(tmp_path: Path) -> None:
+    study = Study(tmp_path, IDENTITY)
+    study.append(trial(0))
+    with study.path.open("ab") as file:
+        file.write(b'{"torn')
+    (study.path.parent / f"{study.path.name}.lock").unlink()
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in study.path.parent.iterdir()}
+    assert read_journal(study.path).trials == (trial(0),)
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in study.path.parent.iterdir()}
+    assert after == before
 
 
 def test_folder_below_a_file_is_one_clear_line(tmp_path: Path) -> None:

@@ -19,13 +19,17 @@ from kernel_space.arguments import Argument
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
+from kernel_space.plain_files import below, read_plain
 from kernel_space.problem import GemmProblem
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
+from tuner.notice import Say, notice, say_each
+from tuner.record_checks import check_object_name, check_plain, check_sha256, check_symbol, check_texts, shown
 from tuner.store import CorruptFile, read_json
 
 FOLDER = "objects"
 INDEX = "index.json"
 SCHEMA = 1
+_AGAIN = "move it away and run tune.py bundle again"
 _CLUSTERS_OF = 132  # SMs for which an entry states its launch argument; any number would do
 
 
@@ -41,7 +45,7 @@ class ObjectFile:
     def read(self) -> bytes:
         """Raises ``InputError`` when the file is gone or is not what was recorded."""
         try:
-            data = self.path.read_bytes()
+            data = read_plain(self.path)
         except OSError as error:
             raise InputError(f"cannot read the object {self.path}: {error.strerror}") from None
         if hashlib.sha256(data).hexdigest() != self.sha256:
@@ -80,11 +84,27 @@ class Entry:
     def from_record(cls, record: dict[str, Any]) -> Self:
         """Raises ``InputError`` when the record is not what ``to_record`` writes."""
         try:
+            check_plain(record)
             fields = dict(record)
             arguments = tuple(Argument(*text.split(" ")) for text in fields.pop("arguments").split(", "))
-            return cls(arguments=arguments, **fields)
+            entry = cls(arguments=arguments, **fields)
+            _check(entry)
+            return entry
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"not an entry of a bundle: {type(error).__name__}: {error}") from None
+
+
+def _check(entry: Entry) -> None:
+    """What the types of an entry that came from a file must be. Raises ``InputError``."""
+    check_texts(
+        entry, ("arch", "config", "problem_class", "host", "cubin_sha256", "source_hash", "dsl_version")
+    )
+    check_sha256("sha256", entry.sha256)
+    check_object_name("file", entry.file, entry.sha256)
+    check_symbol("prefix", entry.prefix)
+    GemmProblem.parse(entry.problem)
+    if not isinstance(entry.launch, dict) or not all(type(value) is int for value in entry.launch.values()):
+        raise InputError("launch must hold whole numbers")
 
 
 class Bundle:
@@ -99,14 +119,18 @@ class Bundle:
         }
 
     @classmethod
-    def load(cls, folder: Path, arch: Arch) -> Self:
-        """Raises ``InputError`` for an index that is damaged or of another schema or arch."""
-        path = folder / INDEX
+    def load(cls, folder: Path, arch: Arch, *, say: Say = notice) -> Self:
+        """``say`` is told, in a line each, which entries are passed over because they are none.
+
+        Raises ``InputError`` for an index that is none or of another schema or arch, and for a folder that is a link.
+        """
+        path = below(folder.parent, folder.name, INDEX)
         try:
             document = read_json(path)
         except CorruptFile as error:
-            raise InputError(f"{error}; run tune.py bundle again") from None
-        entries = [] if document is None else _entries_of(document, path)
+            raise InputError(f"{error}; {_AGAIN}") from None
+        entries, bad = ([], []) if document is None else _entries_of(document, path)
+        say_each(bad, say)
         wrong = {entry.arch for entry in entries} - {arch.name}
         if wrong:
             raise InputError(f"{path} must hold objects for {arch.name}, got {', '.join(sorted(wrong))}")
@@ -162,9 +186,16 @@ def _identity(arch: Arch, entry: Entry) -> tuple[str, str]:
         return entry.config, entry.problem_class
 
 
-def _entries_of(document: Any, path: Path) -> list[Entry]:
+def _entries_of(document: Any, path: Path) -> tuple[list[Entry], list[str]]:
+    """The entries that are good, and a line about each that is not."""
     if not isinstance(document, dict) or not isinstance(document.get("objects"), list):
-        raise InputError(f'{path} is damaged: it needs a list "objects"; run tune.py bundle again')
+        raise InputError(f'{path} is damaged: it needs a list "objects"; {_AGAIN}')
     if document.get("schema") != SCHEMA:
-        raise InputError(f"{path} has schema {document.get('schema')}, this version reads {SCHEMA}")
-    return [Entry.from_record(record) for record in document["objects"]]
+        raise InputError(f"{path} has schema {shown(document.get('schema'))}, this version reads {SCHEMA}")
+    entries, bad = [], []
+    for number, record in enumerate(document["objects"], start=1):
+        try:
+            entries.append(Entry.from_record(record))
+        except InputError as error:
+            bad.append(f"{path}: entry {number} is passed over: {error}")
+    return entries, bad

@@ -9,7 +9,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from kernel_space.build_cache import BuildCache, default_cache_dir
 from kernel_space.dsl_compile import CompileError
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
+from kernel_space.plain_files import below, is_plain
 from kernel_space.problem import GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.dispatch_row import Row
@@ -27,6 +30,7 @@ from tuner.store import atomic_write, is_whole, locked, make_folder
 
 SUFFIX = ".o"
 _NAME_DIGITS = 16
+_OURS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(SUFFIX)}")
 _OBJECT = "kernel.o"
 
 
@@ -57,7 +61,7 @@ def write_bundle(
     Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
     Raises ``StoreError`` when the disk refuses.
     """
-    folder = make_folder(device_folder / FOLDER)
+    folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
         found, refused = _collect(
             Bundle.load(folder, arch), arch, list(rows), also, caches or (default_cache_dir(),)
@@ -137,22 +141,29 @@ def _entry(
         return kept, None
     if meta is None:
         meta, data = _built(row, problem, arch)
-    if judged and meta["cubin_sha256"] != judged:
+    try:
+        made = _make_entry(row, problem, arch, meta, data)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"what describes the object of {row.config} is damaged: {error!r}") from None
+    if judged and made.cubin_sha256 != judged:
         raise InputError(
-            f"building {row.config} gives cubin {meta['cubin_sha256'][:12]}, the row was judged with {judged[:12]}: "
+            f"building {row.config} gives cubin {made.cubin_sha256[:12]}, the row was judged with {judged[:12]}: "
             "kernel or compiler changed since; tune this problem again"
         )
-    return _make_entry(row, problem, arch, meta, data), data
+    return Entry.from_record(
+        made.to_record()
+    ), data  # what another machine made is read as strictly as an index
 
 
 def _cached(row: Row, problem: GemmProblem, caches: Sequence[Path]) -> tuple[dict[str, Any], bytes] | None:
     """Under the key that the row recorded; needs no compiler."""
     if row.object is None or problem != row.key.problem:
         return None
-    for cache in map(BuildCache, caches):
+    for folder in caches:
+        cache = BuildCache(folder, foreign=folder != default_cache_dir())
         meta = cache.load(row.object.key)
-        if meta is not None and meta["object_sha256"] == row.object.sha256:
-            return meta, (cache.path(row.object.key) / _OBJECT).read_bytes()
+        if meta is not None and meta.get("object_sha256") == row.object.sha256:
+            return meta, cache.read(row.object.key, _OBJECT)
     return None
 
 
@@ -201,7 +212,9 @@ def _make_entry(row: Row, problem: GemmProblem, arch: Arch, meta: dict[str, Any]
 
 
 def _remove_others(folder: Path, kept: set[str]) -> tuple[str, ...]:
-    others = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.name not in kept)
-    for path in others:
-        path.unlink(missing_ok=True)
-    return tuple(path.name for path in others)
+    """Only what an earlier bundle can have left; of a link the link itself."""
+    names = sorted(name for name in os.listdir(folder) if _OURS.fullmatch(name) and name not in kept)
+    removed = [name for name in names if is_plain(folder / name) or (folder / name).is_symlink()]
+    for name in removed:
+        (folder / name).unlink(missing_ok=True)
+    return tuple(removed)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.build_cache import default_cache_dir
+from kernel_space.plain_files import below
 from tuner import cli_text as text
 from tuner.bundle_write import Bundled, write_bundle
 from tuner.cli import CommandError
@@ -19,7 +20,7 @@ from tuner.gpu.manifest import OBJECTS, check_objects
 def bundle_command(args: argparse.Namespace) -> int:
     also = [dtypes_of(item) for item in args.also_dtype]
     device = select_device(args.device)
-    folder = check_out(args.out) / device.name
+    folder = below(check_out(args.out), device.name)
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()
     if not rows:
         raise CommandError(f"there is no row in {table_path(folder)}: nothing to bundle; tune first")

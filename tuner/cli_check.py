@@ -86,7 +86,7 @@ def _check(
         compiled, legal.config, problem, schedules=schedules, seed=args.seed, ptx=ptx, observer=timeline
     )
     if timeline is not None:
-        atomic_write(args.trace, json.dumps(timeline.document()))
+        atomic_write(args.trace, json.dumps(timeline.document()), follow=True)
     if not (args.full and found.ok):
         return [found]
     return [

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner.candidate import Candidate
@@ -80,7 +81,7 @@ class _Known(NamedTuple):
 
 def _known(results: Path, problem: GemmProblem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
-    table = DispatchTable.load(results / device.name, arch=device.arch)
+    table = DispatchTable.load(below(results, device.name), arch=device.arch)
     own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
     return _Known(
         earlier_visits(results, problem, device),

@@ -11,6 +11,7 @@ from typing import Any
 from kernel_space.build_cache import default_cache_dir
 from kernel_space.build_key import toolchain
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner import results
@@ -19,15 +20,21 @@ from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
 
+ALL_RULES = "every rule passes"
+KNOB_RULES = (
+    "the rules on knobs and sizes pass; budgets were not looked at, as the CuTe DSL is not installed here"
+)
+
 
 def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device)
-    folder = check_out(args.out) / device.name
+    folder = below(check_out(args.out), device.name)
     current = results.current(device) if _has_toolchain() else None
-    table = DispatchTable.load(folder, arch=device.arch, current=current)
+    table = DispatchTable.load(folder, arch=device.arch, current=current, thorough=current is not None)
     bundle = Bundle.load(folder / FOLDER, device.arch)
-    answers = [_answer(problem, table.lookup(problem), bundle) for problem in problems]
+    legal = ALL_RULES if current is not None else KNOB_RULES
+    answers = [_answer(problem, table.lookup(problem), bundle, legal) for problem in problems]
     if current is None:
         print("stale rows are not told from fresh ones: the CuTe DSL is not installed here", file=sys.stderr)
     if args.json:
@@ -53,17 +60,36 @@ def _has_toolchain() -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """``path``: the object, in the bundle or in the build cache; None when it must be compiled."""
+    """``legal``: which rules were asked of the config, and pass. ``path``: the object, in the bundle or in the build
+    cache, whose bytes are those recorded; None when it must be compiled. ``damage``: what is wrong with the bundled one.
+    """
 
     problem: GemmProblem
     lookup: Lookup
+    legal: str
     path: Path | None
+    damage: str
+
+    @property
+    def state(self) -> str:
+        return "whole" if self.path else "damaged" if self.damage else "missing"
 
 
-def _answer(problem: GemmProblem, lookup: Lookup, bundle: Bundle) -> _Answer:
-    bundled = bundle.find(lookup.config, problem)
-    path = bundled.path if bundled else lookup.object_path(default_cache_dir())
-    return _Answer(problem=problem, lookup=lookup, path=path)
+def _answer(problem: GemmProblem, lookup: Lookup, bundle: Bundle, legal: str) -> _Answer:
+    path, damage = None, ""
+    try:
+        if (bundled := bundle.find(lookup.config, problem)) is not None:
+            bundled.read()
+            path = bundled.path
+    except InputError as error:
+        damage = str(error)
+    return _Answer(
+        problem=problem,
+        lookup=lookup,
+        legal=ALL_RULES if lookup.row is None else legal,
+        path=path or lookup.object_path(default_cache_dir()),
+        damage=damage,
+    )
 
 
 def _record(found: _Answer) -> dict[str, Any]:
@@ -83,7 +109,10 @@ def _record(found: _Answer) -> dict[str, Any]:
         "problem_class": str(answer.problem_class),
         "reason": answer.reason,
         "row": times,
+        "legal": found.legal,
         "object": found.path and str(found.path),
+        "object_state": found.state,
+        "object_damage": found.damage or None,
     }
 
 
@@ -98,6 +127,7 @@ def _print(found: _Answer, device: Device) -> None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
     command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
-    missing = f"neither bundled nor in the build cache; make it: {command}"
-    pairs.append(("object", found.path or missing))
+    missing = f"{found.damage or 'neither bundled nor in the build cache'}; make it: {command}"
+    pairs.append(("legal", found.legal))
+    pairs.append(("object", f"{found.path} (its SHA-256 is the one recorded)" if found.path else missing))
     text.print_block(pairs)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below
 from kernel_space.problem import OP, GemmProblem
 from tuner import cli_text as text
 from tuner.cli import CommandError
@@ -51,7 +52,7 @@ def peers_command(args: argparse.Namespace) -> int:
     with PeersProcess(device.card.index) as process:
         for problem in problems:
             progress = Progress(str(problem))
-            row = DispatchTable.load(args.out / device.name, arch=device.arch).lookup(problem)
+            row = DispatchTable.load(below(args.out, device.name), arch=device.arch).lookup(problem)
             config = row.config if row.source == "exact" else None
             compiled = None if config is None else _compiled(config, problem, device, args.objects)
             if compiled is None:

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner import cli_text as text
 from tuner import results
@@ -81,7 +82,7 @@ def _trials(
     parquet = report_folder(out, device.name, problem) / TRIALS
     beside = read_trials(parquet) if parquet.is_file() else []
     about = results.identity(problem, device)
-    if (out / results.STUDY_FOLDER / about.device / about.file_name).is_file():
+    if below(out, results.STUDY_FOLDER, about.device, about.file_name).is_file():
         trials = list(results.open_study(out, problem, device).trials.values())
         if trials:
             rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
@@ -95,7 +96,7 @@ def _trials(
 
 def _row(out: Path, problem: GemmProblem, device: Device) -> Row | None:
     """What the dispatch table launches, from any journal."""
-    own = DispatchTable.load(out / device.name, arch=device.arch).own(problem)
+    own = DispatchTable.load(below(out, device.name), arch=device.arch).own(problem)
     return own[0] if own else None
 
 

@@ -6,9 +6,8 @@ import dataclasses
 import functools
 import json
 import math
-import warnings
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,16 +17,18 @@ from kernel_space.arch import arch as arch_record
 from kernel_space.config import AUTO, KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, Rejection, knob_rejection, legalize
+from tuner.dispatch_file import SCHEMA, TableFile, one_arch, read_table
 from tuner.dispatch_merge import Current, Decision, choose, stale_reason
 from tuner.dispatch_row import DispatchKey, Row
-from tuner.store import CorruptFile, is_whole, read_json, update_json
+from tuner.notice import Say, notice, say_each
+from tuner.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
-SCHEMA = 1
 FILE_NAME = "dispatch.json"
 MAX_READY = (
     65536  # problems answered from memory; M is whatever the user's batch is, so the number is not bounded
@@ -57,7 +58,7 @@ class Lookup:
         if self.row is None or self.row.object is None:
             return None
         reference = self.row.object
-        path = cache_dir / reference.key / reference.file
+        path = below(cache_dir, reference.key, reference.file)
         return path if is_whole(path, reference.sha256) else None
 
     def build(self, cache_dir: Path | None = None) -> CompiledKernel:
@@ -78,36 +79,51 @@ class DispatchTable:
         current: Current | None = None,
         default: Default | None = None,
         rules: Legalize = legalize,
+        thorough: bool = False,
     ) -> None:
         self.rows = {row.key: row for row in sorted(rows, key=lambda row: row.key)}
         self.arch = arch
         self._current = current
         self._default = default or _space_default(arch.kernel)
         self._rules = rules
+        self._thorough = thorough
         self._buckets: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.rows.values():
             self._buckets[row.key.bucket].append(row)
         self._ready: dict[DispatchKey, Lookup] = {}
 
     @classmethod
-    def load(cls, path: Path, *, arch: Arch | None = None, **options: Any) -> Self:
+    def load(cls, path: Path, *, arch: Arch | None = None, say: Say = notice, **options: Any) -> Self:
         """The table in ``path``, a file or a device's folder; empty when there is none and ``arch`` is given.
 
         ``current`` lets answers name stale rows; ``default`` and ``rules`` replace the search space's
-        default rule and ``rules.legalize``. Raises ``InputError`` for a damaged file or an unknown schema.
+        default rule and ``rules.legalize``; ``thorough`` has them check every row that answers, budgets too, which
+        needs the DSL. ``say`` is told, in a line each, which rows are passed over because they
+        are none. Raises ``InputError`` for a file that is no table and for an unknown schema.
         """
         path = table_path(path)
         try:
-            document = read_json(path)
-            rows = _rows_of(document, path)
-            name = _one_arch(rows, document, path, *([arch.name] if arch else []))
+            file = read_table(path)
         except CorruptFile as error:
             raise InputError(
                 f"{error}; repair it, or tune again: the damaged file is kept aside then"
             ) from None
+        name = one_arch(file.rows, file.arch, path, *([arch.name] if arch else []))
+        say_each(file.bad, say)
         if name is None:
-            raise InputError(f"there is no dispatch table at {path}; tune first, or name another folder")
-        return cls(rows, arch_record(name), **options)
+            what = f"no usable row in {path}" if file.data else f"no dispatch table at {path}"
+            raise InputError(f"there is {what}; tune first, or name another folder")
+        table = cls(file.rows, arch_record(name), **options)
+        say_each([f"{path}: {line}" for line in table.unreadable()], say)
+        return table
+
+    def unreadable(self) -> Iterator[str]:
+        """A line about each row that stays in the table but is never launched: this version cannot read its config."""
+        for row in self.rows.values():
+            try:
+                parse_config(self.arch, row.config)
+            except InputError as error:
+                yield f"the row of {row.key.problem} is passed over: {error}"
 
     def lookup(self, problem: GemmProblem) -> Lookup:
         """This problem's row, else that of the nearest M with its K, N, R, dtypes, else the default rule."""
@@ -172,7 +188,7 @@ class DispatchTable:
             config = parse_config(self.arch, row.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
-        if stale or AUTO in row.config:
+        if stale or AUTO in row.config or self._thorough:
             legal = self._rules(config, problem, self.arch)
             if isinstance(legal, Rejection):
                 return f"{source}: {legal}"
@@ -216,36 +232,46 @@ def record(
     current: Current,
     *,
     refuted: Collection[str] = (),
-    say: Callable[[str], None] = warnings.warn,
+    say: Say = notice,
+    before: Callable[[list[Decision]], None] = lambda decisions: None,
 ) -> list[Decision]:
     """Merge ``rows`` of one arch into the table at ``path`` under its lock; one Decision per row, in order.
 
     ``refuted``: configs that failed since on the problems of ``rows``; a row of theirs does not defend itself.
+    ``before``: called with the decisions before they are written, for what must be there first.
 
-    A damaged table is renamed and ``say`` told so; then a new one begins. Raises ``InputError`` for a table
-    of another schema or arch (it is left alone) and ``StoreError`` when the disk or the lock refuses.
+    A file that is no table is renamed and ``say`` told so; then a new one begins. A table with bad rows is copied aside
+    before it is written without them. Raises ``InputError`` for a table of another schema or arch (it is left alone)
+    and ``StoreError`` when the disk or the lock refuses.
     """
     path = table_path(path)
-    decisions: list[Decision] = []
-
-    def merge(document: Any | None) -> tuple[list[Row], str | None]:
-        table = {row.key: row for row in _rows_of(document, path)}
-        arch = _one_arch([*table.values(), *rows], document, path)
-        decisions.clear()
+    with locked(path):
+        file = _readable(path, say)
+        table = {row.key: row for row in file.rows}
+        arch = one_arch([*table.values(), *rows], file.arch, path)
+        decisions = []
         for row in rows:
             old = table.get(row.key)
             decision = choose(None if old is not None and old.config in refuted else old, row, current)
             decisions.append(decision)
             table[row.key] = decision.row
-        return sorted(table.values(), key=lambda row: row.key), arch
-
-    update_json(
-        path,
-        merge,
-        render=lambda table: render_table(*table),
-        on_damage=lambda error, aside: say(f"{error}; kept as {aside.name}, a new table begins"),
-    )
+        text = render_table(sorted(table.values(), key=lambda row: row.key), arch)
+        before(decisions)
+        if file.bad:
+            aside = file.keep_aside()
+            say_each(file.bad, say)
+            say(f"{path} is written without its bad rows; the file with them is kept as {aside.name}")
+        write_if_new(path, text.encode())
     return decisions
+
+
+def _readable(path: Path, say: Say) -> TableFile:
+    """The table there is. What is no table makes way for a new one, and ``say`` is told its new name."""
+    try:
+        return read_table(path)
+    except CorruptFile as error:
+        say(f"{error}; kept as {set_aside(path).name}, a new table begins")
+        return TableFile(path=path)
 
 
 def render_table(rows: Sequence[Row], arch: str | None = None) -> str:
@@ -259,43 +285,6 @@ def render_table(rows: Sequence[Row], arch: str | None = None) -> str:
     head = f'"schema": {SCHEMA}, "arch": {json.dumps(next(iter(names), None))}'
     lines = ",\n".join(json.dumps(row.to_record(), allow_nan=False) for row in rows)
     return f'{{{head}, "rows": [\n{lines}\n]}}\n'
-
-
-def _one_arch(rows: Iterable[Row], document: Any | None, path: Path, *more: str) -> str | None:
-    """That of ``rows``, the document and ``more``; a table without rows names its arch all the same.
-
-    None when nobody names one. Raises ``InputError`` for two, ``CorruptFile`` for what is no name.
-    """
-    named = None if document is None else document.get("arch")
-    if named is not None and not isinstance(named, str):
-        raise CorruptFile(path, f'"arch" must be a name, got {named!r}')
-    names = {row.key.arch for row in rows} | {*more} | ({named} if named else set())
-    if len(names) > 1:
-        raise InputError(f"{path} must hold rows of one arch, got {', '.join(sorted(names))}")
-    return next(iter(names), None)
-
-
-def _rows_of(document: Any | None, path: Path) -> list[Row]:
-    if document is None:
-        return []
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if not isinstance(schema, int) or not isinstance(document.get("rows"), list):
-        raise CorruptFile(path, 'a dispatch table needs a number "schema" and a list "rows"')
-    if schema != SCHEMA:
-        raise InputError(
-            f"{path} has schema {schema}, this version reads {SCHEMA}; "
-            "use the version that wrote it, or move it away"
-        )
-    rows: dict[DispatchKey, Row] = {}
-    for number, entry in enumerate(document["rows"], start=1):
-        try:
-            row = Row.from_record(entry)
-        except InputError as error:
-            raise CorruptFile(path, f"row {number}: {error}") from None
-        if row.key in rows:
-            raise CorruptFile(path, f"row {number} repeats the key {row.key}")
-        rows[row.key] = row
-    return list(rows.values())
 
 
 def _ratio(a: int, b: int) -> Fraction:

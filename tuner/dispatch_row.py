@@ -7,10 +7,20 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, Self
 
+from kernel_space.arch import arch
 from kernel_space.errors import InputError
 from kernel_space.problem import OP, GemmProblem
 from tuner.outcome import Kind, Trial
 from tuner.rank_stability import SETS_US, faster_in
+from tuner.record_checks import (
+    check_file_name,
+    check_numbers,
+    check_plain,
+    check_sha256,
+    check_texts,
+    check_whole,
+    shown,
+)
 
 _NOT_IN_ROW = frozenset({"noise_us", SETS_US})  # has a field of its own; long, and in the journal
 
@@ -143,10 +153,11 @@ class Row:
     def from_record(cls, record: dict[str, Any]) -> Self:
         """Raises ``InputError`` when the record is not what ``to_record`` writes."""
         try:
+            check_plain(record)
             fields = dict(record)
             evidence = dict(fields.pop("evidence"))
             named = {name: evidence.pop(name) for name in ("protocol", "date", "cubin_sha256")}
-            return cls(
+            row = cls(
                 key=DispatchKey(**{name: fields.pop(name) for name in DispatchKey._fields}),
                 kind=Kind(fields.pop("kind")),
                 provenance=Provenance(**evidence.pop("provenance")),
@@ -156,8 +167,33 @@ class Row:
                 **named,
                 **fields,
             )
+            _check(row)
+            return row
+        except InputError as error:
+            raise InputError(f"not a row of a dispatch table: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"not a row of a dispatch table: {type(error).__name__}: {error}") from None
+
+
+def _check(row: Row) -> None:
+    """What the types of a row that came from a file must be. Raises ``InputError``."""
+    key = row.key
+    if key.op != OP:
+        raise InputError(f"op must be {OP}, got {shown(key.op)}")
+    check_whole(key, ("m", "k", "n", "r"))
+    check_texts(key, ("arch", "lora_dtype", "out_dtype"))
+    arch(key.arch)
+    _ = key.problem
+    check_texts(row, ("config", "protocol", "date", "cubin_sha256"))
+    check_numbers(row, ("time_us", "low_us", "high_us", "noise_us"))
+    check_texts(row.provenance, ("kernel_source", "dsl_version", "model"))
+    if row.runner_up is not None:
+        check_texts(row.runner_up, ("config",))
+        check_numbers(row.runner_up, ("time_us", "margin", "slower_in"))
+    if row.object is not None:
+        check_sha256("the object's key", row.object.key)
+        check_sha256("the object's sha256", row.object.sha256)
+        check_file_name("the object's file", row.object.file)
 
 
 def _optional(record_type: type, record: dict[str, Any] | None) -> Any:

@@ -18,6 +18,7 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import results
@@ -67,7 +68,7 @@ def tune(
     progress = progress or Progress(str(problem))
     start = time.monotonic()
     space = space or SearchSpace.load(device.arch.kernel)
-    make_folder(options.out / device.name)
+    make_folder(below(options.out, device.name))
     with _pool(pool, options) as compile_pool:
         waiting = device.begin() if isinstance(device, BeginsAhead) else True
         _mend_table(options.out, device, progress)
@@ -232,8 +233,8 @@ def _search(
 
 def _mend_table(out: Path, device: Device, progress: Progress) -> None:
     """Learn before the search, not after it, that the table cannot take rows; a damaged one is set aside."""
-    path = out / device.name / FILE_NAME
-    if path.exists():
+    path = below(out, device.name, FILE_NAME)
+    if path.is_file():
         record(path, [], results.current(device), say=progress.say)
 
 
@@ -242,7 +243,7 @@ def _record(out: Path, device: Device, order: list[Trial], loop: Loop, progress:
         progress.say("no candidate could be used, so the dispatch table stays as it is")
         return None
     row = results.winning_row(device, order, loop.compiled(order[0]))
-    path, current = out / device.name / FILE_NAME, results.current(device)
+    path, current = below(out, device.name, FILE_NAME), results.current(device)
     return record(path, [row], current, refuted=loop.refuted(), say=progress.say)[0]
 
 
@@ -261,7 +262,7 @@ def _first(
 
 def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
     """The problem's own row comes first: its journal may be of other kernel sources, or on another machine."""
-    table = DispatchTable.load(options.out / device.name, arch=device.arch)
+    table = DispatchTable.load(below(options.out, device.name), arch=device.arch)
     return [row.config for row in (*table.own(problem), *table.neighbours(problem, NEIGHBOURS))]
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from kernel_space.build_key import kernel_source_hash
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner.device import Device
 from tuner.final_order import FINAL
@@ -68,7 +69,7 @@ def _visits(results: Path, problem: GemmProblem, device: Device) -> Iterable[lis
     path = report_folder(results, device.name, problem) / "trials.parquet"
     files = [read_trials(path)] if path.is_file() else []
     sizes = str(problem).replace(",", "x")
-    for journal in sorted((results / STUDY_FOLDER / device.name).glob(f"{sizes}_*.jsonl")):
+    for journal in sorted(below(results, STUDY_FOLDER, device.name).glob(f"{sizes}_*.jsonl")):
         files.append([trial for trial in journal_trials(journal) if trial.gemm_problem == problem])
     for trials in files:
         yield [trial for trial in trials if trial.resolved and trial.status not in TRANSIENT]

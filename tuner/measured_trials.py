@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import read_plain
 from kernel_space.problem import GemmProblem
 from tuner.device import DEVICE_CLASSES
+from tuner.journal_read import read_journal
 from tuner.outcome import Kind, Status, Trial
 from tuner.report import read_trials
-from tuner.study import TRIAL, read_line
 
 FOLDER = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)(?:-(fp16|bf16)-(fp16|bf16))?")
 
@@ -58,9 +59,9 @@ def read_measured(paths: Iterable[Path]) -> list[Measurement]:
 def _read(path: Path) -> Iterator[Measurement | None]:
     """None for a trial without a measured time."""
     if path.suffix == ".parquet":
-        return (_of_trial(trial) for trial in read_trials(path))
+        return (_of_trial(trial) for trial in read_trials(path, follow=True))
     if path.suffix == ".jsonl":
-        return (_of_trial(trial) for trial in journal_trials(path))
+        return (_of_trial(trial) for trial in journal_trials(path, follow=True))
     if path.suffix == ".csv":
         return _table(path)
     raise InputError(f"trials are read from .csv, .parquet or a journal's .jsonl, got {path}")
@@ -80,20 +81,13 @@ def _of_trial(trial: Trial) -> Measurement | None:
     )
 
 
-def journal_trials(path: Path) -> Iterator[Trial]:
+def journal_trials(path: Path, *, follow: bool = False) -> Iterator[Trial]:
     """The trials of a journal, in its order; several of one candidate, the later ones supplementing the earlier.
 
-    Beside them it holds who it belongs to, in the first line, notes, and attempts on a card. A last line that a kill
-    tore is left out. Raises ``InputError`` for a file that is none.
+    Damaged lines are left out and named on stderr, a last line that a kill tore is left out. ``follow``: the user named
+    the file. Raises ``InputError`` for a file that is none.
     """
-    whole, _, _ = _text(path).rpartition("\n")
-    for number, line in enumerate(whole.split("\n"), start=1):
-        try:
-            word, held = read_line(line, first=number == 1)
-        except InputError as error:
-            raise InputError(f"{path}: line {number} is {error}") from None
-        if word == TRIAL:
-            yield held
+    return iter(read_journal(path, follow=follow).trials)
 
 
 def _table(path: Path) -> Iterator[Measurement | None]:
@@ -147,6 +141,6 @@ def _knobs(row: dict[str, Any]) -> str:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text()
+        return read_plain(path, follow=True).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read {path}: {error}") from None

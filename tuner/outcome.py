@@ -12,6 +12,7 @@ from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
+from tuner.record_checks import check_numbers, check_texts, check_whole
 
 
 class Status(enum.StrEnum):
@@ -176,6 +177,26 @@ class Trial:
                 "origin": Origin(record["origin"]),
                 "kind": None if record["kind"] is None else Kind(record["kind"]),
             }
-            return cls(**{**record, **words})
+            trial = cls(**{**record, **words})
+            _check(trial)
+            return trial
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"not the record of a trial: {error}") from error
+
+
+_TEXTS = (
+    "problem", "lora_dtype", "out_dtype", "device", "arch", "config", "resolved", "reason", "validation", "finished",
+)  # fmt: skip
+_NUMBERS = (
+    "us", "low_us", "high_us", "legal_seconds", "compile_seconds", "validate_seconds", "time_seconds",
+)  # fmt: skip
+
+
+def _check(trial: Trial) -> None:
+    """What the types of a trial that came from a file must be. Raises ``InputError``."""
+    check_texts(trial, _TEXTS)
+    check_whole(trial, ("number", "seed"))
+    check_numbers(trial, _NUMBERS)
+    if not isinstance(trial.evidence, dict) or not isinstance(trial.build, dict):
+        raise InputError("evidence and build must be objects")
+    _ = trial.gemm_problem

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below, read_plain
 from kernel_space.problem import GemmProblem
 from tuner.outcome import Trial
 from tuner.rank_stability import SETS_US
@@ -25,6 +26,7 @@ __all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "w
 DEFAULT_DTYPES = ("fp16", "fp16")
 FACTS = "facts"  # key of the parquet file's metadata
 MAX_REASON = 160  # characters of a reason in trials.csv; trials.parquet holds it whole
+MOST_TRIALS, MOST_BYTES = 1_000_000, 1 << 30  # of a trials.parquet
 JSON_COLUMNS = ("evidence", "build")
 # Without effect on what a reader of the CSV wants to know: the hash of every cubin is in trials.parquet.
 PARQUET_ONLY = frozenset({"cubin_sha256", "source_hash", "dsl_version", "variant"})
@@ -39,10 +41,13 @@ class ReportFiles:
 
 
 def report_folder(results: Path, device: str, problem: GemmProblem) -> Path:
-    """``results/b200/4352x3840x3072x128``; dtypes other than fp16 are added: ``...-bf16-fp16`` (LoRA, output)."""
+    """``results/b200/4352x3840x3072x128``; dtypes other than fp16 are added: ``...-bf16-fp16`` (LoRA, output).
+
+    Raises ``NotPlain`` (an ``InputError``) when it is a link, which would lead out of ``results``.
+    """
     dtypes = (problem.lora_dtype, problem.out_dtype)
     suffix = "" if dtypes == DEFAULT_DTYPES else "-" + "-".join(dtypes)
-    return results / device / (str(problem).replace(",", "x") + suffix)
+    return below(results, device, str(problem).replace(",", "x") + suffix)
 
 
 def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
@@ -160,16 +165,23 @@ def _rounded(scalars: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_trials(path: Path) -> list[Trial]:
-    """The trials of a ``trials.parquet``. Raises ``InputError`` when it is not one."""
+def read_trials(path: Path, *, follow: bool = False) -> list[Trial]:
+    """The trials of a ``trials.parquet``. ``follow``: the user named it. Raises ``InputError`` when it is not one, and
+    for one that says that it would take more than ``MOST_BYTES`` of memory."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        rows = pyarrow.parquet.read_table(path).to_pylist()
-    except (OSError, pyarrow.ArrowException) as error:
+        file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(read_plain(path, follow=follow)))
+        about = file.metadata
+        groups = (about.row_group(number).total_byte_size for number in range(about.num_row_groups))
+        if about.num_rows > MOST_TRIALS or sum(groups) > MOST_BYTES:
+            raise InputError(f"{path} must hold at most {MOST_TRIALS} trials in {MOST_BYTES >> 20} MiB")
+        return [Trial.from_record(_from_row(row)) for row in file.read().to_pylist()]
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, RecursionError, OverflowError, pyarrow.ArrowException) as error:
         raise InputError(f"cannot read trials from {path}: {error}") from None
-    return [Trial.from_record(_from_row(row)) for row in rows]
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -178,9 +190,10 @@ def read_facts(path: Path) -> dict[str, str]:
     import pyarrow.parquet
 
     try:
-        metadata = pyarrow.parquet.read_metadata(path).metadata or {}
-        return dict(json.loads(metadata.get(FACTS.encode(), b"{}")))
-    except (OSError, ValueError, pyarrow.ArrowException):
+        metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(read_plain(path))).metadata or {}
+        facts = json.loads(metadata.get(FACTS.encode(), b"{}"))
+        return {str(name): str(value) for name, value in facts.items()}
+    except (OSError, ValueError, AttributeError, RecursionError, pyarrow.ArrowException):
         return {}
 
 

@@ -9,8 +9,8 @@ and ``out_dtype`` (fp16 if not), ``config`` (of this project's kernel) and ``evi
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from kernel_space.problem import OP, GemmProblem
 from tuner.outcome import Trial
 from tuner.report_data import Section, microseconds
 from tuner.report_text import html_table, markdown_table
+from tuner.store import read_json
 from tuner.svg import escape, number
 
 FILE_NAME = "peers.json"
@@ -56,14 +57,16 @@ class Peers:
 def read_peers(folder: Path, problem: GemmProblem) -> Peers | None:
     """Of a report folder; None without a file, or when it has nothing on ``problem``. Raises ``InputError`` for a file
     that is not one of peers."""
-    path = next((one for one in (folder / FILE_NAME, folder.parent / FILE_NAME) if one.is_file()), None)
+    path = next(
+        (one for one in (folder / FILE_NAME, folder.parent / FILE_NAME) if os.path.lexists(one)), None
+    )
     if path is None:
         return None
     try:
-        document = json.loads(path.read_text())
+        document = read_json(path)
         rows = [_peer(row) for row in document["rows"] if _is_about(row, problem)]
         about = {name: str(document[name]) for name in ("device", "driver", "date", "protocol")}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{path} is not a file of measured peers: {type(error).__name__}: {error}") from None
     others = tuple(row for row in rows if row.name != OP)
     own = next((row for row in rows if row.name == OP), None)
@@ -80,6 +83,8 @@ def _peer(row: dict[str, Any]) -> Peer:
     if not (0 < times["low_us"] <= times["us"] <= times["high_us"] and math.isfinite(times["high_us"])):
         raise ValueError(f"a row needs 0 < low_us <= us <= high_us, got {times}")
     clock = row.get("evidence", {}).get("sm_mhz")
+    if clock is not None and not isinstance(clock, int | float):
+        raise ValueError("sm_mhz must be a number")
     return Peer(name=str(row["peer"]), sm_mhz=clock, config=str(row.get("config", "")), **times)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from kernel_space.build_key import kernel_source_hash, toolchain
 from kernel_space.kernel_spec import rules_modules
+from kernel_space.plain_files import below
 from kernel_space.problem import OP, GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner.device import Device, has_simulator
@@ -56,7 +57,7 @@ def identity(problem: GemmProblem, device: Device) -> Identity:
 
 def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
     """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
-    return Study(out / STUDY_FOLDER, identity(problem, device))
+    return Study(below(out, STUDY_FOLDER), identity(problem, device))
 
 
 def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: Device) -> Count:

@@ -1,5 +1,8 @@
 """Files that stay whole: atomic replacement, and read-modify-write under a lock that dies with its owner.
 
+No link is followed, and nothing but a regular file is opened (``kernel_space/plain_files.py``): a folder of results may
+come from anybody, and a file in it that is a link could make this program write elsewhere.
+
 A reader needs no lock: ``os.replace`` swaps one complete file for another. Writers that build on what is
 there (``update_json``) take an advisory ``flock`` on ``<name>.lock`` beside the file; the kernel drops it
 when the process ends in whatever way, so that a killed tuner leaves nothing stale behind.
@@ -20,6 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import LARGEST, NotPlain, open_plain, read_plain
 
 LOCK_TIMEOUT_S = 30.0
 POLL_S = 0.01
@@ -80,12 +84,19 @@ def make_folder(path: Path, *, option: str = "--out") -> Path:
     return path
 
 
-def atomic_write(path: Path, data: str | bytes, *, fs: FileSystem = OS_FILE_SYSTEM) -> None:
+def atomic_write(
+    path: Path, data: str | bytes, *, fs: FileSystem = OS_FILE_SYSTEM, follow: bool = False
+) -> None:
     """Replace ``path`` by ``data`` (text as UTF-8): whoever reads sees the old file or the new one, whole.
 
-    Raises ``StoreError`` when the disk refuses; the old file is then untouched and the temporary one gone.
+    ``follow``: the user gave this name, so that a link is replaced where it points to; otherwise it is refused.
+    Raises ``StoreError`` when the disk refuses; the old file is then untouched and the temporary one gone. Raises
+    ``NotPlain`` (an ``InputError``) when what is there is no plain file.
     """
-    path = Path(os.path.realpath(path))  # replacing a symlink itself would detach it from its target
+    if follow:
+        path = Path(os.path.realpath(path))  # replacing a symlink itself would detach it from its target
+    elif path.is_symlink():
+        raise NotPlain(f"{path} is a link, which is not followed; put a file or nothing in its place")
     remove_leftovers(path)
     payload = data.encode() if isinstance(data, str) else data
     try:
@@ -100,24 +111,65 @@ def atomic_write(path: Path, data: str | bytes, *, fs: FileSystem = OS_FILE_SYST
     _sync_folder(path.parent)
 
 
+def write_if_new(path: Path, data: bytes) -> bool:
+    """``atomic_write`` unless ``path`` is a file of these bytes already; returns whether it wrote. Raises likewise."""
+    if is_whole(path, hashlib.sha256(data).hexdigest()):
+        return False
+    atomic_write(path, data)
+    return True
+
+
 def is_whole(path: Path, sha256: str) -> bool:
     """Whether ``path`` is a file of these bytes."""
-    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+    try:
+        return hashlib.sha256(read_plain(path)).hexdigest() == sha256
+    except (OSError, NotPlain):
+        return False
 
 
 def read_json(path: Path) -> Any | None:
     """The document in ``path``, None when there is no such file. Raises ``CorruptFile``, and ``InputError`` for what
     cannot be read."""
+    data = read_bytes(path)
+    return None if data is None else parse_json(data, path)
+
+
+def read_bytes(path: Path, *, limit: int = LARGEST) -> bytes | None:
+    """The bytes of ``path``, None when there is no such file. Raises ``InputError`` for what cannot be read."""
     try:
-        return json.loads(path.read_bytes())
+        return read_plain(path, limit=limit)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
+def parse_json(data: bytes | str, path: Path) -> Any:
+    """The document in ``data``, which came from ``path``. Raises ``CorruptFile`` for anything else, and for what JSON
+    does not have: ``NaN``, infinities, one key twice in an object."""
+    try:
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise CorruptFile(path, f"line {error.lineno} column {error.colno}: {error.msg}") from None
     except UnicodeDecodeError as error:
         raise CorruptFile(path, f"byte {error.start} is not UTF-8") from None
+    except RecursionError:
+        raise CorruptFile(path, "it is nested too deeply") from None
+    except ValueError as error:  # of ours, or of a number with thousands of digits
+        raise CorruptFile(path, str(error).partition(";")[0]) from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
+    return found
 
 
 def update_json(
@@ -145,16 +197,16 @@ def update_json(
                 raise
             on_damage(error, set_aside(path))
             document = change(None)
-        text = render(document)
-        if not path.exists() or path.read_bytes() != text.encode():
-            atomic_write(path, text, fs=fs)
+        data = render(document).encode()
+        if not is_whole(path, hashlib.sha256(data).hexdigest()):
+            atomic_write(path, data, fs=fs)
     return document
 
 
 def set_aside(path: Path) -> Path:
     """Rename a damaged file to the first free ``<name>.damaged-<n>``; returns that. Use under ``locked``."""
     number = 1
-    while (aside := path.with_name(f"{path.name}.damaged-{number}")).exists():
+    while os.path.lexists(aside := path.with_name(f"{path.name}.damaged-{number}")):
         number += 1
     os.rename(path, aside)
     return aside
@@ -162,14 +214,15 @@ def set_aside(path: Path) -> Path:
 
 @contextlib.contextmanager
 def locked(path: Path, *, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock of ``path`` against processes and threads. Raises ``StoreError`` after ``timeout_s``.
+    """Hold the lock of ``path`` against processes and threads. Raises ``StoreError`` after ``timeout_s``, ``NotPlain``
+    when what should be the lock's file is something else.
 
     Not reentrant: a thread that holds it and asks again runs into the timeout.
     """
-    real = Path(os.path.realpath(path))
+    real = Path(os.path.realpath(path.parent)) / path.name
     lock_path = real.with_name(real.name + ".lock")
     try:
-        fd = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        fd = open_plain(lock_path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise StoreError(f"cannot open the lock {lock_path}: {error.strerror}", errno=error.errno) from None
     with _closing(fd):
@@ -188,10 +241,7 @@ def remove_leftovers(path: Path) -> list[Path]:
     with contextlib.suppress(FileNotFoundError), os.scandir(path.parent) as entries:
         candidates = [Path(entry.path) for entry in entries if entry.name.startswith(prefix)]
         for candidate in candidates:
-            with (
-                contextlib.suppress(FileNotFoundError, BlockingIOError, PermissionError),
-                _opened(candidate) as fd,
-            ):
+            with contextlib.suppress(OSError, NotPlain), _closing(open_plain(candidate, os.O_RDWR)) as fd:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(candidate)
                 removed.append(candidate)
@@ -216,6 +266,8 @@ def _wait_for_lock(fd: int, lock_path: Path, timeout_s: float) -> None:
 def _sign(fd: int) -> None:
     """Leave the owner's process id for whoever waits in vain; a full disk may refuse even that."""
     with contextlib.suppress(OSError):
+        if os.fstat(fd).st_nlink > 1:
+            return  # the same file as one of another name, which must not be emptied
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 

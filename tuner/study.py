@@ -3,8 +3,10 @@
 The first line says what the file is about. Lines are appended and synced under a lock that dies with its
 owner, so a killed tuner loses at most what it had not finished; a last line that a kill or a full disk tore is cut
 off at the last newline by whoever comes next. Nothing is ever rewritten: a later line about the same
-candidate supplements the earlier one. Several tuners may append to one journal and see each other's trials. What may
-take the tuner down with it is announced first (``attempt``), so that a later tuner knows the culprit.
+candidate supplements the earlier one. Every line has a checksum (``journal_lines.py``): one that is damaged is passed
+over, the others stand, and what it held is evaluated again. Several tuners may append to one journal and see each
+other's trials. What may take the tuner down with it is announced first (``attempt``), so that a later tuner knows the
+culprit.
 
 A journal belongs to one version of the kernel source, the DSL and the device's judgement. When one of them
 changes, another file is started and the old one stays.
@@ -17,34 +19,30 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below, open_plain
+from kernel_space.problem import GemmProblem
 from tuner.attempt import Attempt, blame
+from tuner.journal_lines import ATTEMPT, GIVEN_UP, IDENTITY, MOST_BYTES, NOTE, read_line, write_line
+from tuner.notice import Say, notice
 from tuner.outcome import Trial
+from tuner.record_checks import check_file_name, check_texts, shown
 from tuner.store import StoreError, locked, make_folder
 
 FORMAT_VERSION = 1
-TRIAL, IDENTITY, NOTE, ATTEMPT, GIVEN_UP = "trial", "identity", "note", "attempt", "given_up"
-"""What a line holds: a word that it has, or else a trial."""
+SHOWN = 8  # numbers of damaged lines in one message
 
 
-def read_line(line: str | bytes, *, first: bool) -> tuple[str, Any]:
-    """One whole line as (what it holds, its record; of a trial the ``Trial``). Raises ``InputError``."""
-    try:
-        record = json.loads(line)
-    except ValueError:
-        raise InputError("no JSON") from None
-    if not isinstance(record, dict) or first != (IDENTITY in record):
-        raise InputError(
-            "no journal of trials, which begins with whose trials it holds; a tune writes them below --out/.studies"
-        )
-    for word in (IDENTITY, NOTE, ATTEMPT, GIVEN_UP):
-        if word in record:
-            return word, record
-    return TRIAL, Trial.from_record(record)
+def damage(path: Path, lines: Sequence[tuple[int, str]]) -> str:
+    """One line for people about damaged ``lines``: (number, what is wrong)."""
+    numbers = ", ".join(str(number) for number, _ in lines[:SHOWN])
+    more = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    word = "line" if len(lines) == 1 else "lines"
+    return f"{path}: passed over damaged {word} {numbers}{more} ({lines[0][1]}); the others stand"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,18 +74,45 @@ class Identity:
     def header(self) -> dict[str, Any]:
         return {"version": FORMAT_VERSION, IDENTITY: dataclasses.asdict(self)}
 
+    @classmethod
+    def from_header(cls, record: dict[str, Any]) -> Self:
+        """Raises ``InputError`` for what is no header, and for names that could lead out of a folder of journals."""
+        try:
+            identity = cls(**record[IDENTITY])
+        except (KeyError, TypeError):
+            raise InputError("no line that says whose trials these are") from None
+        check_texts(identity, [field.name for field in dataclasses.fields(cls)])
+        check_file_name("device", identity.device)
+        if record.get("version") != FORMAT_VERSION:
+            raise InputError(f"of version {shown(record.get('version'))}, this reads {FORMAT_VERSION}")
+        GemmProblem.parse(identity.problem, lora_dtype=identity.lora_dtype, out_dtype=identity.out_dtype)
+        return identity
+
+    def holds(self, trial: Trial) -> bool:
+        """Whether ``trial`` is about the problem and the device of this journal."""
+        names = ("problem", "lora_dtype", "out_dtype", "device", "arch")
+        return all(getattr(self, name) == getattr(trial, name) for name in names)
+
 
 class Study:
     """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance;
     ``notes`` are other JSON values by key (``recall``).
 
-    Raises ``InputError`` when the folder cannot be made or a complete line is not what this class writes, and
+    ``damaged``: (number, what is wrong) of lines that are not what this class writes; ``say`` is told of them.
+    ``unverified``: lines without a checksum.
+
+    Raises ``InputError`` when the folder cannot be made, the file is no plain one or is about something else, and
     ``StoreError`` when the disk refuses or the lock stays taken.
     """
 
-    def __init__(self, folder: Path, identity: Identity) -> None:
+    def __init__(self, folder: Path, identity: Identity, *, say: Say = notice) -> None:
         self.identity = identity
-        self.path = make_folder(folder / identity.device) / identity.file_name
+        self.path = below(make_folder(below(folder, identity.device)), identity.file_name)
+        self.damaged: list[tuple[int, str]] = []
+        self.unverified = 0
+        self._say = say
+        self._lines = 0
+        self._is_named = False  # whether a line says whose trials these are
         self.trials: dict[str, Trial] = {}
         self.notes: dict[str, Any] = {}
         self._attempts: dict[str, list[Attempt]] = {}  # without a verdict yet
@@ -159,44 +184,55 @@ class Study:
 
     def _open(self) -> int:
         try:
-            return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            return open_plain(self.path, os.O_RDWR | os.O_CREAT, limit=MOST_BYTES)
         except OSError as error:
             raise StoreError(
                 f"cannot open the journal {self.path}: {error.strerror}", errno=error.errno
             ) from None
 
     def _catch_up(self, fd: int) -> None:
-        """Read what was appended since the last look, cut a torn tail off, write the header of a new file."""
+        """Read what was appended since the last look, cut a torn tail off, say whose trials these are in a new file,
+        and in one whose first line is damaged: its name says that they are this study's."""
         size = os.fstat(fd).st_size
         if size < self._read_bytes:  # somebody removed the file: start over, this process's trials stay known
-            self._read_bytes = 0
+            self._read_bytes = self._lines = self.unverified = 0
+            self._is_named = False
+            self.damaged.clear()
         data = _pread(fd, self._read_bytes, size)
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.ftruncate(fd, self._read_bytes + whole)
+        known = len(self.damaged)
         for line in data[:whole].split(b"\n")[:-1]:
+            self._lines += 1
             self._take(line)
             self._read_bytes += len(line) + 1
-        if self._read_bytes == 0:
+        if len(self.damaged) > known:
+            self._say(damage(self.path, self.damaged[known:]))
+        if not self._is_named:
             self._write(fd, self.identity.header())
+            self._is_named = True
 
     def _take(self, line: bytes) -> None:
         try:
-            word, held = read_line(line, first=self._read_bytes == 0)
+            word, held, verified = read_line(line)
             if word == IDENTITY:
                 self._check_header(held)
             elif word == NOTE:
-                self.notes[held[NOTE]] = held["value"]
+                self.notes[_text(held, NOTE)] = held["value"]
             elif word == ATTEMPT:
-                self._attempts.setdefault(held[ATTEMPT], []).append(Attempt(**held["by"]))
+                self._attempts.setdefault(_text(held, ATTEMPT), []).append(Attempt(**held["by"]))
             elif word == GIVEN_UP:
-                self._forget(held[GIVEN_UP], Attempt(**held["by"]))
+                self._forget(_text(held, GIVEN_UP), Attempt(**held["by"]))
+            elif not self.identity.holds(held):
+                raise InputError("a trial of something else")
             else:
                 self._take_trial(held)
+            self.unverified += not verified
+        except _Foreign:
+            raise
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(
-                f"{self.path} is damaged at byte {self._read_bytes} ({error}); move the file away to start anew"
-            ) from None
+            self.damaged.append((self._lines, str(error)))
 
     def _take_trial(self, trial: Trial) -> None:
         self.trials[trial.resolved] = trial
@@ -207,12 +243,16 @@ class Study:
         with contextlib.suppress(ValueError):
             self._attempts.get(resolved, []).remove(attempt)
 
-    def _check_header(self, record: Any) -> None:
-        if record != self.identity.header():
-            raise InputError(f"the first line must name {self.identity.problem} on {self.identity.device}")
+    def _check_header(self, record: dict[str, Any]) -> None:
+        if Identity.from_header(record) != self.identity:
+            raise _Foreign(
+                f"{self.path} is about something else: its first line must name {self.identity.problem} on "
+                f"{self.identity.device}; move the file away to start anew"
+            )
+        self._is_named = True
 
     def _write(self, fd: int, record: dict[str, Any]) -> None:
-        line = json.dumps(record, separators=(",", ":"), allow_nan=False).encode() + b"\n"
+        line = write_line(record)
         rest = memoryview(line)
         try:
             os.lseek(fd, 0, os.SEEK_END)
@@ -225,6 +265,17 @@ class Study:
                 errno=error.errno,
             ) from error
         self._read_bytes += len(line)
+        self._lines += 1
+
+
+class _Foreign(InputError):
+    """A journal of something else under this one's name."""
+
+
+def _text(record: dict[str, Any], name: str) -> str:
+    if not isinstance(record[name], str):
+        raise InputError(f"{name} must be text, got {shown(record[name])}")
+    return record[name]
 
 
 def _pread(fd: int, start: int, end: int) -> bytes:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kernel_space.plain_files import open_plain
+
 POLL_S = 0.02
 SAY_AFTER_S = 3.0
 
@@ -55,11 +57,12 @@ def take(fd: int) -> bool:
 def open_lock(path: Path) -> int:
     """A descriptor of the lock's file, which is made if need be.
 
-    Another user's lock may only be readable, and the system may refuse to open it with ``O_CREAT``.
+    Another user's lock may only be readable, and the system may refuse to open it with ``O_CREAT``. Raises ``NotPlain``
+    (an ``InputError``) when something else lies there.
     """
     with contextlib.suppress(FileNotFoundError):
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return open_plain(path, os.O_RDONLY)
+    fd = open_plain(path, os.O_RDONLY | os.O_CREAT)
     with contextlib.suppress(OSError):
         os.fchmod(fd, 0o666)
     return fd

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner.gpu.locks import open_lock, take
 from tuner.report import report_folder
@@ -34,7 +35,7 @@ def in_turn(
     Waits for those that are left, until ``deadline`` (``time.monotonic()``) if there is one. A process that ends lets
     go of its problem. Raises ``InputError`` and ``OSError`` when ``out`` cannot hold the locks.
     """
-    folder = make_folder(out / STUDY_FOLDER / device)
+    folder = make_folder(below(out, STUDY_FOLDER, device))
     waiting, said = list(problems), False
     while waiting:
         for problem in list(waiting):

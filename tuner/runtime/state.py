@@ -15,6 +15,7 @@ import torch
 
 from kernel_space.build_cache import default_cache_dir
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner.device import DEVICE_CLASSES, DeviceClass
 from tuner.dispatch import FILE_NAME
@@ -47,7 +48,7 @@ class RuntimeState:
         with self._lock:
             if device_class.name not in self._libraries:
                 own = (self.path / FILE_NAME).is_file()
-                folder = self.path if own else self.path / device_class.name
+                folder = self.path if own else below(self.path, device_class.name)
                 self._libraries[device_class.name] = Library.load(
                     folder, device_class.arch, cache_dir=default_cache_dir()
                 )
