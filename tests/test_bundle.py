@@ -222,17 +222,19 @@ def test_objects_of_another_results_folder_are_taken_over(
         tuned(tmp_path / "theirs", "8,3840,3072,128", other),
     ]
     write_bundle(tmp_path / "far" / "h200", SM90A, theirs, caches=[tmp_path / "theirs"])
-    assert take_over(tmp_path / "far" / "h200", tmp_path / "h200", SM90A, [SPLIT]) == 1
+    far = tmp_path / "far" / "h200" / FOLDER
+    assert take_over(Bundle.load(far, SM90A), tmp_path / "h200", SM90A, [SPLIT]) == 1
+    assert take_over(Bundle.load(far, SM90A), tmp_path / "h200", SM90A, [SPLIT]) == 0
     bundle = Bundle.load(tmp_path / "h200" / FOLDER, SM90A)
     assert sorted(entry.config for entry in bundle.entries) == sorted([PLAIN, SPLIT])
     (taken,) = (entry for entry in bundle.entries if entry.config == SPLIT)
     expected = f"object of {SPLIT} for {CLASS}".encode()
     assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected
-    (tmp_path / "far" / "h200" / FOLDER / taken.file).write_bytes(b"damaged")
+    (far / taken.file).write_bytes(b"damaged")
     table = render_table(sorted(theirs, key=lambda one: one.key))
     (tmp_path / "far" / "h200" / "dispatch.json").write_text(table)
     assert main(["merge", str(tmp_path / "far"), "--out", str(tmp_path / "ours")]) == 2
     assert not (tmp_path / "ours").exists(), "no row without its object"
     with pytest.raises(InputError, match="SHA-256"):
-        take_over(tmp_path / "far" / "h200", tmp_path / "h200", SM90A, [SPLIT])
+        take_over(Bundle.load(far, SM90A), tmp_path / "new", SM90A, [SPLIT])
     assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected

@@ -11,11 +11,12 @@ import pytest
 from kernel_space.errors import InputError
 from tests.fakes import FakeDevice, small_space
 from tests.test_driver import PROBLEM, SPACE, run
-from tuner import cli_merge
 from tuner.cli import main
 from tuner.dispatch import DispatchTable
 from tuner.driver import TuneResult
 from tuner.final_order import FINAL, PLACE, finalists_first
+from tuner.journal_read import read_journal
+from tuner.merge import read_source
 from tuner.outcome import Status, Trial
 from tuner.study import Study
 
@@ -90,7 +91,7 @@ def test_a_final_keeps_its_first_however_late_another_s_is_looked_at(
     result = tuned(tmp_path / "one", 2)
     tuned(tmp_path / "two", 2)
     (path,) = (tmp_path / "one" / ".studies" / "b200").glob("*.jsonl")
-    identity = cli_merge._identity(path)
+    identity = read_journal(path).identity
     winner, second = sorted(result.trials, key=lambda trial: trial.us or 0)
     for name, final, look in (
         ("one", "2026-01-01T01", "2026-01-01T09"),
@@ -110,7 +111,7 @@ def test_a_later_refusal_stands_against_any_final(tmp_path: Path, capsys: pytest
     result = tuned(tmp_path / "one", 2)
     tuned(tmp_path / "two", 2)
     (path,) = (tmp_path / "one" / ".studies" / "b200").glob("*.jsonl")
-    identity = cli_merge._identity(path)
+    identity = read_journal(path).identity
     best = min(result.trials, key=lambda trial: trial.us or 0)
     ours, theirs = (Study(tmp_path / name / ".studies", identity) for name in ("one", "two"))
     ours.append(in_final(best, "2026-01-01T02", 1, "2026-01-01T02", 10.0))
@@ -129,17 +130,15 @@ def test_what_holds_no_results_is_one_line(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_a_renamed_journal_is_refused(tmp_path: Path) -> None:
-    from tuner.cli_merge import merge_journals
-
     result = tuned(tmp_path / "theirs", 3)
     result.journal.rename(result.journal.with_name("other.jsonl"))
     with pytest.raises(InputError, match="must be named"):
-        merge_journals(tmp_path / "theirs", tmp_path / "ours", "b200")
+        read_source(tmp_path / "theirs", "b200")
 
 
 DAMAGE = {
-    "journal of bytes": (".studies/b200/x.jsonl", b"\xff\xfe\n", "is no journal"),
-    "journal of something else": (".studies/b200/x.jsonl", b"[1]\n", "is no journal"),
+    "journal of bytes": (".studies/b200/x.jsonl", b"\xff\xfe\n", "no journal of trials"),
+    "journal of something else": (".studies/b200/x.jsonl", b"[1]\n", "no journal of trials"),
     "index of objects": ("b200/objects/index.json", b"[]", "is damaged"),
 }
 

@@ -16,9 +16,9 @@ from tests.test_driver import PROBLEM, SPACE, run
 from tests.test_gpu_peers import answer
 from tuner import cli_measure, cli_peers, cli_report
 from tuner.cli import main
-from tuner.cli_merge import _identity
 from tuner.dispatch import FILE_NAME, DispatchTable, record
 from tuner.final_order import FINAL, PLACE
+from tuner.journal_read import read_journal
 from tuner.outcome import Kind, Trial
 from tuner.results import current, winning_row
 from tuner.study import Study
@@ -51,7 +51,7 @@ def test_a_report_of_merged_visits_leads_with_what_the_table_launches(
     monkeypatch.setattr(cli_report, "select_device", lambda _: card)
     for name, placed in finals.items():
         (path,) = (tmp_path / name / ".studies" / "b200").glob("*.jsonl")
-        study = Study(tmp_path / name / ".studies", _identity(path))
+        study = Study(tmp_path / name / ".studies", read_journal(path).identity)
         for trial in placed:
             study.append(trial)
         (tmp_path / name / "b200" / FILE_NAME).unlink()

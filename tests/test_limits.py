@@ -51,6 +51,12 @@ TOUCHES_ENVIRONMENT = {
     "kernel_space/dsl_env.py": "sets what the DSL reads at import",
     "tuner/compile_worker.py": "sets what the DSL reads at import, and hides GPUs from it",
 }
+OPENS_BY_ITSELF = {
+    "tuner/plain_yaml.py": "the loader",
+    "tuner/calibration_store.py": "a file of this checkout",
+    "kernel_space/selfcheck/fixture.py": "a file that the user names",
+    "tuner/machine_check.py": "verdicts in the user's build cache",
+}
 
 
 def relative(path: Path) -> str:
@@ -176,6 +182,19 @@ def test_environment_is_read_in_one_place_each() -> None:
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb", "putenv")
     }
     assert not found
+
+
+def test_files_of_others_are_opened_in_one_place_each() -> None:
+    """YAML by ``plain_yaml``, which knows bombs; JSON of folders by ``store``; whole folders are never copied."""
+    found = {
+        relative(path)
+        for path in SOURCES
+        if relative(path).startswith(PACKAGES)
+        and re.search(
+            r"\byaml\.(safe_)?load|\bcopytree\(|shutil\.copy|json\.loads\(path\.read", path.read_text()
+        )
+    }
+    assert found == OPENS_BY_ITSELF.keys()
 
 
 def test_files_are_short() -> None:

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from kernel_space.plain_files import below, is_plain
 from kernel_space.problem import GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.dispatch_row import Row
-from tuner.store import atomic_write, is_whole, locked, make_folder
+from tuner.store import is_whole, locked, make_folder, write_if_new
 
 SUFFIX = ".o"
 _NAME_DIGITS = 16
@@ -68,31 +68,46 @@ def write_bundle(
         )
         for entry, data in found.values():
             if data is not None:
-                atomic_write(folder / entry.file, data)
+                write_if_new(folder / entry.file, data)
         entries = tuple(entry for entry, _ in found.values())
-        atomic_write(folder / INDEX, render_index(entries))
+        write_if_new(folder / INDEX, render_index(entries).encode())
         removed = _remove_others(folder, {entry.file for entry in entries})
     return Bundled(folder=folder, entries=entries, refused=tuple(refused), removed=removed)
 
 
-def take_over(other: Path, device_folder: Path, arch: Arch, configs: Iterable[str]) -> int:
-    """Copy the objects of ``configs`` that the bundle of another results folder holds; returns how many.
+def take_over(
+    theirs: Bundle,
+    device_folder: Path,
+    arch: Arch,
+    configs: Collection[str],
+    *,
+    lacking: Collection[str] = (),
+) -> int:
+    """Copy the objects of ``configs`` from the bundle of another results folder, and those of ``lacking`` that the
+    bundle beside ``device_folder``'s table has not, or has damaged; returns how many.
 
-    ``other``, ``device_folder``: folders of a dispatch table. What the rows no longer need stays until the next
-    ``write_bundle``. Raises ``InputError`` for a damaged index or object, ``StoreError`` when the disk refuses.
+    What the rows no longer need stays until the next ``write_bundle``. Objects are written before the index. Raises
+    ``InputError`` for a damaged index or object, ``StoreError`` when the disk refuses.
     """
-    theirs, wanted = Bundle.load(other / FOLDER, arch), set(configs)
-    taken = [(entry, theirs.file_of(entry).read()) for entry in theirs.entries if entry.config in wanted]
-    if not taken:
+    wanted = [entry for entry in theirs.entries if entry.config in {*configs, *lacking}]
+    if not wanted:
         return 0
-    folder = make_folder(device_folder / FOLDER)
+    folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
         entries = {_key(entry): entry for entry in Bundle.load(folder, arch).entries}
-        for entry, data in taken:
-            atomic_write(folder / entry.file, data)
+        new = [entry for entry in wanted if not _has(entries, folder, entry, anew=entry.config in configs)]
+        for entry in new:
+            write_if_new(below(folder, entry.file), theirs.file_of(entry).read())
             entries[_key(entry)] = entry
-        atomic_write(folder / INDEX, render_index(entries.values()))
-    return len(taken)
+        if new:
+            write_if_new(folder / INDEX, render_index(entries.values()).encode())
+    return len(new)
+
+
+def _has(entries: Mapping[tuple[str, str, str], Entry], folder: Path, entry: Entry, *, anew: bool) -> bool:
+    """Is there a whole object for the kernel of ``entry``; if ``anew``, this very one?"""
+    there = entries.get(_key(entry))
+    return there is not None and is_whole(folder / there.file, there.sha256) and (not anew or there == entry)
 
 
 def _key(entry: Entry) -> tuple[str, str, str]:

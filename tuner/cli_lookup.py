@@ -61,7 +61,8 @@ def _has_toolchain() -> bool:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Answer:
     """``legal``: which rules were asked of the config, and pass. ``path``: the object, in the bundle or in the build
-    cache, whose bytes are those recorded; None when it must be compiled. ``damage``: what is wrong with the bundled one.
+    cache, whose bytes are those recorded; None when it must be compiled. ``damage``: what is wrong with the bundled
+    one.
     """
 
     problem: GemmProblem

@@ -182,15 +182,14 @@ def dtypes_of(text: str) -> tuple[str, str]:
 
 
 def _read_shapes(path: Path, lora_dtype: str, out_dtype: str) -> Iterator[GemmProblem]:
-    import yaml
+    from tuner.plain_yaml import load_yaml
 
     try:
-        document = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a text file"
-        raise InputError(f"cannot read --shapes {path}: {reason}") from None
-    except yaml.YAMLError as error:
-        raise InputError(f"--shapes {path} is not YAML: {' '.join(str(error).split())}") from None
+        document = load_yaml(path)
+    except OSError as error:
+        raise InputError(f"cannot read --shapes {path}: {error.strerror}") from None
+    except InputError as error:
+        raise InputError(f"--shapes {error}") from None
     entries = document.get(SHAPES_KEY) if isinstance(document, dict) else document
     if not isinstance(entries, list) or not entries:
         raise InputError(f"--shapes {path} must hold a list of M,K,N,R, or one under {SHAPES_KEY}:")

@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
+from tuner.plain_yaml import load_yaml
 from tuner.space import SPACES, BoundedConfig
 
 FILE = SPACES / "published.yaml"
@@ -50,9 +49,9 @@ def published_config(problem: GemmProblem, arch: Arch) -> Published | None:
 def read_published(path: Path = FILE) -> tuple[Published, ...]:
     """Every entry of the file. Raises ``InputError`` that names the entry which is wrong."""
     try:
-        entries = yaml.safe_load(path.read_text())["published"]
+        entries = load_yaml(path)["published"]
         return tuple(_entry(entry) for entry in entries)
-    except (yaml.YAMLError, KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"{path.name} is not a list of published configurations: {error!r}") from None
 
 

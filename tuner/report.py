@@ -25,6 +25,7 @@ __all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "w
 
 DEFAULT_DTYPES = ("fp16", "fp16")
 FACTS = "facts"  # key of the parquet file's metadata
+REPORT_FILES = ("trials.csv", "trials.parquet", "report.md", "report.html")  # in the order of writing
 MAX_REASON = 160  # characters of a reason in trials.csv; trials.parquet holds it whole
 MOST_TRIALS, MOST_BYTES = 1_000_000, 1 << 30  # of a trials.parquet
 JSON_COLUMNS = ("evidence", "build")
@@ -54,9 +55,8 @@ def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
     """Write the four files, each atomically. Raises ``InputError`` for a bad folder, ``StoreError`` for a full disk."""
     make_folder(folder)
     sweep = completed(sweep, folder)
-    files = ReportFiles(
-        folder / "report.md", folder / "report.html", folder / "trials.csv", folder / "trials.parquet"
-    )
+    table, trials, markdown, page = (below(folder, name) for name in REPORT_FILES)
+    files = ReportFiles(markdown, page, table, trials)
     atomic_write(files.csv, trials_csv(sweep.evaluated))
     atomic_write(files.parquet, trials_parquet(sweep.trials, sweep.facts))
     atomic_write(files.markdown, render_markdown(sweep))

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-import yaml
-
 from kernel_space.arch import Arch
 from kernel_space.config import AUTO, KernelConfig, print_knob
 from kernel_space.errors import InputError
@@ -19,6 +17,7 @@ from kernel_space.kernel_spec import kernel_spec
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, legalize
 from tuner import space_count
+from tuner.plain_yaml import load_yaml
 from tuner.space_count import Count, Legalize
 
 SPACES = Path(__file__).resolve().parent.parent / "search_spaces"
@@ -69,10 +68,7 @@ class SearchSpace:
     @classmethod
     def read(cls, path: Path) -> Self:
         """The space in a YAML file. Raises ``InputError`` that names the knob or rule that is wrong."""
-        try:
-            document = yaml.safe_load(path.read_text())
-        except yaml.YAMLError as error:
-            raise InputError(f"{path.name} is not YAML: {' '.join(str(error).split())}") from None
+        document = load_yaml(path)
         try:
             kernel = document["kernel"]
             config_class = kernel_spec(kernel).config_class
