@@ -47,6 +47,8 @@ class CompiledKernel:
     ``resources``      of the kernel in the shipped cubin
     ``source_hash``    over the kernel's sources; ``cubin_sha256``, ``object_sha256`` of the files
     ``dsl_version``, ``variant``  of the compiler (``cu12`` or ``cu13``)
+    ``foreign``        the entry lies in somebody else's folder: nothing is written there, and nothing beside the files
+        is believed
     """
 
     kernel: str
@@ -62,6 +64,7 @@ class CompiledKernel:
     object_sha256: str
     dsl_version: str
     variant: str
+    foreign: bool = False
 
     @property
     def key(self) -> str:
@@ -160,7 +163,7 @@ def cached_build(
         return None
     try:
         if all(meta[name] == text for name, text in wanted.items()):
-            return _from_meta(meta, cache.path(key))
+            return dataclasses.replace(_from_meta(meta, cache.path(key)), foreign=foreign)
     except (KeyError, TypeError, ValueError, AttributeError):
         pass
     cache.discard(key)  # whole, but not what ``build`` writes, or put under the name of another
@@ -230,7 +233,7 @@ _TEXTS = ("prefix", "source_hash", "cubin_sha256", "object_sha256", "dsl_version
 def _from_meta(meta: dict[str, Any], directory: Path) -> CompiledKernel:
     """Raises ``KeyError``, ``TypeError`` or ``ValueError`` for what ``build`` does not write."""
     fields = {field.name for field in dataclasses.fields(CompiledKernel)}
-    values = {name: value for name, value in meta.items() if name in fields - {"directory"}}
+    values = {name: value for name, value in meta.items() if name in fields - {"directory", "foreign"}}
     if not all(isinstance(values[name], str) for name in _TEXTS):
         raise TypeError(f"{', '.join(_TEXTS)} must be text")
     values["arguments"] = tuple(Argument(**argument) for argument in meta["arguments"])

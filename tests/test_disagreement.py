@@ -64,6 +64,24 @@ def test_measured_trial_holds_the_simulated_time_and_the_ratio(
     assert timing.evidence["measured_over_simulated"] == pytest.approx(20.0 / there.us, abs=1e-4)
 
 
+def test_the_object_never_runs_in_the_tuner_s_process(
+    card: CudaDevice, compiled: CompiledKernel, legal: Legal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be anybody's (tune --objects): its host code runs where it can be killed."""
+
+    def forbidden(*_: Any, **__: Any) -> None:
+        pytest.fail("an object was loaded into the tuner's process")
+
+    for name in (
+        "kernel_space.loading.load_bytes",
+        "kernel_space.loading._link",
+        "kernel_space.capture.load",
+    ):
+        monkeypatch.setattr(name, forbidden)
+    timing = card.time(compiled, legal, PROBLEM).timing
+    assert timing is not None and timing.evidence["simulated_us"] > 0
+
+
 def test_simulated_times_and_other_kernels_hold_none(compiled: CompiledKernel, legal: Legal) -> None:
     simulated = Timing(kind=Kind.SIMULATED, us=20.0, low_us=19.0, high_us=21.0)
     assert with_simulation(simulated, compiled, legal, PROBLEM, FakeDevice()) is simulated
@@ -77,7 +95,7 @@ def test_kernel_without_simulated_time_says_why(
     card: CudaDevice, compiled: CompiledKernel, legal: Legal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused = Outcome(status=Status.UNSUPPORTED, reason="no simulated time: PTX line 7")
-    monkeypatch.setattr("tuner.simulated_device.simulated_outcome", lambda *_: refused)
+    monkeypatch.setattr("tuner.simulated_device.outcome_in_a_worker", lambda *_: refused)
     timing = card.time(compiled, legal, PROBLEM).timing
     assert timing is not None and timing.us == 20.0
     assert timing.evidence["simulated"] == refused.reason and "simulated_us" not in timing.evidence

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from kernel_space.build import cached_build
 from kernel_space.errors import InputError
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem
 from tuner.cli_options import check_out, named_problems
 from tuner.cli_peers import PeersProcess, cuda_device, measure_peers
@@ -112,7 +113,9 @@ def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: 
     problem, config, compiled = result.problem, None, None
     if result.winner is not None:
         config = result.winner.resolved_config
-        compiled = cached_build(config, problem.problem_class, device.arch, cache_dir=args.folder / OBJECTS)
+        compiled = cached_build(
+            config, problem.problem_class, device.arch, cache_dir=below(args.folder, OBJECTS), foreign=True
+        )
     measure_peers(process, problem, device, args.out, config, compiled, Progress(str(problem)))
     trials = [*result.trials, *result.illegal]
     write_sweep(args.out, problem, device, trials, space=result.space, facts=result.facts)

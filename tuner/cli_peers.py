@@ -122,9 +122,11 @@ def _compiled(
     """The object in ``objects``, or else in the user's build cache."""
     from kernel_space.build import cached_build
 
-    folder = None if objects is None else objects / OBJECTS
+    folder = None if objects is None else below(objects, OBJECTS)
     try:
-        return cached_build(config, problem.problem_class, device.arch, cache_dir=folder)
+        return cached_build(
+            config, problem.problem_class, device.arch, cache_dir=folder, foreign=objects is not None
+        )
     except InputError:  # no compiler here, so no name for what it would have built
         return None
 

@@ -26,10 +26,10 @@ def with_simulation(
     that has a simulator. A kernel that the clock cannot run has the reason there instead."""
     if timing.kind is not Kind.MEASURED or not has_simulator(device.arch):
         return timing
-    from tuner.simulated_device import Chip, simulated_outcome
+    from tuner.simulated_device import Chip, outcome_in_a_worker
 
     chip = Chip(name=device.name, arch=device.arch, sm_count=device.sm_count)
-    outcome = simulated_outcome(compiled, legal, problem, chip)
+    outcome = outcome_in_a_worker(compiled, legal, problem, chip)
     if outcome.timing is None:
         said: dict[str, Any] = {NO_SIMULATION: outcome.reason}
     else:

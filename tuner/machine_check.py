@@ -13,10 +13,12 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kernel_space.build_cache import default_cache_dir
+from kernel_space.plain_files import read_plain
 from kernel_space.problem import GemmProblem
 from tuner.check_worker import CheckDied, CheckPool
 from tuner.outcome import Outcome, Status
-from tuner.store import atomic_write
+from tuner.store import atomic_write, make_folder
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -46,10 +48,12 @@ class Task:
         from kernel_space.check_version import check_version
 
         parts = [self.kind, self.compiled.cubin_sha256, check_version(), *map(str, self._subject())]
-        return (
-            self.compiled.directory
-            / f"check-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.json"
-        )
+        folder = self.compiled.directory
+        if self.compiled.foreign:  # what lies there is no verdict of ours, nor is the hash that it states
+            folder = default_cache_dir().parent / "verdicts"
+            files = (self.compiled.ptx_path, self.compiled.object_path)
+            parts += [hashlib.sha256(read_plain(path)).hexdigest() for path in files]
+        return folder / f"check-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.json"
 
     def _subject(self) -> tuple[object, ...]:
         from kernel_space.validate import ALL, FULL_LIMIT_S, exercise
@@ -120,6 +124,7 @@ class MachineChecker:
                 record = future.result()
             except CheckDied as error:
                 return Outcome(status=Status.FAILED, reason=str(error))
+            make_folder(task.path.parent)
             atomic_write(task.path, json.dumps(record, indent=1) + "\n")
         return Outcome(status=Status(record["status"]), reason=record["text"])
 

@@ -12,10 +12,11 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from kernel_space.arch import Arch
+from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
-from tuner.check_worker import CheckDied, CheckHung
+from tuner.check_worker import CheckDied, CheckHung, CheckPool
 from tuner.device import device_class_of
-from tuner.machine_check import CANDIDATE, FULL, STATUS, MachineChecker, Task
+from tuner.machine_check import CANDIDATE, FULL, STATUS, MachineChecker, Task, run_task
 from tuner.outcome import Kind, Outcome, Status
 from tuner.simulation_hash import simulation_hash
 
@@ -60,11 +61,31 @@ def simulated_outcome(compiled: CompiledKernel, legal: Legal, problem: GemmProbl
 
     try:
         return Outcome(status=Status.OK, timing=simulate_time(compiled, legal, problem, chip))
-    except (Unsupported, CaptureError) as error:
+    except (Unsupported, CaptureError, InputError) as error:
         return Outcome(status=Status.UNSUPPORTED, reason=f"no simulated time: {error}")
     except Fault as fault:
         status = STATUS.get(fault.status) or Status[fault.status]
         return Outcome(status=status, reason=f"clocked run: {fault.reason}")
+
+
+def outcome_in_a_worker(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, chip: Chip) -> Outcome:
+    """``simulated_outcome``, whose run of the object's host code may take its process with it: not this one."""
+    task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
+    return _answer(_pool().submit(task))
+
+
+@functools.cache
+def _pool() -> CheckPool:
+    return CheckPool(1, f"{run_task.__module__}:{run_task.__name__}")
+
+
+def _answer(future: Future[Outcome]) -> Outcome:
+    try:
+        return future.result()
+    except CheckHung as error:
+        return Outcome(status=Status.TIMED_OUT, reason=str(error))
+    except CheckDied as error:
+        return Outcome(status=Status.FAILED, reason=str(error))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -110,12 +131,7 @@ class SimulatedDevice:
         self.time_ahead(compiled, legal, problem)
         with self._lock:
             future = self._times.pop(_key(legal, problem))
-        try:
-            return future.result()
-        except CheckHung as error:
-            return Outcome(status=Status.TIMED_OUT, reason=str(error))
-        except CheckDied as error:
-            return Outcome(status=Status.FAILED, reason=str(error))
+        return _answer(future)
 
     def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
         return self.checker.outcome(_check(CANDIDATE, compiled, legal, problem))

@@ -24,11 +24,14 @@ from kernel_space.build_key import Toolchain, adopt_toolchain, kernel_source_has
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
+from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, Rejection, legalize
 from tuner.candidate import Candidate
 from tuner.compile_worker import CompileResult
+from tuner.gpu.manifest_checks import check_footprints, checked, checked_toolchain, text_of
 from tuner.outcome import Origin, Status
+from tuner.record_checks import check_plain, shown
 from tuner.store import CorruptFile, make_folder, read_json, update_json
 
 VERSION = 1
@@ -101,23 +104,23 @@ class Manifest:
     @classmethod
     def from_record(cls, record: Any, folder: Path) -> Self:
         try:
+            check_plain(record)
             if record["version"] != VERSION:
                 raise InputError(
-                    f"{folder} has version {record['version']}, this reads {VERSION}; compile again"
+                    f"{folder} has version {shown(record['version'])}, this reads {VERSION}; compile again"
                 )
             made_by = {**record["toolchain"], "packages": tuple(record["toolchain"]["packages"])}
+            check_footprints(record["footprints"])
             return cls(
-                device=record["device"],
-                arch=record["arch"],
-                source_hash=record["source_hash"],
-                toolchain=Toolchain(**made_by),
+                **{name: text_of(record, name) for name in ("device", "arch", "source_hash")},
+                toolchain=checked_toolchain(Toolchain(**made_by)),
                 footprints=record["footprints"],
                 problems={
                     GemmProblem(**one["problem"]): tuple(map(_entry, one["candidates"]))
                     for one in record["problems"]
                 },
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(f"{folder / FILE_NAME} is no manifest: {error!r}; compile again") from None
 
     def to_record(self) -> dict[str, Any]:
@@ -165,7 +168,7 @@ class Folder:
         self.path = path
         self._arch = arch
         self._own = Manifest.empty(device, arch)
-        self._cache = BuildCache(path / OBJECTS, max_bytes=NO_LIMIT)
+        self._cache = BuildCache(below(path, OBJECTS), max_bytes=NO_LIMIT)
         self._refused: dict[tuple[GemmProblem, str], Entry] = {}
         if (path / FILE_NAME).exists():
             there = self._joinable(Manifest.load(path))
@@ -218,7 +221,7 @@ class Folder:
 
 def check_objects(folder: Path) -> Path:
     """``folder`` of a ``--objects`` option. Raises ``InputError`` when compile-only did not leave it."""
-    if not (folder / OBJECTS).is_dir():
+    if not below(folder, OBJECTS).is_dir():
         raise InputError(
             f"--objects must hold a folder {OBJECTS}, as tune.py compile-only leaves it, got {folder}"
         )
@@ -261,14 +264,14 @@ class ObjectsPool:
     """``loop.Pool`` that answers from the folder; what is not there it passes on to ``otherwise``, if there is one."""
 
     def __init__(self, folder: Path, entries: Iterable[Entry] = (), *, otherwise: Any | None = None) -> None:
-        self._objects = folder / OBJECTS
+        self._objects = below(folder, OBJECTS)  # somebody else's, perhaps: it is only read
         self._failed = {entry.resolved: entry for entry in entries if entry.status is not Status.OK}
         self._otherwise = otherwise
 
     def submit(
         self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
     ) -> concurrent.futures.Future[CompileResult]:
-        found = cached_build(config, problem_class, arch, cache_dir=self._objects)
+        found = cached_build(config, problem_class, arch, cache_dir=self._objects, foreign=True)
         if found is None and self._otherwise is not None:
             return self._otherwise.submit(config, problem_class, arch)
         future: concurrent.futures.Future[CompileResult] = concurrent.futures.Future()
@@ -325,4 +328,4 @@ def fill(
 
 def _entry(record: Mapping[str, Any]) -> Entry:
     words = {"origin": Origin(record["origin"]), "status": Status(record["status"])}
-    return Entry(**{**record, **words})
+    return checked(Entry(**{**record, **words}))
