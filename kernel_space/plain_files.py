@@ -80,6 +80,16 @@ def open_plain(path: Path, flags: int, *, limit: int | None = None, follow: bool
     return fd
 
 
+def check_plain_file(path: Path, *, limit: int = LARGEST) -> None:
+    """Raises what ``read_plain`` would, without reading; a file that is not there is none that is wrong."""
+    try:
+        os.close(open_plain(path, os.O_RDONLY, limit=limit))
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+
+
 def is_plain(path: Path) -> bool:
     """Whether ``path`` is a regular file and no link."""
     try:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kernel_space.arch import SM90A
 from tests.test_bundle import cached, key_of
@@ -35,6 +38,13 @@ def listing(folder: Path, *, times: bool = True) -> dict[str, tuple]:
         when = (about.st_mtime_ns, about.st_ino, about.st_mode) if times else ()
         found[str(path.relative_to(folder))] = (kind, data, *when)
     return found
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    """Write the JSON document in ``path`` again, changed."""
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
 
 
 def table_rows(cache: Path) -> list[Row]:

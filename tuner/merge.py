@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
-from kernel_space.plain_files import below
+from kernel_space.plain_files import below, check_plain_file
 from kernel_space.rules import knob_rejection
 from tuner.bundle import FOLDER, Bundle
 from tuner.bundle_write import take_over
@@ -76,7 +76,7 @@ def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
     for row in table.rows.values():
         source = report_folder(folder, name, row.key.problem)
         for file in FILES:
-            below(source, file)
+            check_plain_file(below(source, file))
     journals = sorted(below(folder, STUDY_FOLDER, name).glob("*.jsonl"))
     return Source(
         folder=folder,
