@@ -1,4 +1,4 @@
-"""Tables, indexes and journals of any shape: one line per part that is none, and the rest serves. What lookup checks."""
+"""Tables, indexes and journals of any shape: one line per part that is none, and the rest serves; lookup's checks."""
 
 from __future__ import annotations
 
@@ -14,13 +14,18 @@ import pytest
 
 from kernel_space.arch import SM90A
 from kernel_space.errors import InputError
+from kernel_space.problem import GemmProblem
+from tests.test_gpu_manifest import filled
 from tests.trees import SHAPES, edit, results_folder
 from tuner.bundle import FOLDER, INDEX, Bundle
 from tuner.cli import main
 from tuner.device import select_device
 from tuner.dispatch import DispatchTable
+from tuner.gpu.manifest import Manifest
+from tuner.journal_lines import write_line
 from tuner.journal_read import read_journal
 from tuner.outcome import Kind
+from tuner.rank_stability import ranked
 from tuner.results import current
 from tuner.runtime import explain, use_table
 from tuner.runtime.choose import Library
@@ -226,6 +231,8 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
     """A few bytes changed, a piece cut out, doubled or moved, or a number or word replaced."""
     data = bytearray(data)
     for _ in range(dice.randint(1, 4)):
+        if not data:
+            break
         at, size = dice.randrange(len(data)), dice.choice((1, 1, 2, 8, 60, 500))
         piece = bytes(data[at : at + size])
         other = dice.choice(
@@ -261,3 +268,58 @@ def test_mutants_of_committed_files_raise_input_errors_only(seed: int, tmp_path:
             else:
                 fewest = min(fewest, len(found))
     assert fewest < rows, "no mutant did harm"
+
+
+ODD: tuple[Any, ...] = (
+    None, [], {}, -1, 0, "", 1e308, 2**62, "x" * 5000, True, "../..", "measured", [[]], "0" * 64, "split_k=1"
+)  # fmt: skip
+
+
+def places(value: Any) -> list[tuple[Any, Any]]:
+    """(list or object, index or key) of everything in ``value``."""
+    found: list[tuple[Any, Any]] = []
+    if isinstance(value, dict | list):
+        for key in list(value) if isinstance(value, dict) else range(len(value)):
+            found += [(value, key), *places(value[key])]
+    return found
+
+
+def rewritten(value: Any, dice: random.Random) -> Any:
+    """``value`` with something else in one place, or without what was there."""
+    holder, key = dice.choice(places(value))
+    if dice.random() < 0.2:
+        del holder[key]
+    else:
+        holder[key] = json.loads(json.dumps(dice.choice(ODD)))
+    return value
+
+
+def test_records_with_odd_values_raise_input_errors_only(tmp_path: Path, hostile: Path) -> None:
+    """JSON that is whole, with fitting checksums: types and meanings are wrong."""
+    filled(tmp_path / "carried", tmp_path / "home", 2)
+    dice, quiet = random.Random(0), lambda line: None
+    table, index = hostile / "h200" / "dispatch.json", hostile / "h200" / FOLDER / INDEX
+    manifest = tmp_path / "carried" / "manifest.json"
+    journal = min((hostile / ".studies" / "h200").glob("*.jsonl"))
+    whole = {path: path.read_text() for path in (table, index, manifest)}
+    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    refused = 0
+    for _ in range(150):
+        for path, text in whole.items():
+            path.write_text(json.dumps(rewritten(json.loads(text), dice)))
+        records = json.loads(json.dumps(lines))
+        records = [{name: value for name, value in record.items() if name != "crc"} for record in records]
+        journal.write_bytes(b"".join(write_line(record) for record in rewritten(records, dice) if record))
+        for read in (
+            lambda: Library.load(hostile / "h200", SM90A, cache_dir=tmp_path).choose(
+                GemmProblem.parse(SHAPE)
+            ),
+            lambda: ranked(read_journal(journal, say=quiet).trials),
+            lambda: Manifest.load(tmp_path / "carried"),
+        ):
+            try:
+                read()
+            except InputError as error:
+                assert "\n" not in str(error)
+                refused += 1
+    assert 50 < refused < 400, "some mutants do harm, some none"

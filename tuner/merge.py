@@ -70,7 +70,10 @@ def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
     """
     device = select_device(name)
     table = DispatchTable.load(below(folder, name), arch=device.arch, say=say)
-    bundle = Bundle.load(below(folder, name, FOLDER), device.arch, say=say)
+    bad: list[str] = []
+    bundle = Bundle.load(below(folder, name, FOLDER), device.arch, say=bad.append)
+    if bad:  # an index is written whole: what is wrong with a part of it is no accident, and rows need their objects
+        raise InputError(f"{bad[0]}; nothing is taken over")
     for entry in bundle.entries:
         bundle.file_of(entry).read()
     for row in table.rows.values():

@@ -29,28 +29,36 @@ def check_plain(value: Any, *, printable: bool = True) -> None:
     """Raises ``InputError`` for JSON that no record of ours has: nested ``DEPTH`` deep, with numbers beyond 64 bits, or
     with text of more than ``TEXT`` characters or with halves of characters in it; if ``printable``, control characters.
     """
-    waiting = [(value, 0)]
-    while waiting:
-        one, depth = waiting.pop()
+    texts: list[str] = []
+    level, depth = [value], 0
+    while level:
         if depth > DEPTH:
             raise InputError(f"it is nested more than {DEPTH} deep")
-        if isinstance(one, dict):
-            waiting += [(item, depth + 1) for pair in one.items() for item in pair]
-        elif isinstance(one, list):
-            waiting += [(item, depth + 1) for item in one]
-        elif isinstance(one, str):
-            _check_text(one, _CONTROL if printable else _HALF)
-        elif isinstance(one, float) and not math.isfinite(one):
-            raise InputError("a number is not finite")
-        elif isinstance(one, int) and not -LARGEST <= one < LARGEST:
-            raise InputError("a number has more than 64 bits")
-
-
-def _check_text(text: str, refused: re.Pattern[str]) -> None:
-    if len(text) > TEXT:
-        raise InputError(f"text must have at most {TEXT} characters, got {len(text)}")
-    if found := refused.search(text):
+        level, depth = _below(level, texts), depth + 1
+    longest = max(map(len, texts), default=0)
+    if longest > TEXT:
+        raise InputError(f"text must have at most {TEXT} characters, got {longest}")
+    if found := (_CONTROL if printable else _HALF).search("\n".join(texts)):
         raise InputError(f"text must not have the character {found[0]!a}")
+
+
+def _below(level: list[Any], texts: list[str]) -> list[Any]:
+    """What the lists and objects of one level hold; its texts are added to ``texts``, its numbers checked."""
+    found: list[Any] = []
+    for one in level:
+        kind = type(one)
+        if kind is str:
+            texts.append(one)
+        elif kind is dict:
+            texts += one
+            found += one.values()
+        elif kind is list:
+            found += one
+        elif kind is float and not math.isfinite(one):
+            raise InputError("a number is not finite")
+        elif kind is int and not -LARGEST <= one < LARGEST:
+            raise InputError("a number has more than 64 bits")
+    return found
 
 
 def check_texts(record: Any, names: Iterable[str]) -> None:

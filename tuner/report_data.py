@@ -141,7 +141,8 @@ def convergence(trials: Sequence[Trial]) -> list[tuple[int, float]]:
 
 def knobs_of(config: str) -> dict[str, str]:
     """Knob -> printed value of a printed config, whatever the kernel."""
-    return dict(item.split("=", 1) for item in config.split())
+    parts = (item.partition("=") for item in config.split())  # of a journal that may say anything
+    return {name: value for name, _, value in parts}
 
 
 def varying_knobs(trials: Sequence[Trial]) -> list[str]:
