@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
-from tuner.dispatch import render_table
+from tuner.checked import NEVER_CHECKED
+from tuner.dispatch import Lookup, render_table
 from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row
 from tuner.outcome import Kind
 from tuner.runtime import explain, prepare, state, use_table
@@ -30,8 +32,16 @@ SPLIT = str(parse_config(SM90A, f"tile_mnk=64x32x128 consumer_warpgroups=1 {STAG
 CLASS = "r=128 lora_dtype=fp16 out_dtype=fp16"
 
 
+CHECKED = "checked by hand; then by hand again"
+
+
 def row(
-    shape: str, config: str = PLAIN, us: float = 10.0, object: ObjectRef | None = None, **dtypes: str
+    shape: str,
+    config: str = PLAIN,
+    us: float = 10.0,
+    object: ObjectRef | None = None,
+    checked: str = CHECKED,
+    **dtypes: str,
 ) -> Row:
     return Row(
         key=DispatchKey.of(GemmProblem.parse(shape, **dtypes), "sm_90a"),
@@ -44,6 +54,7 @@ def row(
         protocol="by hand",
         date="2026-01-01T00:00:00+00:00",
         object=object,
+        evidence={"checked": checked},
     )
 
 
@@ -137,6 +148,39 @@ def test_what_cannot_be_launched_is_passed_over_and_named(tmp_path: Path) -> Non
     assert answer.source == "nearest M 256"
     assert "exact: split_k: every split needs a k-tile" in answer.reason
     assert "nearest M 64: its object for r=128" in answer.reason
+
+
+def test_a_row_that_was_not_checked_is_passed_over(tmp_path: Path) -> None:
+    rows = [row("16,3840,3072,128", SPLIT, checked=NEVER_CHECKED), row("256,3840,3072,128", checked="passed")]
+    answer = choose(write(tmp_path / "both", rows, BOTH), "16,3840,3072,128")
+    assert (answer.source, str(answer.config)) == ("nearest M 256", PLAIN)
+    assert (
+        "checked as a candidate only" in answer.reason and "passed over exact: not checked" in answer.reason
+    )
+    with pytest.raises(InputError, match="exact: not checked.*run tune.py --shape"):
+        choose(write(tmp_path / "one", rows[:1], BOTH), "16,3840,3072,128")
+
+
+def test_what_is_compiled_on_request_is_not_a_row_that_was_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's own answer was never checked: the next one's config is compiled, and said to be unchecked here."""
+    compiled: list[str] = []
+
+    def build(lookup: Lookup) -> SimpleNamespace:
+        compiled.append(str(lookup.config))
+        data = (tmp_path / "kernel.o").write_bytes(b"object")
+        assert data
+        return SimpleNamespace(
+            object_path=tmp_path / "kernel.o", prefix="kernel", arguments=SIGNATURE, object_sha256="00"
+        )
+
+    monkeypatch.setattr(Lookup, "build", build)
+    rows = [row("16,3840,3072,128", SPLIT, checked=NEVER_CHECKED), row("256,3840,3072,128")]
+    with use_table(write(tmp_path, rows, [])):
+        answer = prepare("16,3840,3072,128", "h200", compile=True)
+    assert compiled == [PLAIN] == [str(answer.config)]
+    assert answer.source == "compiled for 16,3840,3072,128" and "not checked" in answer.reason
 
 
 def test_nothing_to_launch_says_what_to_do(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from tuner.bundle import FOLDER, Bundle
 from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
+from tuner.dispatch_row import Row
 
 
 def lookup_command(args: argparse.Namespace) -> int:
@@ -75,6 +76,8 @@ def _record(found: _Answer) -> dict[str, Any]:
         "low_us": row.low_us,
         "high_us": row.high_us,
         "problem": str(row.key.problem),
+        "check": str(row.check),
+        "checked": row.evidence.get("checked"),
     }
     return {
         **text.problem_record(found.problem),
@@ -87,6 +90,11 @@ def _record(found: _Answer) -> dict[str, Any]:
     }
 
 
+def _checked(row: Row) -> str:
+    """In a line's width; the row has the rest of the words."""
+    return str(row.check) + ("" if row.check else ": the run time does not launch it; tune again to its end")
+
+
 def _print(found: _Answer, device: Device) -> None:
     problem, answer, row = found.problem, found.lookup, found.lookup.row
     pairs: list[tuple[str, object]] = [
@@ -97,6 +105,7 @@ def _print(found: _Answer, device: Device) -> None:
     if row is not None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
+        pairs.append(("checked", _checked(row)))
     command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
     missing = f"neither bundled nor in the build cache; make it: {command}"
     pairs.append(("object", found.path or missing))

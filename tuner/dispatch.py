@@ -20,6 +20,7 @@ from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, Rejection, knob_rejection, legalize
+from tuner.checked import Check
 from tuner.dispatch_merge import Current, Decision, choose, stale_reason
 from tuner.dispatch_row import DispatchKey, Row
 from tuner.store import CorruptFile, is_whole, read_json, update_json
@@ -78,12 +79,14 @@ class DispatchTable:
         current: Current | None = None,
         default: Default | None = None,
         rules: Legalize = legalize,
+        checked_only: bool = False,
     ) -> None:
         self.rows = {row.key: row for row in sorted(rows, key=lambda row: row.key)}
         self.arch = arch
         self._current = current
         self._default = default or _space_default(arch.kernel)
         self._rules = rules
+        self._checked_only = checked_only
         self._buckets: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.rows.values():
             self._buckets[row.key.bucket].append(row)
@@ -94,7 +97,8 @@ class DispatchTable:
         """The table in ``path``, a file or a device's folder; empty when there is none and ``arch`` is given.
 
         ``current`` lets answers name stale rows; ``default`` and ``rules`` replace the search space's
-        default rule and ``rules.legalize``. Raises ``InputError`` for a damaged file or an unknown schema.
+        default rule and ``rules.legalize``; ``checked_only`` passes over rows that were never checked. Raises
+        ``InputError`` for a damaged file or an unknown schema.
         """
         path = table_path(path)
         try:
@@ -167,6 +171,8 @@ class DispatchTable:
         needs no DSL, from whose layouts the budgets are read.
         """
         source = "exact" if row.key.m == problem.m else f"nearest M {row.key.m}"
+        if self._checked_only and row.check is Check.NONE:
+            return f"{source}: {row.check}"
         stale = stale_reason(row, self._current)
         try:
             config = parse_config(self.arch, row.config)
@@ -179,7 +185,10 @@ class DispatchTable:
             config = legal.config
         elif rejection := knob_rejection(config, problem, self.arch):
             return f"{source}: {rejection}"
-        reason = f"{source} row, {row.kind} {row.time_us:.4g} us" + (f", stale ({stale})" if stale else "")
+        check = "" if row.check is Check.WINNER else f", {row.check}"
+        reason = f"{source} row, {row.kind} {row.time_us:.4g} us{check}" + (
+            f", stale ({stale})" if stale else ""
+        )
         return self._lookup(config, problem, source, row, reason)
 
     def _default_lookup(self, problem: GemmProblem) -> Lookup:

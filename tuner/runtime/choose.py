@@ -18,6 +18,7 @@ from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import knob_rejection
 from tuner.bundle import FOLDER, Bundle, ObjectFile
+from tuner.checked import Check
 from tuner.dispatch import DispatchTable, Lookup
 from tuner.dispatch_row import Row
 
@@ -84,7 +85,8 @@ class Library:
     def load(cls, folder: Path, arch: Arch, *, cache_dir: Path) -> Self:
         """From a device's folder such as ``results/h200``; empty if there is none. Raises ``InputError`` if
         damaged."""
-        return cls(DispatchTable.load(folder, arch=arch), Bundle.load(folder / FOLDER, arch), cache_dir)
+        table = DispatchTable.load(folder, arch=arch, checked_only=True)
+        return cls(table, Bundle.load(folder / FOLDER, arch), cache_dir)
 
     @property
     def arch(self) -> Arch:
@@ -145,7 +147,9 @@ class Library:
 
     def _try(self, candidate: _Candidate, problem: GemmProblem) -> Choice | str:
         """The answer ``candidate`` gives for ``problem``, or why it gives none."""
-        source = _source(candidate, problem)
+        source, row = _source(candidate, problem), candidate.row
+        if row is not None and row.check is Check.NONE:
+            return f"{source}: {row.check}"
         if AUTO in candidate.config:
             return f"{source}: its config is not resolved"
         try:
@@ -159,10 +163,7 @@ class Library:
             return (
                 f"{source}: its object for {problem.problem_class} is neither bundled nor in the build cache"
             )
-        row = candidate.row
-        reason = (
-            f"{row.kind} {row.time_us:.4g} us at {row.key.problem}" if row else "compiled in this process"
-        )
+        reason = _reason(row)
         return Choice(problem=problem, config=config, source=source, row=row, object=file, reason=reason)
 
     def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
@@ -196,6 +197,14 @@ def object_file(compiled: CompiledKernel) -> ObjectFile:
         arguments=compiled.arguments,
         sha256=compiled.object_sha256,
     )
+
+
+def _reason(row: Row | None) -> str:
+    """What is known of a kernel that is launched; ``None``: compiled here on request, so nobody checked it."""
+    if row is None:
+        return f"compiled in this process, {Check.NONE}"
+    how = "" if row.check is Check.WINNER else f", {row.check}"
+    return f"{row.kind} {row.time_us:.4g} us at {row.key.problem}{how}"
 
 
 def _source(candidate: _Candidate, problem: GemmProblem) -> str:
