@@ -13,7 +13,7 @@ from typing import Any, Final
 
 DEFAULT: Final = "default_config"  # the default rule's config, resolved and printed
 RATIO, LOW, HIGH = "default_ratio", "default_ratio_low", "default_ratio_high"
-# One config's ratio on two visits: within 0.7 % in 15 of 16 pairs of visits of docs/gpu.md, so 0.5 % a visit.
+# One config on two visits: its ratios are within 0.7 % in 9 of 10 pairs of visits (docs/gpu.md), so 0.5 % a visit.
 BETWEEN_VISITS: Final = 0.005
 # The same kernel on two cards of a kind: 5 to 6 % apart at the power limit (docs/gpu.md).
 BETWEEN_CARDS: Final = 0.06
