@@ -12,6 +12,7 @@ from kernel_space.inputs import TORCH_DTYPES
 from kernel_space.nvfp4 import blocked_scale_bytes
 from kernel_space.packing import pack_svdquant_weights
 from kernel_space.problem import GemmProblem
+from tuner.runtime.autocast import autocast_dtype
 from tuner.runtime.decompose import Decomposition, decompose, smoothing
 from tuner.runtime.operator import gemm
 from tuner.runtime.quantize import quantize_act
@@ -25,7 +26,8 @@ class SVDQuantLinear(torch.nn.Module):
 
     Made empty here, to load a ``state_dict`` into; ``from_linear`` quantizes a layer. All tensors are buffers with
     fixed dtypes, which ``to``, ``half`` and the like leave alone: they move the layer to a device. ``y`` comes in
-    the dtype of x; the kernel computes it in ``dtype``, that of the low-rank branch.
+    the dtype of x, under ``torch.autocast`` in that of autocast as from ``torch.nn.Linear``; the kernel computes it in
+    ``dtype``, that of the low-rank branch.
 
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
     """
@@ -84,14 +86,17 @@ class SVDQuantLinear(torch.nn.Module):
             dtype = weight.dtype if weight.dtype in TORCH_DTYPES.values() else torch.bfloat16
         n, k = weight.shape
         layer = cls(k, n, rank=rank, dtype=dtype, device=weight.device)
-        smooth, rows = None, None
-        if calibration is not None:
-            rows = _rows(calibration.detach(), k, "calibration").to(weight.device)
-            smooth = smoothing(rows, weight, smoothing_strength)
-        parts = decompose(weight, rank, dtype, smooth=smooth, activations=rows, svd=svd)
-        layer._fill(parts, None if linear.bias is None else linear.bias.detach())
-        exact = weight.double()
-        layer.error.fill_(((parts.weight() - exact).norm() / exact.norm()).item() if exact.any() else 0.0)
+        with torch.autocast(
+            weight.device.type, enabled=False
+        ):  # decomposing is float64's and fp32's business
+            smooth, rows = None, None
+            if calibration is not None:
+                rows = _rows(calibration.detach(), k, "calibration").to(weight.device)
+                smooth = smoothing(rows, weight, smoothing_strength)
+            parts = decompose(weight, rank, dtype, smooth=smooth, activations=rows, svd=svd)
+            layer._fill(parts, None if linear.bias is None else linear.bias.detach())
+            exact = weight.double()
+            layer.error.fill_(((parts.weight() - exact).norm() / exact.norm()).item() if exact.any() else 0.0)
         return layer
 
     def _fill(self, parts: Decomposition, bias: torch.Tensor | None) -> None:
@@ -118,13 +123,16 @@ class SVDQuantLinear(torch.nn.Module):
         return self.error.item()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """``[..., K]`` float16, bfloat16 or float32 -> ``[..., N]`` in the same dtype. Raises ``InputError``."""
+        """``[..., K]`` float16, bfloat16 or float32 -> ``[..., N]`` in the same dtype, under autocast in autocast's.
+
+        Raises ``InputError``.
+        """
         if self._is_replica:
             self._align()
         rows = _rows(x, self.in_features, "x")
         act, ascales, lora_act_in = quantize_act(rows, self.smooth, self.lora_down)
         y = gemm(act, ascales, self.wgt, self.wscales, lora_act_in, self.lora_up, self.wcscale, self.bias)
-        return y.to(x.dtype).view(*x.shape[:-1], self.out_features)
+        return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _align(self) -> None:
         """DataParallel sends buffers of a dtype in one piece: behind those of another module they may lie anywhere."""
