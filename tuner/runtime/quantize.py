@@ -39,9 +39,10 @@ def quantize_act(
     ``lora_down``  ``[K, R]`` float16 or bfloat16: its dtype is that of ``lora_act_in``; None: R = 0, in float16
 
     Returns ``act`` uint8 ``[M, K/2]``, ``ascales`` uint8 in the blocked layout and ``lora_act_in = x @ lora_down``,
-    ``[M, R]`` (x is cast to lora_down's dtype first; ``torch.autocast`` changes nothing of it). Values that are not
-    finite are an ``InputError`` on the CPU; on a card, where asking would wait for the device, what they become is not
-    defined.
+    ``[M, R]`` (x is cast to lora_down's dtype first; ``torch.autocast`` changes nothing of it). A block of 16
+    along K in which ``x / smooth`` is not finite in fp32 is an ``InputError`` on the CPU; on a card, where asking would
+    wait for the device, its scale is NaN (byte 0x7F), its codes are anything, and ``svdquant_gemm`` makes its whole
+    row of y NaN.
 
     Raises ``InputError`` for shapes and dtypes that do not fit, and for an x that requires grad in grad mode.
     """
