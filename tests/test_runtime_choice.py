@@ -138,6 +138,64 @@ def test_the_layer_in_other_dtypes_comes_before_other_layers(tmp_path: Path) -> 
     assert answer.object.read() == data_of(PLAIN, bf16)
 
 
+def of_rank(rank: int) -> str:
+    return f"r={rank} lora_dtype=fp16 out_dtype=fp16"
+
+
+@pytest.mark.parametrize(
+    ("shape", "launched", "source"),
+    [
+        ("256,3840,3072,128", 128, "exact"),
+        ("256,3840,3072,112", 128, "exact, R padded to 128"),
+        ("256,3840,3072,16", 32, "exact, R padded to 32"),  # the smallest that will do
+        ("256,3840,3072,0", 32, "exact, R padded to 32"),
+        ("250,3840,3072,144", 256, "nearest M 16, R padded to 256"),
+        ("16,4096,3072,240", 256, "nearest layer 16,3840,3072,256, R padded to 256"),
+        # R = 32 at eight times its M costs as much as four doublings less of M, a copy and work for R = 128.
+        ("2048,3840,3072,32", 32, "nearest M 256"),
+        ("16,3840,3072,32", 256, "exact, R padded to 256"),  # 2 + 3 log2(4864 / 3968) = 2.9, and 4 doublings
+    ],
+)
+def test_any_rank_is_launched_as_one_that_has_an_object(
+    tmp_path: Path, shape: str, launched: int, source: str
+) -> None:
+    rows = [row(f"256,3840,3072,{rank}") for rank in (32, 128)] + [row("16,3840,3072,256")]
+    root = write(tmp_path, rows, [entry(PLAIN, of_rank(rank)) for rank in (32, 128, 256)])
+    answer = choose(root, shape)
+    assert (answer.source, answer.launched.r) == (source, launched)
+    assert (
+        dataclasses.replace(answer.launched, r=answer.problem.r) == answer.problem == GemmProblem.parse(shape)
+    )
+    assert answer.object.read() == data_of(PLAIN, of_rank(launched))
+    assert answer.is_padded == (f"launched   {answer.launched}: R padded with zeros" in str(answer))
+    again = choose(root, str(answer.launched))  # what is called with padded operands
+    assert (again.object, again.row, again.config) == (answer.object, answer.row, answer.config)
+    assert not again.is_padded
+
+
+def test_a_rank_without_an_object_goes_to_the_next(tmp_path: Path) -> None:
+    rows = [row(f"256,3840,3072,{rank}") for rank in (32, 64, 128)]
+    answer = choose(write(tmp_path, rows, [entry(PLAIN, of_rank(128))]), "256,3840,3072,32")
+    assert answer.launched.r == 128 and "passed over exact: its object for r=32" in answer.reason
+
+
+def test_the_object_for_any_shape_is_the_last_resort(tmp_path: Path) -> None:
+    """Bundled without a row: for ranks above all rows', and for sizes that no row's config is legal for."""
+    wide = PLAIN.replace("num_c_stage=1", "num_c_stage=2")
+    root = write(
+        tmp_path,
+        [row("16,3840,3072,128", SPLIT)],
+        [entry(SPLIT), entry(wide, of_rank(256), problem="4352,3840,3072,256")],
+    )
+    assert choose(root, "5000,3840,3072,48").source == "nearest M 16, R padded to 128"
+    for shape in ("1,32,8,144", "1,32,8,0", "16,3840,3072,256"):
+        answer = choose(root, shape)
+        assert answer.source.startswith("any shape of R=256") and str(answer.config) == wide
+        assert "never timed" in answer.reason and answer.launched.r == 256
+    with pytest.raises(InputError, match="no kernel for"):
+        choose(root, "16,3840,3072,256", out_dtype="bf16")
+
+
 def test_what_cannot_be_launched_is_passed_over_and_named(tmp_path: Path) -> None:
     rows = [
         row("16,256,3072,128", SPLIT),  # K = 256 has two k-tiles for four splits
@@ -188,8 +246,12 @@ def test_nothing_to_launch_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="neither bundled nor in the build cache.*prepare") as caught:
         choose(root, "16,3840,3072,128")
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="no row with R=64"):
-        choose(root, "16,3840,3072,64")
+    with pytest.raises(
+        InputError, match="no row with R=144 or more.*tune.py bundle --device h200 makes an object of R=256"
+    ):
+        choose(root, "16,3840,3072,144")
+    with pytest.raises(InputError, match="tune.py bundle --device h200 --also-dtype bf16/fp16 makes"):
+        choose(root, "16,3840,3072,144", lora_dtype="bf16")
 
 
 def test_a_damaged_object_is_not_handed_out(tmp_path: Path) -> None:

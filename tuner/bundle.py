@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import platform
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from kernel_space.arguments import Argument
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
-from kernel_space.problem import GemmProblem
+from kernel_space.problem import HALF_DTYPES, GemmProblem, ProblemClass
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
 from tuner.store import CorruptFile, read_json
 
@@ -129,6 +130,15 @@ class Bundle:
             )
         return self.file_of(entry)
 
+    def kernels(self, rank: int) -> list[tuple[GemmProblem, str]]:
+        """(problem, config) of every object of ``rank`` for this kind of machine."""
+        dtypes = _classes(rank)
+        return [
+            (dataclasses.replace(GemmProblem.parse(entry.problem), r=rank, **dtypes[problem_class]), config)
+            for (config, problem_class), entry in self._found.items()
+            if problem_class in dtypes
+        ]
+
     def file_of(self, entry: Entry) -> ObjectFile:
         return ObjectFile(
             path=self.folder / entry.file,
@@ -152,6 +162,12 @@ def render_index(entries: Iterable[Entry]) -> str:
     ordered = sorted(entries, key=lambda entry: (entry.problem_class, entry.config, entry.host))
     lines = ",\n".join(json.dumps(entry.to_record()) for entry in ordered)
     return f'{{"schema": {SCHEMA}, "objects": [\n{lines}\n]}}\n'
+
+
+def _classes(rank: int) -> dict[str, dict[str, str]]:
+    """The problem classes of ``rank``, printed -> their dtypes."""
+    pairs = [{"lora_dtype": lora, "out_dtype": out} for lora, out in itertools.product(HALF_DTYPES, repeat=2)]
+    return {str(ProblemClass(r=rank, **pair)): pair for pair in pairs}
 
 
 def _identity(arch: Arch, entry: Entry) -> tuple[str, str]:

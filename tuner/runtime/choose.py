@@ -15,17 +15,20 @@ from kernel_space.build_cache import BuildCache
 from kernel_space.config import AUTO, KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
-from kernel_space.problem import GemmProblem
+from kernel_space.problem import MAX_R, GemmProblem
 from kernel_space.rules import knob_rejection
 from tuner.bundle import FOLDER, Bundle, ObjectFile
 from tuner.checked import Check
+from tuner.device import DEVICE_CLASSES
 from tuner.dispatch import DispatchTable, Lookup
 from tuner.dispatch_row import Row
+from tuner.runtime.ranks import padded, rank_distance
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
 SHOWN_REFUSALS = 3
+LAYER_MS = tuple(1 << power for power in range(14))  # of a layer, to find its rank
 _OBJECT = "kernel.o"
 
 
@@ -42,20 +45,29 @@ class Prepared:
 class Choice:
     """What is launched for ``problem``.
 
-    ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>`` or ``nearest layer <problem>``. ``row``: the
-    table's row behind it, None for a compiled one. ``reason``: one line for people. ``str()`` is all of it.
+    ``launched``: that problem, with the R of the kernel, which may be larger: lora_act_in and lora_up are padded with
+    zeros then. ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>``, ``nearest layer <problem>`` or
+    ``any shape of R=<r>``, of the launched problem. ``row``: the table's row behind it, None for one that has none.
+    ``reason``: one line for people. ``str()`` is all of it.
     """
 
     problem: GemmProblem
+    launched: GemmProblem
     config: KernelConfig
     source: str
     row: Row | None
     object: ObjectFile
     reason: str
 
+    @property
+    def is_padded(self) -> bool:
+        return self.launched.r != self.problem.r
+
     def __str__(self) -> str:
+        launched = f"launched   {self.launched}: R padded with zeros\n" if self.is_padded else ""
         return (
             f"problem    {self.problem} (LoRA {self.problem.lora_dtype}, y {self.problem.out_dtype})\n"
+            f"{launched}"
             f"source     {self.source}: {self.reason}\n"
             f"config     {self.config}\n"
             f"object     {self.object.path}"
@@ -64,12 +76,16 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """``known``: the problem it was tuned or compiled for."""
+    """``known``: the problem it was tuned or compiled for; without ``row`` and ``compiled`` it is only bundled."""
 
     known: GemmProblem
     config: str
     row: Row | None = None
     compiled: CompiledKernel | None = None
+
+    @property
+    def is_for_any_shape(self) -> bool:
+        return self.row is None and self.compiled is None
 
 
 class Library:
@@ -123,31 +139,61 @@ class Library:
             refused.append(answer)
         raise InputError(self._nothing(problem, refused))
 
+    def rank_of_layer(self, problem: GemmProblem) -> int:
+        """The smallest rank from which on no M of this layer is padded; that of ``problem`` where nothing is launched.
+
+        Asked for powers of two of M. Without a branch there is nothing to pad ahead of a call.
+        """
+        if not problem.r:
+            return 0
+        rank = problem.r
+        while True:
+            try:
+                asked = [dataclasses.replace(problem, m=m, r=rank) for m in LAYER_MS]
+                larger = max(self.choose(one).launched.r for one in asked)
+            except InputError:  # a call says what is missing
+                return rank
+            if larger == rank:
+                return rank
+            rank = larger
+
     def _nothing(self, problem: GemmProblem, refused: list[str]) -> str:
-        why = "; ".join(refused[:SHOWN_REFUSALS]) or f"no row with R={problem.r} in the dispatch table"
+        why = (
+            "; ".join(refused[:SHOWN_REFUSALS]) or f"no row with R={problem.r} or more in the dispatch table"
+        )
         more = f"; and {len(refused) - SHOWN_REFUSALS} more" if len(refused) > SHOWN_REFUSALS else ""
         return (
             f"no kernel for {problem} ({problem.problem_class}) on {self.arch.name}: {why}{more}. Where the CuTe DSL "
-            f"is installed, run tune.py --shape {problem} and tune.py bundle, or call prepare(problem, compile=True)"
+            f"is installed, {_bundling(problem, self.arch)} makes an object of R={MAX_R}, to which any R is padded; "
+            f"for a fast one run tune.py --shape {problem} first, or call prepare(problem, compile=True)"
         )
 
     def _candidates(self, problem: GemmProblem) -> Iterator[_Candidate]:
-        """Kernels of the same R, nearest first: this layer before others, this dtype before others."""
+        """Kernels of this R and larger ones, nearest first: this layer before others, this dtype before others."""
         found = [
             _Candidate(known=row.key.problem, config=row.config, row=row)
             for row in self.table.rows.values()
-            if row.key.r == problem.r
+            if row.key.r >= problem.r
         ]
         found += [
             _Candidate(known=one.problem, config=str(one.config), compiled=one.compiled)
             for one in self._prepared
-            if one.problem.problem_class == problem.problem_class
+            if one.problem.r >= problem.r and _dtypes(one.problem) == _dtypes(problem)
+        ]
+        rows = {(one.config, one.known.r) for one in found}
+        found += [
+            _Candidate(known=known, config=config)
+            for known, config in self.bundle.kernels(MAX_R)
+            if (config, MAX_R) not in rows and _dtypes(known) == _dtypes(problem)
         ]
         yield from sorted(found, key=functools.partial(_distance, problem))
 
     def _try(self, candidate: _Candidate, problem: GemmProblem) -> Choice | str:
         """The answer ``candidate`` gives for ``problem``, or why it gives none."""
-        source, row = _source(candidate, problem), candidate.row
+        asked, problem, row = problem, padded(problem, candidate.known.r), candidate.row
+        source = _source(candidate, problem)
+        if problem != asked:
+            source = f"{source}, R padded to {problem.r}"
         if row is not None and row.check is Check.NONE:
             return f"{source}: {row.check}"
         if AUTO in candidate.config:
@@ -163,8 +209,15 @@ class Library:
             return (
                 f"{source}: its object for {problem.problem_class} is neither bundled nor in the build cache"
             )
-        reason = _reason(row)
-        return Choice(problem=problem, config=config, source=source, row=row, object=file, reason=reason)
+        return Choice(
+            problem=asked,
+            launched=problem,
+            config=config,
+            source=source,
+            row=row,
+            object=file,
+            reason=_reason(candidate),
+        )
 
     def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
         if candidate.compiled is not None:
@@ -199,8 +252,11 @@ def object_file(compiled: CompiledKernel) -> ObjectFile:
     )
 
 
-def _reason(row: Row | None) -> str:
-    """What is known of a kernel that is launched; ``None``: compiled here on request, so nobody checked it."""
+def _reason(candidate: _Candidate) -> str:
+    """What is known of a kernel that is launched. One compiled here on request nobody checked."""
+    row = candidate.row
+    if candidate.is_for_any_shape:
+        return "bundled for ranks that no row has, never timed; tune a shape of this rank"
     if row is None:
         return f"compiled in this process, {Check.NONE}"
     how = "" if row.check is Check.WINNER else f", {row.check}"
@@ -211,17 +267,34 @@ def _source(candidate: _Candidate, problem: GemmProblem) -> str:
     known = candidate.known
     if candidate.compiled is not None:
         return f"compiled for {known}"
+    if candidate.is_for_any_shape:
+        return f"any shape of R={known.r}"
     if known == problem:
         return "exact"
     same_layer = (known.k, known.n, known.problem_class) == (problem.k, problem.n, problem.problem_class)
     return f"nearest M {known.m}" if same_layer else f"nearest layer {known}"
 
 
-def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, float, int, str]:
-    """Order of candidates: powers of two between the sizes, of two equally near the larger M first."""
+def _dtypes(problem: GemmProblem) -> tuple[str, str]:
+    return problem.lora_dtype, problem.out_dtype
+
+
+def _bundling(problem: GemmProblem, arch: Arch) -> str:
+    """The command that makes an object for any rank of these dtypes."""
+    devices = [one.name for one in DEVICE_CLASSES.values() if one.arch == arch]
+    dtypes = list(dict.fromkeys(_dtypes(problem)))
+    also = "" if dtypes == ["fp16"] else f" --also-dtype {'/'.join(dtypes)}"
+    return f"tune.py bundle --device {devices[0]}{also}"
+
+
+def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, bool, float, int, str]:
+    """Order of candidates: powers of two between the sizes, of two equally near the larger M first.
+
+    A larger rank counts as in ``ranks.py``; what was made for any shape, and not timed, comes last.
+    """
     known = candidate.known
-    other_class = known.problem_class != problem.problem_class
+    other_dtypes = _dtypes(known) != _dtypes(problem)
     sizes = ((known.m, problem.m), (known.k, problem.k), (known.n, problem.n))
-    doublings = sum(abs(math.log2(a / b)) for a, b in sizes)
+    doublings = sum(abs(math.log2(a / b)) for a, b in sizes) + rank_distance(problem, known.r)
     other_layer = (known.k, known.n) != (problem.k, problem.n)
-    return (other_layer, other_class, doublings, -known.m, str(known))
+    return (candidate.is_for_any_shape, other_layer, other_dtypes, doublings, -known.m, str(known))
