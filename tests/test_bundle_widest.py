@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tests.test_sm90a_expand import execute_in_machine
 from tuner import bundle_widest, bundle_write
 from tuner.bundle import FOLDER, Bundle
 from tuner.bundle_write import Bundled, write_bundle
+from tuner.cli import main
 from tuner.dispatch import render_table
 from tuner.dispatch_row import Row
 from tuner.runtime.choose import Library
@@ -157,6 +159,28 @@ def test_without_the_compiler_it_is_refused_and_named(
         ("256,3840,3072,256", "the CuTe DSL is not installed; pip install it")
     ]
     Bundle.load(tmp_path / "h200" / FOLDER, SM90A)
+
+
+def test_lookup_says_what_is_launched_instead(
+    tmp_path: Path,
+    write: Callable[..., Bundled],
+    built: list[tuple[str, str]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write([tuned(tmp_path / "cache", "256,3840,3072,128")])
+    command = ["lookup", "--device", "h200", "--out", str(tmp_path), "--json"]
+    for shape in ("256,3840,3072,128", "250,3840,3072,128", "256,3840,3072,48", "256,3840,3072,240"):
+        command += ["--shape", shape]
+    assert main(command) == 0
+    found = [one["run_time"] for one in json.loads(capsys.readouterr().out)["results"]]
+    assert found[:2] == [None, None]
+    assert [one["launches"] for one in found[2:]] == ["256,3840,3072,128", "256,3840,3072,256"]
+    assert found[2]["source"] == "exact, R padded to 128"
+    assert main([*command[:5], "--shape", "256,3840,3072,48"]) == 0
+    assert "launches 256,3840,3072,128 (exact, R padded to 128)" in capsys.readouterr().out
+    assert main([*command, "--dtype", "bf16"]) == 0
+    found = [one["run_time"] for one in json.loads(capsys.readouterr().out)["results"]]
+    assert all(one["launches"] is None and "tune.py bundle --device h200" in one["reason"] for one in found)
 
 
 @pytest.mark.slow
