@@ -18,6 +18,7 @@ from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.card_check import CardCheck
 from tuner.checked import NEVER_CHECKED
 from tuner.dispatch import Lookup, render_table
 from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row
@@ -61,7 +62,8 @@ def row(
 def entry(config: str, problem_class: str = CLASS, **changes: Any) -> Entry:
     data = data_of(config, problem_class)
     digest = hashlib.sha256(data).hexdigest()
-    problem = GemmProblem.parse("256,3840,3072,128")
+    rank = problem_class.split()[0].removeprefix("r=")
+    problem = GemmProblem.parse(f"256,3840,3072,{rank}")
     values: dict[str, Any] = {
         "arch": "sm_90a",
         "config": config,
@@ -196,6 +198,42 @@ def test_the_object_for_any_shape_is_the_last_resort(tmp_path: Path) -> None:
         choose(root, "16,3840,3072,256", out_dtype="bf16")
 
 
+EVIDENCE = CardCheck(
+    card="NVIDIA H200",
+    driver="580.1",
+    date="2026-11-23",
+    version="check version 1",
+    problems=("256,3840,3072,128", "1,96,8,128"),
+    launches=51,
+    worst=0.4321,
+)
+
+
+@pytest.mark.parametrize("checked", [None, EVIDENCE])
+@pytest.mark.parametrize("rank", [128, 256])
+def test_the_reason_says_what_was_measured_and_what_was_checked(
+    tmp_path: Path, checked: CardCheck | None, rank: int
+) -> None:
+    """A row's time is of its own dtypes; what is launched for others, or for any shape, is another object."""
+    bf16 = of_rank(rank).replace("fp16", "bf16")
+    root = write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN), entry(PLAIN, bf16, checked=checked)])
+    reason = choose(root, f"256,3840,3072,{rank}", lora_dtype="bf16", out_dtype="bf16").reason
+    said = (
+        "was checked on NVIDIA H200 (driver 580.1, 2026-11-23, 2 problems, 51 launches each, worst error 0.43 x "
+        "tolerance)"
+        if checked
+        else "was not checked on a card"
+    )
+    if rank == 128:
+        assert reason == f"measured 10 us at 256,3840,3072,128 as fp16; this bf16 object {said}"
+    else:
+        assert reason.startswith("bundled for ranks that no row has, never timed") and reason.endswith(
+            f"; it {said}"
+        )
+    own = choose(root, "256,3840,3072,128").reason
+    assert "as fp16" not in own and "not checked" not in own
+
+
 def test_what_cannot_be_launched_is_passed_over_and_named(tmp_path: Path) -> None:
     rows = [
         row("16,256,3072,128", SPLIT),  # K = 256 has two k-tiles for four splits
@@ -307,13 +345,45 @@ def test_a_damaged_index_is_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_index_from_before_checks_loads(tmp_path: Path) -> None:
+    document = json.loads(render_index(BOTH))
+    for record in document["objects"]:
+        assert record.pop("checked") is None
+    (tmp_path / INDEX).write_text(json.dumps(document))
+    assert sorted(Bundle.load(tmp_path, SM90A).entries, key=str) == sorted(BOTH, key=str)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"launches": "many"},
+        {"worst": None},
+        {"problems": "256"},
+        {"problems": [1]},
+        {"card": 5},
+        {"more": 1},
+        7,
+        [],
+    ],
+)
+def test_evidence_that_is_none_is_one_line(tmp_path: Path, change: Any) -> None:
+    document = json.loads(render_index([entry(PLAIN, checked=EVIDENCE)]))
+    checked = document["objects"][0]["checked"]
+    document["objects"][0]["checked"] = {**checked, **change} if isinstance(change, dict) else change
+    (tmp_path / INDEX).write_text(json.dumps(document))
+    with pytest.raises(InputError, match="checked must") as caught:
+        Bundle.load(tmp_path, SM90A)
+    assert "\n" not in str(caught.value)
+
+
 def test_index_round_trip_has_a_line_per_entry(tmp_path: Path) -> None:
-    text = render_index(BOTH)
-    assert len(text.splitlines()) == 2 + len(BOTH)
+    both = [dataclasses.replace(BOTH[0], checked=EVIDENCE), BOTH[1]]
+    text = render_index(both)
+    assert len(text.splitlines()) == 2 + len(both)
     assert json.loads(text)["objects"][0]["arguments"].startswith("act pointer, ascales pointer")
     (tmp_path / INDEX).write_text(text)
     loaded = Bundle.load(tmp_path, SM90A).entries
-    assert sorted(loaded, key=str) == sorted(BOTH, key=str)
+    assert sorted(loaded, key=str) == sorted(both, key=str)
 
 
 def test_use_table_holds_until_its_end(tmp_path: Path) -> None:

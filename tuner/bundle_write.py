@@ -60,9 +60,9 @@ def write_bundle(
     """
     folder = make_folder(device_folder / FOLDER)
     with locked(folder / INDEX):
-        found, refused = _collect(
-            Bundle.load(folder, arch), arch, list(rows), also, caches or (default_cache_dir(),)
-        )
+        old = Bundle.load(folder, arch)
+        found, refused = _collect(old, arch, list(rows), also, caches or (default_cache_dir(),))
+        _keep_evidence(found, old)
         for entry, data in found.values():
             if data is not None:
                 atomic_write(folder / entry.file, data)
@@ -146,6 +146,14 @@ def _add_widest(
             found[_key(entry)] = (entry, data)
         except (InputError, CompileError) as error:
             refused.append((problem, str(error)))
+
+
+def _keep_evidence(found: _Found, old: Bundle) -> None:
+    """An object that comes again, to the byte, was checked already."""
+    before = {(_key(entry), entry.sha256): entry.checked for entry in old.entries}
+    for key, (entry, data) in found.items():
+        checked = entry.checked or before.get((key, entry.sha256))
+        found[key] = (dataclasses.replace(entry, checked=checked), data)
 
 
 def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:

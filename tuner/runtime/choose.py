@@ -216,7 +216,7 @@ class Library:
             source=source,
             row=row,
             object=file,
-            reason=_reason(candidate),
+            reason=_reason(candidate, problem, file),
         )
 
     def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
@@ -252,15 +252,27 @@ def object_file(compiled: CompiledKernel) -> ObjectFile:
     )
 
 
-def _reason(candidate: _Candidate) -> str:
-    """What is known of a kernel that is launched. One compiled here on request nobody checked."""
+def _reason(candidate: _Candidate, problem: GemmProblem, file: ObjectFile) -> str:
+    """What is known of the kernel that is launched: the row's time, and what a card said of this very object.
+
+    That of a row's own dtypes was judged when it was tuned; one compiled here on request nobody checked.
+    """
     row = candidate.row
+    said = f"was {file.checked}" if file.checked else "was not checked on a card"
     if candidate.is_for_any_shape:
-        return "bundled for ranks that no row has, never timed; tune a shape of this rank"
+        return f"bundled for ranks that no row has, never timed: tune a shape of this rank; it {said}"
     if row is None:
         return f"compiled in this process, {Check.NONE}"
+    time = f"{row.kind} {row.time_us:.4g} us at {row.key.problem}"
     how = "" if row.check is Check.WINNER else f", {row.check}"
-    return f"{row.kind} {row.time_us:.4g} us at {row.key.problem}{how}"
+    if _dtypes(candidate.known) != _dtypes(problem):
+        return f"{time} as {_of(candidate.known)}{how}; this {_of(problem)} object {said}"
+    return f"{time}{how}" + (f"; {file.checked} again" if file.checked else "")
+
+
+def _of(problem: GemmProblem) -> str:
+    """``bf16``, or ``fp16/bf16`` of LoRA and y."""
+    return "/".join(dict.fromkeys(_dtypes(problem)))
 
 
 def _source(candidate: _Candidate, problem: GemmProblem) -> str:
@@ -282,8 +294,7 @@ def _dtypes(problem: GemmProblem) -> tuple[str, str]:
 def _bundling(problem: GemmProblem, arch: Arch) -> str:
     """The command that makes an object for any rank of these dtypes."""
     devices = [one.name for one in DEVICE_CLASSES.values() if one.arch == arch]
-    dtypes = list(dict.fromkeys(_dtypes(problem)))
-    also = "" if dtypes == ["fp16"] else f" --also-dtype {'/'.join(dtypes)}"
+    also = "" if _of(problem) == "fp16" else f" --also-dtype {_of(problem)}"
     return f"tune.py bundle --device {devices[0]}{also}"
 
 
