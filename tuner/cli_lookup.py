@@ -74,7 +74,8 @@ def _answer(problem: GemmProblem, table: DispatchTable, bundle: Bundle) -> _Answ
     bundled = bundle.find(lookup.config, problem)
     path = bundled.path if bundled else lookup.object_path(default_cache_dir())
     instead = None
-    if bundle.entries and not (path and lookup.source == "exact"):
+    launched = path and lookup.source == "exact" and lookup.row is not None and lookup.row.check
+    if bundle.entries and not launched:
         instead = _at_run_time(problem, table, bundle)
         if not isinstance(instead, str) and instead.config == lookup.config and not instead.is_padded:
             instead = None
