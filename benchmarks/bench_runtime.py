@@ -25,6 +25,7 @@ from kernel_space.problem import GemmProblem
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run
+from tuner.runtime.trampoline import Mutex
 
 ROUNDS = 15
 CALLS = 300
@@ -73,14 +74,14 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
     operator = torch.ops.svdquant
     svdquant_gemm(act, ascales, packed, lora)
     plan = runtime_state.active()[0].plan(problem, 0)
-    memory = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda")
+    memory, mutex = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda"), Mutex()
     parts: dict[str, Callable[[], object]] = {
         "svdquant_gemm": lambda: svdquant_gemm(act, ascales, packed, lora),
         "svdquant_gemm, out given": lambda: svdquant_gemm(act, ascales, packed, lora, out),
         "torch.ops.svdquant.gemm": lambda: operator.gemm.default(*operands, out.dtype),
         "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
         "  the long way": lambda: run(*operands, None, out.dtype),
-        "  the launch alone": lambda: plan.launch(*operands, out, memory, 0),
+        "  the launch alone": lambda: plan.launch(*operands, out, memory, mutex.address, 0),
         "  a new output": plan.output,
         "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
         "  sin_ on 8 numbers, likewise": torch.zeros(8, device="cuda").sin_,

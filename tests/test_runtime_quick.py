@@ -21,6 +21,7 @@ from tuner.runtime import quick, state
 from tuner.runtime.operands import WeightRecord, record_of
 from tuner.runtime.quick import MAX_VARIANTS, learn, quick_call
 from tuner.runtime.trampoline import MISALIGNED
+from tuner.runtime.workspace import Room
 
 
 class Listening(TorchDispatchMode):
@@ -55,9 +56,9 @@ class Layer:
         self.launched.append(values)
         return self.code
 
-    def take(self, size: int, zeroed: int, stream: int) -> torch.Tensor:
+    def take(self, size: int, zeroed: int, stream: int) -> Room:
         self.taken.append((size, zeroed, stream))
-        return self.act
+        return Room(self.act, 99)
 
     def learn(self, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> None:
         learn(self.record, self.plan, (self.act, self.ascales, self.lora), out, dtype)
@@ -93,7 +94,7 @@ def test_a_learned_call_is_launched_with_its_tensors() -> None:
     layer.learn()
     y = layer.call()
     wgt, wscales, lora_up, wcscale, bias = layer.weights
-    wanted = (layer.act, layer.ascales, wgt, wscales, layer.lora, lora_up, wcscale, bias, y, None, 77)
+    wanted = (layer.act, layer.ascales, wgt, wscales, layer.lora, lora_up, wcscale, bias, y, None, 0, 77)
     assert len(layer.launched) == 1
     assert all(got is value for got, value in zip(layer.launched[0], wanted, strict=True))
     assert (y.shape, y.dtype, y.stride()) == ((5, 16), torch.float16, (16, 1))
@@ -115,6 +116,7 @@ def test_a_workspace_is_the_stream_s() -> None:
     layer.call()
     assert layer.taken == [(512, 256, 77)]
     assert layer.launched[0][9] is layer.act
+    assert layer.launched[0][10:] == (99, 77)
 
 
 OTHER = {

@@ -221,7 +221,7 @@ def test_workspaces_belong_to_their_card() -> None:
     for card in CARDS:
         with torch.cuda.device(card):
             taken.append(workspaces(card).take(1024, 256, torch.cuda.current_stream().cuda_stream))
-    assert [memory.get_device() for memory in taken] == list(CARDS)
+    assert [room.memory.get_device() for room in taken] == list(CARDS)
 
 
 # -- quantize_act and the layer

@@ -73,11 +73,14 @@ def _launch(
     out: torch.Tensor | None,
 ) -> torch.Tensor:
     y = plan.output() if out is None else out
-    stream, memory = torch.cuda.current_stream(plan.device).cuda_stream, None
+    stream, memory, mutex = torch.cuda.current_stream(plan.device).cuda_stream, None, 0
     if plan.workspace_bytes:
-        memory = plan.workspaces.take(plan.workspace_bytes, plan.zeroed_bytes, stream)
+        room = plan.workspaces.take(plan.workspace_bytes, plan.zeroed_bytes, stream)
+        memory, mutex = room.memory, room.mutex
     wgt, wscales, lora_up, wcscale, bias = weights
-    code = plan.launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, stream)
+    code = plan.launch(
+        act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, mutex, stream
+    )
     if code == MISALIGNED:
         for name, tensor in (("act", act), ("ascales", ascales), ("lora_act_in", lora_act_in)):
             require_launchable(tensor, name, act.device)

@@ -98,10 +98,13 @@ def quick_call(
             return quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
     y = new_tensor(call.shape, call.stride, call.dtype) if out is None else out
     stream = _raw_stream(call.device)
-    memory = None
+    memory, mutex = None, 0
     if call.workspace_bytes:
-        memory = call.workspaces.take(call.workspace_bytes, call.zeroed_bytes, stream)
-    code = call.launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, stream)
+        room = call.workspaces.take(call.workspace_bytes, call.zeroed_bytes, stream)
+        memory, mutex = room.memory, room.mutex
+    code = call.launch(
+        act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, mutex, stream
+    )
     if code == 0:
         return y
     if code == MISALIGNED:

@@ -6,7 +6,11 @@ calling convention (``METH_FASTCALL``) that takes tensors, reads their addresses
 for its own generated code, checks their alignment, and calls the host function with vector and values on its stack,
 without the interpreter's lock:
 
-    launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace or None, stream) -> code
+    launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace or None, mutex, stream) -> code
+
+A host function may launch two kernels that hand data over in a workspace. ``mutex`` (the address of a ``Mutex``, or 0)
+is held while it runs, so that two threads on one stream cannot launch between each other's two kernels. It is taken
+after the interpreter's lock was dropped and dropped before that is taken again: whoever waits for either holds neither.
 """
 
 from __future__ import annotations
@@ -35,10 +39,24 @@ ALIGN = 16  # what TMA asks of a global address
 MISALIGNED = (
     -1
 )  # instead of a code of the CUDA runtime: an address is no multiple of ALIGN, nothing was launched
-WRONG_CALL = -2  # not eleven arguments
+WRONG_CALL = -2  # not twelve arguments
 
 Launch = Callable[..., int]
 _METH_FASTCALL = 0x0080
+_MUTEX_BYTES = 64  # sizeof(pthread_mutex_t) is 40 on x86-64, 48 on aarch64
+_LIBC = ctypes.CDLL(None)
+
+
+class Mutex:
+    """A POSIX mutex, held by ``launch`` while a host function runs. It must outlive every launch that is given it."""
+
+    __slots__ = ("_memory", "address")
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(_MUTEX_BYTES)
+        self.address = ctypes.addressof(self._memory)
+        if code := _LIBC.pthread_mutex_init(ctypes.c_void_p(self.address), None):
+            raise AssertionError(f"pthread_mutex_init must succeed, got {code}")
 
 
 class Static(ctypes.Structure):
@@ -105,13 +123,15 @@ def _functions() -> str:
         "as_pointer": _python("PyLong_AsVoidPtr"),
         "release": _python("PyEval_SaveThread"),
         "acquire": _python("PyEval_RestoreThread"),
+        "enter": ctypes.cast(_LIBC.pthread_mutex_lock, ctypes.c_void_p).value or 0,
+        "leave": ctypes.cast(_LIBC.pthread_mutex_unlock, ctypes.c_void_p).value or 0,
         "none": id(None),
     }
     return "\n".join(f"%{name} = inttoptr i64 {address} to ptr" for name, address in addresses.items())
 
 
 def _source() -> str:
-    count = len(POINTERS) + 1
+    count = len(POINTERS) + 2
     return "\n".join(
         [
             "define ptr @launch(ptr %self, ptr %arguments, i64 %count) {",
@@ -136,13 +156,14 @@ def _source() -> str:
 
 
 def _read_operands() -> list[str]:
-    """Addresses of all tensors, the stream, and whether an address is misaligned."""
+    """Addresses of all tensors, the mutex, the stream, and whether an address is misaligned."""
     lines = []
-    for index, name in enumerate([*POINTERS, "stream"]):
+    for index, name in enumerate([*POINTERS, "mutex", "stream"]):
         lines.append(f"%{name}.at = getelementptr ptr, ptr %arguments, i64 {index}")
         lines.append(f"%{name}.object = load ptr, ptr %{name}.at")
     lines += [f"%{name} = call i64 %data(ptr %{name}.object)" for name in ARGUMENT_ORDER]
     lines += [
+        "%mutex = call ptr %as_pointer(ptr %mutex.object)",
         "%stream = call i64 %as_pointer(ptr %stream.object)",
         "%static = call ptr %as_pointer(ptr %self)",
         "%no.workspace = icmp eq ptr %workspace.object, %none",
@@ -178,8 +199,19 @@ def _call_entry() -> list[str]:
         *lines,
         "%host.function.at = load i64, ptr %static",
         "%host.function = inttoptr i64 %host.function.at to ptr",
+        "%held = icmp ne ptr %mutex, null",
         "%thread = call ptr %release()",  # a full launch queue must not stop other threads
+        "br i1 %held, label %lock, label %call",
+        "lock:",
+        "%locked = call i32 %enter(ptr %mutex)",
+        "br label %call",
+        "call:",
         f"call void %host.function(ptr %vector, i32 {len(SIGNATURE) + 1})",
+        "br i1 %held, label %unlock, label %back",
+        "unlock:",
+        "%unlocked = call i32 %leave(ptr %mutex)",
+        "br label %back",
+        "back:",
         "call void %acquire(ptr %thread)",
         "%result = load i32, ptr %code",
         "%wide = sext i32 %result to i64",
