@@ -19,8 +19,8 @@ import torch
 from kernel_space.operands import make_operands
 from kernel_space.problem import GemmProblem
 from tuner.runtime import quick, workspace
-from tuner.runtime.operands import record_of
 from tuner.runtime.quick import learn, quick_call
+from tuner.runtime.remembered import forget_tables
 from tuner.runtime.state import active
 from tuner.runtime.trampoline import POINTERS, SIGNATURE, Mutex, Static, compile_ir, make_launch
 from tuner.runtime.workspace import LEGACY, LEGACY_BY_NAME, PER_THREAD, Workspaces
@@ -100,7 +100,9 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
     monkeypatch.setattr(quick, "new_tensor", torch._C._dynamo.guards._empty_strided_cpu)
     monkeypatch.setattr(quick, "_raw_stream", lambda device: streams[threading.get_ident()])
     monkeypatch.setattr(quick, "_current_device", lambda: 0)
+    forget_tables()
     yield streams
+    forget_tables()
 
 
 class Object:
@@ -139,8 +141,8 @@ class Layer:
         self.learn()
 
     def learn(self) -> None:
-        record = record_of(self.weights, active()[1])
-        learn(record, self.plan, (self.one.act, self.one.ascales, self.one.lora_act_in), None, None)
+        operands = (self.one.act, self.one.ascales, self.one.lora_act_in, *self.weights)
+        learn(self.plan, active()[1], operands, None, None)
 
     def call(self, act: torch.Tensor) -> torch.Tensor | None:
         wgt, wscales, lora_up, wcscale, bias = self.weights
@@ -192,7 +194,7 @@ def test_layers_of_other_sizes_share_the_stream(on_the_cpu: dict[int, int]) -> N
         on_the_cpu[threading.get_ident()] = 77
         for turn in range(1, 16):
             size, zeroed = 256 * turn * (1 + index % 2), 128 * (index // 2)
-            own = Layer(memory, object, rows=1 + index, size=size, zeroed=zeroed)
+            own = Layer(memory, object, rows=16 * index + turn, size=size, zeroed=zeroed)
             wrong.extend(byte for byte in range(3) if not own.right(16 * index + byte))
 
     in_threads(work)

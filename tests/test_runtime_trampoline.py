@@ -11,6 +11,7 @@ import torch
 from kernel_space.arguments import Argument
 from kernel_space.errors import InputError
 from kernel_space.kernels import __name__ as kernels_package
+from kernel_space.operands import ARGUMENT_ORDER
 from tuner.runtime.trampoline import (
     INTEGERS,
     MISALIGNED,
@@ -72,11 +73,20 @@ def test_no_workspace_is_address_0() -> None:
     assert recorder.seen[0]["y"] == tensors[-2].data_ptr()
 
 
-def test_an_empty_operand_is_address_0() -> None:
+def test_without_a_branch_both_its_operands_are_address_0() -> None:
     recorder, tensors = Recorder(), operands()
-    tensors[POINTERS.index("lora_up")] = torch.zeros(5, 0)
+    for name in ("lora_act_in", "lora_up"):
+        tensors[POINTERS.index(name)] = torch.zeros(5, 0)
     assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == 0
-    assert recorder.seen[0]["lora_up"] == 0
+    assert recorder.seen[0]["lora_up"] == recorder.seen[0]["lora_act_in"] == 0
+
+
+@pytest.mark.parametrize("name", ARGUMENT_ORDER)
+def test_an_operand_whose_memory_is_gone_is_not_launched(name: str) -> None:
+    recorder, tensors = Recorder(), operands()
+    tensors[POINTERS.index(name)].untyped_storage().resize_(0)
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == MISALIGNED
+    assert not recorder.seen
 
 
 @pytest.mark.parametrize("index", range(len(POINTERS)), ids=POINTERS)

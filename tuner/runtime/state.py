@@ -21,6 +21,7 @@ from tuner.dispatch import FILE_NAME
 from tuner.runtime.choose import Choice, Library, Prepared
 from tuner.runtime.loaded import Launchable, load_launchable
 from tuner.runtime.plan import Plan
+from tuner.runtime.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.workspace import Workspaces
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -37,7 +38,7 @@ class RuntimeState:
         self._lock = threading.RLock()
         self._libraries: dict[str, Library] = {}
         self._loaded: dict[tuple[int, str], Launchable] = {}
-        self._plans: dict[tuple[int, GemmProblem], Plan] = {}
+        self._plans: Recent[tuple[int, GemmProblem], Plan] = Recent(MAX_CALLS)
 
     def choice(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
         """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
@@ -71,7 +72,7 @@ class RuntimeState:
             if plan is None:
                 choice = self.choice(problem, class_of_card(device))
                 plan = Plan(choice, self._launchable(choice, device), workspaces(device))
-                self._plans[device, problem] = plan
+                self._plans.put((device, problem), plan)
             return plan
 
     def _launchable(self, choice: Choice, device: int) -> Launchable:
@@ -123,6 +124,7 @@ def _activate(state: RuntimeState) -> RuntimeState:
             state,
             generation,
         )  # one assignment, so that nobody pairs a state with another's generation
+    forget_tables()
     return before
 
 

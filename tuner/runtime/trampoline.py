@@ -3,8 +3,8 @@
 The host functions of exported objects take a vector of addresses of values. Filling that vector from Python and
 passing it through ctypes costs more host time than the launch itself, so LLVM compiles a function of CPython's fast
 calling convention (``METH_FASTCALL``) that takes tensors, reads their addresses with the accessor that torch exports
-for its own generated code, checks their alignment, and calls the host function with vector and values on its stack,
-without the interpreter's lock:
+for its own generated code, checks that they are there and aligned, and calls the host function with vector and values
+on its stack, without the interpreter's lock:
 
     launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace or None, mutex, stream) -> code
 
@@ -35,10 +35,12 @@ SIGNATURE = (
 )
 """The arguments of every ``svdquant_gemm`` object (docs/architecture.md)."""
 
+_BRANCH = ("lora_act_in", "lora_up")  # both are empty where there is no low-rank branch
+
 ALIGN = 16  # what TMA asks of a global address
 MISALIGNED = (
     -1
-)  # instead of a code of the CUDA runtime: an address is no multiple of ALIGN, nothing was launched
+)  # instead of a code of the CUDA runtime: an address is no multiple of ALIGN or is 0, nothing was launched
 WRONG_CALL = -2  # not twelve arguments
 
 Launch = Callable[..., int]
@@ -156,7 +158,7 @@ def _source() -> str:
 
 
 def _read_operands() -> list[str]:
-    """Addresses of all tensors, the mutex, the stream, and whether an address is misaligned."""
+    """Addresses of all tensors, the mutex, the stream, and whether an address is misaligned or missing."""
     lines = []
     for index, name in enumerate([*POINTERS, "mutex", "stream"]):
         lines.append(f"%{name}.at = getelementptr ptr, ptr %arguments, i64 {index}")
@@ -176,10 +178,15 @@ def _read_operands() -> list[str]:
         "%or.0 = or i64 %workspace, 0",
     ]
     lines += [f"%or.{index + 1} = or i64 %or.{index}, %{name}" for index, name in enumerate(ARGUMENT_ORDER)]
+    needed = [name for name in ARGUMENT_ORDER if name not in _BRANCH]
+    lines += [f"%{name}.gone = icmp eq i64 %{name}, 0" for name in ARGUMENT_ORDER]
+    lines.append("%gone.0 = xor i1 " + ", ".join(f"%{name}.gone" for name in _BRANCH))
+    lines += [f"%gone.{index + 1} = or i1 %gone.{index}, %{name}.gone" for index, name in enumerate(needed)]
     return [
         *lines,
         f"%low = and i64 %or.{len(ARGUMENT_ORDER)}, {ALIGN - 1}",
-        "%misaligned = icmp ne i64 %low, 0",
+        "%odd = icmp ne i64 %low, 0",
+        f"%misaligned = or i1 %odd, %gone.{len(needed)}",
     ]
 
 
