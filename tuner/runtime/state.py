@@ -78,7 +78,7 @@ class RuntimeState:
     def _launchable(self, choice: Choice, device: int) -> Launchable:
         key = (device, choice.object.sha256)
         if key not in self._loaded:
-            self._loaded[key] = load_launchable(choice.object, device)
+            self._loaded[key] = load_launchable(choice.object, device, choice.config, choice.problem)
         return self._loaded[key]
 
 
