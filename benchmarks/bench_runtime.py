@@ -2,6 +2,8 @@
 
     .venv/bin/python -m benchmarks.bench_runtime [--table DIR] [--shape M,K,N,R] [--json]
 
+Without a card only what it costs to choose a kernel for an M that is new.
+
 Host times: wall time of 300 calls that the device can follow, divided by 300; the least and the median of 15 rounds, of
 the best of 4 passes over all parts.
 Device times: CUDA graph of 20 calls, median of 15 replays.
@@ -22,6 +24,7 @@ import torch
 from kernel_space.operands import make_operands
 from kernel_space.packing import PackedSVDQuant
 from kernel_space.problem import GemmProblem
+from tuner.device import DEVICE_CLASSES
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run
@@ -31,6 +34,7 @@ ROUNDS = 15
 CALLS = 300
 GRAPH_CALLS = 20
 PASSES = 4
+NEW_MS = 3000
 
 
 def host_us(call: Callable[[], object]) -> tuple[float, float]:
@@ -94,6 +98,23 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
     return times
 
 
+def bench_new_m() -> None:
+    """What it costs to choose a kernel for an M that was never met, of a layer that was. Needs no card."""
+    device = DEVICE_CLASSES["h200"]
+    problems = [GemmProblem.parse(f"{m},3840,3072,128") for m in range(1, 1 + NEW_MS)]
+    tables = runtime_state.RuntimeState(runtime_state.active()[0].path)
+    start = time.perf_counter()
+    tables.choice(problems.pop(), device)
+    first = (time.perf_counter() - start) * 1e6
+    times = []
+    for problem in problems:
+        start = time.perf_counter()
+        tables.choice(problem, device)
+        times.append((time.perf_counter() - start) * 1e6)
+    least, median = min(times), statistics.median(times)
+    print(f"{'a new M':<32}{least:8.2f} {median:8.2f} us, measured (least, median); the first {first:.0f} us")
+
+
 def bench_quantize(rows: int, k: int, r: int) -> None:
     x, smooth = torch.randn(rows, k, device="cuda").half(), torch.rand(k, device="cuda") + 0.5
     down = torch.randn(k, r, device="cuda").half()
@@ -114,6 +135,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="host times only, as one JSON document")
     args = parser.parse_args()
     with use_table(args.table) if args.table else contextlib.nullcontext():
+        if not args.json:
+            bench_new_m()
+        if not torch.cuda.is_available():
+            return print("no card here: calls are not timed")
         shapes = args.shape or ["16,3840,3072,128", "1024,3840,3072,128"]
         times = {shape: bench_host(GemmProblem.parse(shape)) for shape in shapes}
         if args.json:
