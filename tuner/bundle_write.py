@@ -20,8 +20,9 @@ from kernel_space.build_cache import BuildCache, default_cache_dir
 from kernel_space.dsl_compile import CompileError
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
-from kernel_space.problem import GemmProblem
+from kernel_space.problem import MAX_R, GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
 from tuner.dispatch_row import Row
 from tuner.store import atomic_write, is_whole, locked, make_folder
 
@@ -59,9 +60,9 @@ def write_bundle(
     """
     folder = make_folder(device_folder / FOLDER)
     with locked(folder / INDEX):
-        found, refused = _collect(
-            Bundle.load(folder, arch), arch, list(rows), also, caches or (default_cache_dir(),)
-        )
+        old = Bundle.load(folder, arch)
+        found, refused = _collect(old, arch, list(rows), also, caches or (default_cache_dir(),))
+        _keep_evidence(found, old)
         for entry, data in found.values():
             if data is not None:
                 atomic_write(folder / entry.file, data)
@@ -106,9 +107,11 @@ def _collect(
     wanted = {row.config for row in rows}
     here = platform.machine()
     found: _Found = {
-        _key(entry): (entry, None) for entry in old.entries if entry.host != here and entry.config in wanted
+        _key(entry): (entry, None)
+        for entry in old.entries
+        if entry.host != here and (entry.config in wanted or f"r={MAX_R} " in entry.problem_class)
     }
-    refused = []
+    refused: list[tuple[GemmProblem, str]] = []
     for row in rows:
         for problem in _problems(row, also):
             key = (row.config, str(problem.problem_class), here)
@@ -118,7 +121,39 @@ def _collect(
                 found[key] = _entry(row, problem, arch, old, caches)
             except (InputError, CompileError) as error:
                 refused.append((problem, str(error)))
+    _add_widest(found, refused, old, rows, also)
     return found, refused
+
+
+def _add_widest(
+    found: _Found,
+    refused: list[tuple[GemmProblem, str]],
+    old: Bundle,
+    rows: list[Row],
+    also: Sequence[tuple[str, str]],
+) -> None:
+    """An object that launches any shape of any rank, for each pair of dtypes; see ``bundle_widest.py``."""
+    arch = old.arch
+    for problem in widest_problems(problem for row in rows for problem in _problems(row, also)):
+        if widest_entry((entry for entry, _ in found.values()), problem, arch):
+            continue
+        try:
+            entry, data = kept_widest(old, problem, arch), None
+            if entry is None:
+                row = dataclasses.replace(rows[0], config=str(widest_config(rows, problem, arch)))
+                meta, data = _built(row, problem, arch)
+                entry = _make_entry(row, problem, arch, meta, data)
+            found[_key(entry)] = (entry, data)
+        except (InputError, CompileError) as error:
+            refused.append((problem, str(error)))
+
+
+def _keep_evidence(found: _Found, old: Bundle) -> None:
+    """An object that comes again, to the byte, was checked already."""
+    before = {(_key(entry), entry.sha256): entry.checked for entry in old.entries}
+    for key, (entry, data) in found.items():
+        checked = entry.checked or before.get((key, entry.sha256))
+        found[key] = (dataclasses.replace(entry, checked=checked), data)
 
 
 def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:

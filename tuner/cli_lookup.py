@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.build_cache import default_cache_dir
 from kernel_space.build_key import toolchain
@@ -20,6 +20,9 @@ from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
 from tuner.dispatch_row import Row
 
+if TYPE_CHECKING:
+    from tuner.runtime.choose import Choice
+
 
 def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
@@ -28,7 +31,7 @@ def lookup_command(args: argparse.Namespace) -> int:
     current = results.current(device) if _has_toolchain() else None
     table = DispatchTable.load(folder, arch=device.arch, current=current)
     bundle = Bundle.load(folder / FOLDER, device.arch)
-    answers = [_answer(problem, table.lookup(problem), bundle) for problem in problems]
+    answers = [_answer(problem, table, bundle) for problem in problems]
     if current is None:
         print("stale rows are not told from fresh ones: the CuTe DSL is not installed here", file=sys.stderr)
     if args.json:
@@ -54,17 +57,37 @@ def _has_toolchain() -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """``path``: the object, in the bundle or in the build cache; None when it must be compiled."""
+    """``path``: the object, in the bundle or in the build cache; None when it must be compiled.
+
+    ``instead``: where there is a bundle, what the run time launches when it does not have that, or why it launches
+    nothing.
+    """
 
     problem: GemmProblem
     lookup: Lookup
     path: Path | None
+    instead: Choice | str | None
 
 
-def _answer(problem: GemmProblem, lookup: Lookup, bundle: Bundle) -> _Answer:
+def _answer(problem: GemmProblem, table: DispatchTable, bundle: Bundle) -> _Answer:
+    lookup = table.lookup(problem)
     bundled = bundle.find(lookup.config, problem)
     path = bundled.path if bundled else lookup.object_path(default_cache_dir())
-    return _Answer(problem=problem, lookup=lookup, path=path)
+    instead = None
+    if bundle.entries and not (path and lookup.source == "exact"):
+        instead = _at_run_time(problem, table, bundle)
+        if not isinstance(instead, str) and instead.config == lookup.config and not instead.is_padded:
+            instead = None
+    return _Answer(problem=problem, lookup=lookup, path=path, instead=instead)
+
+
+def _at_run_time(problem: GemmProblem, table: DispatchTable, bundle: Bundle) -> Choice | str:
+    from tuner.runtime.choose import Library  # seconds: it imports torch
+
+    try:
+        return Library(table, bundle, default_cache_dir()).choose(problem)
+    except InputError as error:
+        return str(error)
 
 
 def _record(found: _Answer) -> dict[str, Any]:
@@ -87,6 +110,21 @@ def _record(found: _Answer) -> dict[str, Any]:
         "reason": answer.reason,
         "row": times,
         "object": found.path and str(found.path),
+        "run_time": _instead_record(found.instead),
+    }
+
+
+def _instead_record(instead: Choice | str | None) -> dict[str, Any] | None:
+    if instead is None:
+        return None
+    if isinstance(instead, str):
+        return {"launches": None, "reason": instead}
+    return {
+        "launches": str(instead.launched),
+        "source": instead.source,
+        "config": str(instead.config),
+        "reason": instead.reason,
+        "object": str(instead.object.path),
     }
 
 
@@ -109,4 +147,10 @@ def _print(found: _Answer, device: Device) -> None:
     command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
     missing = f"neither bundled nor in the build cache; make it: {command}"
     pairs.append(("object", found.path or missing))
+    if isinstance(found.instead, str):
+        pairs.append(("run time", f"launches nothing: {found.instead}"))
+    elif found.instead is not None:
+        instead = found.instead
+        pairs.append(("run time", f"launches {instead.launched} ({instead.source}): {instead.reason}"))
+        pairs.append(("", f"{instead.config} from {instead.object.path}"))
     text.print_block(pairs)

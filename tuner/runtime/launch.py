@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from kernel_space.errors import InputError
@@ -16,7 +18,8 @@ from tuner.runtime.operands import (
     require_no_grad,
 )
 from tuner.runtime.plan import Plan
-from tuner.runtime.quick import learn
+from tuner.runtime.quick import learn, quick_call
+from tuner.runtime.ranks import pad_rank
 from tuner.runtime.reference import reference_gemm, warn_once
 from tuner.runtime.remembered import MAX_CALLS, Recent
 from tuner.runtime.trampoline import MISALIGNED
@@ -72,11 +75,26 @@ def run(
         return _without_kernel(
             act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype
         )
+    if plan.choice.is_padded:
+        # Every time anew, as nobody tells when lora_up is written; it first, because a kernel may read weights while
+        # the one before it still runs.
+        rank = plan.choice.launched.r
+        lora_up, lora_act_in = pad_rank(lora_up, rank), pad_rank(lora_act_in, rank)
+        return _again(
+            act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype, asked, quick
+        )
     with torch.cuda.device(plan.device):
         y = _launch(plan, act, ascales, weights, lora_act_in, out)
     if quick:
         learn(plan, generation, (act, ascales, lora_act_in, *weights), out, asked)
     return y
+
+
+def _again(*operands: Any) -> torch.Tensor:
+    """``run`` with padded operands, which may have been learned."""
+    *tensors, out, out_dtype, asked, quick = operands
+    y = quick_call(*tensors, out, asked) if quick else None
+    return run(*tensors, out, out_dtype, asked=asked, quick=quick) if y is None else y
 
 
 def _launch(
