@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +21,17 @@ from tests.test_runtime_operator import call, operands_of
 from tuner.runtime import SVDQuantLinear, launch, linear, quantize_act
 from tuner.runtime.choose import Library
 from tuner.runtime.ranks import pad_rank
+from tuner.runtime.remembered import forget_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore:svdquant_gemm on cpu is the torch reference")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """Plans are known by what the tensors look like, from whichever test."""
+    forget_tables()
+    yield
+    forget_tables()
 
 
 @pytest.mark.parametrize("rank", [0, 16])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.arch import Arch
 from kernel_space.arguments import Argument
@@ -22,12 +23,16 @@ from tuner.checked import Check
 from tuner.device import DEVICE_CLASSES
 from tuner.dispatch import DispatchTable, Lookup
 from tuner.dispatch_row import Row
+from tuner.runtime.nearest import Nearest
 from tuner.runtime.ranks import padded, rank_distance
+from tuner.runtime.remembered import Recent
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
 SHOWN_REFUSALS = 3
+MAX_LAYERS = 512  # kinds of layers whose candidates are kept in order
+_parsed = functools.lru_cache(maxsize=1024)(parse_config)
 LAYER_MS = tuple(1 << power for power in range(14))  # of a layer, to find its rank
 _OBJECT = "kernel.o"
 
@@ -96,6 +101,8 @@ class Library:
         self.bundle = bundle
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
+        self._layers: Recent[tuple, Nearest[_Candidate]] = Recent(MAX_LAYERS)
+        self._objects: dict[tuple, ObjectFile] = {}  # as many as there are objects
 
     @classmethod
     def load(cls, folder: Path, arch: Arch, *, cache_dir: Path) -> Self:
@@ -110,6 +117,7 @@ class Library:
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
+        self._layers.clear()
 
     def has_object(self, answer: Lookup, problem: GemmProblem) -> bool:
         """Can what the table answered be launched without compiling?"""
@@ -169,7 +177,16 @@ class Library:
         )
 
     def _candidates(self, problem: GemmProblem) -> Iterator[_Candidate]:
-        """Kernels of this R and larger ones, nearest first: this layer before others, this dtype before others."""
+        """Nearest first: this layer before others, this dtype before others."""
+        layer = (problem.k, problem.n, problem.r, problem.lora_dtype, problem.out_dtype)
+        nearest = self._layers.get(layer)
+        if nearest is None:
+            nearest = Nearest(self._of_layer(problem), functools.partial(_distance_at_its_m, problem))
+            self._layers.put(layer, nearest)
+        return nearest.order(problem.m)
+
+    def _of_layer(self, problem: GemmProblem) -> list[_Candidate]:
+        """Kernels of this R and larger ones, for any M."""
         found = [
             _Candidate(known=row.key.problem, config=row.config, row=row)
             for row in self.table.rows.values()
@@ -186,7 +203,7 @@ class Library:
             for known, config in self.bundle.kernels(MAX_R)
             if (config, MAX_R) not in rows and _dtypes(known) == _dtypes(problem)
         ]
-        yield from sorted(found, key=functools.partial(_distance, problem))
+        return found
 
     def _try(self, candidate: _Candidate, problem: GemmProblem) -> Choice | str:
         """The answer ``candidate`` gives for ``problem``, or why it gives none."""
@@ -199,7 +216,7 @@ class Library:
         if AUTO in candidate.config:
             return f"{source}: its config is not resolved"
         try:
-            config = parse_config(self.arch, candidate.config)
+            config = _parsed(self.arch, candidate.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if rejection := knob_rejection(config, problem, self.arch):
@@ -220,9 +237,20 @@ class Library:
         )
 
     def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+        """What was found once is found while it is there; its bytes are compared with their hash when loaded."""
         if candidate.compiled is not None:
             return object_file(candidate.compiled)
-        config = parse_config(self.arch, candidate.config)
+        row = candidate.row
+        key = (candidate.config, row and row.object, problem.r, problem.lora_dtype, problem.out_dtype)
+        found = self._objects.get(key)
+        if found is None or not os.path.exists(found.path):
+            found = self._search(candidate, problem)
+            if found is not None:
+                self._objects[key] = found
+        return found
+
+    def _search(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+        config = _parsed(self.arch, candidate.config)
         if (bundled := self.bundle.find(config, problem)) is not None:
             return bundled
         return self._cached(candidate, problem)
@@ -285,6 +313,10 @@ def _source(candidate: _Candidate, problem: GemmProblem) -> str:
         return "exact"
     same_layer = (known.k, known.n, known.problem_class) == (problem.k, problem.n, problem.problem_class)
     return f"nearest M {known.m}" if same_layer else f"nearest layer {known}"
+
+
+def _distance_at_its_m(problem: GemmProblem, candidate: _Candidate) -> tuple[Any, ...]:
+    return _distance(dataclasses.replace(problem, m=candidate.known.m), candidate)
 
 
 def _dtypes(problem: GemmProblem) -> tuple[str, str]:

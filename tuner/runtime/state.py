@@ -22,6 +22,7 @@ from tuner.dispatch import FILE_NAME
 from tuner.runtime.choose import Choice, Library, Prepared
 from tuner.runtime.loaded import Launchable, load_launchable
 from tuner.runtime.plan import Plan
+from tuner.runtime.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.workspace import Workspaces
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -38,7 +39,7 @@ class RuntimeState:
         self._lock = threading.RLock()
         self._libraries: dict[str, Library] = {}
         self._loaded: dict[tuple[int, str], Launchable] = {}
-        self._plans: dict[tuple[int, GemmProblem], Plan] = {}
+        self._plans: Recent[tuple[int, GemmProblem], Plan] = Recent(MAX_CALLS)
         self._ranks: dict[
             tuple[DeviceClass | None, GemmProblem], int
         ] = {}  # as many as there are kinds of layers
@@ -75,7 +76,7 @@ class RuntimeState:
             if plan is None:
                 choice = self.choice(problem, class_of_card(device))
                 plan = Plan(choice, self._launchable(choice, device), workspaces(device))
-                self._plans[device, problem] = plan
+                self._plans.put((device, problem), plan)
             return plan
 
     def layer_rank(self, problem: GemmProblem, device: int) -> int:
@@ -101,7 +102,7 @@ class RuntimeState:
     def _launchable(self, choice: Choice, device: int) -> Launchable:
         key = (device, choice.object.sha256)
         if key not in self._loaded:
-            self._loaded[key] = load_launchable(choice.object, device)
+            self._loaded[key] = load_launchable(choice.object, device, choice.config, choice.problem)
         return self._loaded[key]
 
 
@@ -147,6 +148,7 @@ def _activate(state: RuntimeState) -> RuntimeState:
             state,
             generation,
         )  # one assignment, so that nobody pairs a state with another's generation
+    forget_tables()
     return before
 
 
