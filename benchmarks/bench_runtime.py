@@ -2,6 +2,8 @@
 
     .venv/bin/python -m benchmarks.bench_runtime [--table DIR] [--shape M,K,N,R] [--json]
 
+Without a card only what it costs to choose a kernel for an M that is new.
+
 Host times: wall time of 300 calls that the device can follow, divided by 300; the least and the median of 15 rounds, of
 the best of 4 passes over all parts.
 Device times: CUDA graph of 20 calls, median of 15 replays.
@@ -22,14 +24,17 @@ import torch
 from kernel_space.operands import make_operands
 from kernel_space.packing import PackedSVDQuant
 from kernel_space.problem import GemmProblem
+from tuner.device import DEVICE_CLASSES
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run
+from tuner.runtime.trampoline import Mutex
 
 ROUNDS = 15
 CALLS = 300
 GRAPH_CALLS = 20
 PASSES = 4
+NEW_MS = 3000
 
 
 def host_us(call: Callable[[], object]) -> tuple[float, float]:
@@ -73,14 +78,14 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
     operator = torch.ops.svdquant
     svdquant_gemm(act, ascales, packed, lora)
     plan = runtime_state.active()[0].plan(problem, 0)
-    memory = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda")
+    memory, mutex = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda"), Mutex()
     parts: dict[str, Callable[[], object]] = {
         "svdquant_gemm": lambda: svdquant_gemm(act, ascales, packed, lora),
         "svdquant_gemm, out given": lambda: svdquant_gemm(act, ascales, packed, lora, out),
         "torch.ops.svdquant.gemm": lambda: operator.gemm.default(*operands, out.dtype),
         "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
         "  the long way": lambda: run(*operands, None, out.dtype),
-        "  the launch alone": lambda: plan.launch(*operands, out, memory, 0),
+        "  the launch alone": lambda: plan.launch(*operands, out, memory, mutex.address, 0),
         "  a new output": plan.output,
         "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
         "  sin_ on 8 numbers, likewise": torch.zeros(8, device="cuda").sin_,
@@ -91,6 +96,23 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
         times = {name: min(one[name] for one in passes) for name in parts}
         times["device time in a graph"] = (device_us(parts["svdquant_gemm"]),) * 2
     return times
+
+
+def bench_new_m() -> None:
+    """What it costs to choose a kernel for an M that was never met, of a layer that was. Needs no card."""
+    device = DEVICE_CLASSES["h200"]
+    problems = [GemmProblem.parse(f"{m},3840,3072,128") for m in range(1, 1 + NEW_MS)]
+    tables = runtime_state.RuntimeState(runtime_state.active()[0].path)
+    start = time.perf_counter()
+    tables.choice(problems.pop(), device)
+    first = (time.perf_counter() - start) * 1e6
+    times = []
+    for problem in problems:
+        start = time.perf_counter()
+        tables.choice(problem, device)
+        times.append((time.perf_counter() - start) * 1e6)
+    least, median = min(times), statistics.median(times)
+    print(f"{'a new M':<32}{least:8.2f} {median:8.2f} us, measured (least, median); the first {first:.0f} us")
 
 
 def bench_quantize(rows: int, k: int, r: int) -> None:
@@ -113,6 +135,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="host times only, as one JSON document")
     args = parser.parse_args()
     with use_table(args.table) if args.table else contextlib.nullcontext():
+        if not args.json:
+            bench_new_m()
+        if not torch.cuda.is_available():
+            return print("no card here: calls are not timed")
         shapes = args.shape or ["16,3840,3072,128", "1024,3840,3072,128"]
         times = {shape: bench_host(GemmProblem.parse(shape)) for shape in shapes}
         if args.json:

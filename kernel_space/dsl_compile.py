@@ -16,7 +16,7 @@ from typing import Any
 
 from kernel_space.arguments import Argument, arguments_from_header
 from kernel_space.capture import CaptureRuntime, Launch
-from kernel_space.dsl_env import import_dsl
+from kernel_space.dsl_env import import_dsl, refuse_steered
 from kernel_space.errors import InputError
 from kernel_space.loading import LoadedObject, load_bytes
 from kernel_space.runtime_symbols import Runtime
@@ -59,9 +59,10 @@ def compile_function(
     """``cute.compile(function, *arguments, **keywords)`` for ``arch``, with all that can be exported of it.
 
     ``prefix`` starts every symbol of the object. Returns the DSL's compiled function and the artifacts.
-    Raises ``CompileError`` with the compiler's reason.
+    Raises ``CompileError`` with the compiler's reason, ``InputError`` for a DSL that is not in its default settings.
     """
     cute = import_dsl(arch)
+    refuse_steered()
     # The DSL names its dump files after the function, not after what it was compiled for: two compilations
     # that share a directory read back each other's PTX and cubin.
     with tempfile.TemporaryDirectory(prefix="compile-") as dump:

@@ -2,6 +2,8 @@
 
 Clusters of more than one CTA must fit into one GPC, and GPCs differ in their number of SMs, so the answer can be less
 than SMs / cluster size. A persistent grid of more clusters than fit runs its last ones after all others.
+
+``grid_clusters`` is the grid of every launch: the one that is timed and the one that users get.
 """
 
 from __future__ import annotations
@@ -10,11 +12,17 @@ import ctypes
 import math
 from typing import Any
 
+from kernel_space.arguments import Argument
 from kernel_space.capture import cluster_of
+from kernel_space.errors import InputError
+from kernel_space.loading import load_bytes
+from kernel_space.operands import ARGUMENT_ORDER
+from kernel_space.problem import GemmProblem
 from kernel_space.runtime_symbols import CudaRuntime
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _LAUNCH_SYMBOL = "_cudaLaunchKernelEx"
+_ADDRESS = 1 << 30  # nothing runs, but the host code encodes TMA descriptors: aligned and not 0
 
 
 class OccupancyRuntime(CudaRuntime):
@@ -52,3 +60,43 @@ class OccupancyRuntime(CudaRuntime):
         code = ask(ctypes.byref(count), ctypes.c_void_p(kernel), ctypes.c_void_p(config))
         self._counts.append(count.value)
         return int(code)
+
+
+def grid_clusters(meant: int, fit: int | None) -> int:
+    """Clusters of a persistent grid: what the config means to have, and no more than the card holds.
+
+    ``meant``: ``config.max_active_clusters``; ``fit``: what ``clusters_that_fit`` gave, None for single CTAs.
+    """
+    return max(1, meant) if fit is None else min(max(1, meant), fit)
+
+
+def clusters_that_fit(
+    data: bytes,
+    prefix: str,
+    arguments: tuple[Argument, ...] | None,
+    problem: GemmProblem,
+    runtime: OccupancyRuntime,
+    *,
+    meant: int,
+) -> int:
+    """Clusters of the object ``data`` that the current device of ``runtime`` holds at once; nothing is launched.
+
+    ``problem``: any that its config is legal for; ``meant``: as for ``grid_clusters``. Raises ``InputError`` for an
+    object of other arguments than the operator's, and for a kernel that does not fit at all.
+    """
+    values = dict.fromkeys((*ARGUMENT_ORDER, "workspace"), _ADDRESS)
+    values |= {
+        "m": problem.m,
+        "n": problem.n,
+        "k": problem.k,
+        "max_active_clusters": max(1, meant),
+        "stream": 0,
+    }
+    with load_bytes(data, prefix, runtime, arguments=arguments) as loaded:
+        names = [argument.name for argument in loaded.arguments or ()]
+        if "stream" not in names or set(names) - set(values):
+            raise InputError(f"object {prefix} does not take the operator's arguments: ({', '.join(names)})")
+        loaded.call(*(values[name] for name in names))
+    if runtime.clusters == 0:
+        raise InputError(f"no cluster of the kernel {prefix} fits the card")
+    return runtime.clusters

@@ -17,6 +17,8 @@ from kernel_space.inputs import FLOAT_DTYPES, TORCH_DTYPES, require_matrix, requ
 from kernel_space.nvfp4 import SF_VEC_SIZE, block_scales, require_scale_bytes
 from kernel_space.problem import GemmProblem, ProblemClass
 
+MAX_LOST = 0.01  # of the 2-norm of a row of lora_up, by rounding what is folded
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class PackedSVDQuant:
@@ -83,8 +85,9 @@ def pack_svdquant_weights(
     All on one device, where the packed weights stay; ``PackedSVDQuant.to`` moves them.
 
     Raises ``InputError``, naming row and value, when a factor ``alpha * wcscale`` is not a normal fp32 number (zero,
-    subnormal, NaN, infinite), when a folded lora_up is not finite in lora_dtype, when a scale is NaN or
-    negative, or a bias not finite in fp32; and when shapes or dtypes do not fit.
+    subnormal, NaN, infinite), when a folded lora_up is not finite in lora_dtype or underflows so far that a row loses
+    more than 1 % of its norm, when a scale is NaN or negative, or a bias not finite in fp32; and when shapes and dtypes
+    do not fit.
     """
     n = wgt.shape[0]
     k = 2 * require_matrix(wgt, "wgt", (torch.uint8,), n)
@@ -144,7 +147,8 @@ def _factor(wcscale: torch.Tensor, alpha: float | torch.Tensor, n: int) -> torch
 
 
 def _fold(lora_up: torch.Tensor, factor: torch.Tensor, lora_dtype: str) -> torch.Tensor:
-    folded = (lora_up.double() / factor.double().unsqueeze(1)).to(TORCH_DTYPES[lora_dtype]).contiguous()
+    exact = lora_up.double() / factor.double().unsqueeze(1)
+    folded = exact.to(TORCH_DTYPES[lora_dtype]).contiguous()
     bad = ~folded.isfinite()
     if bad.any():
         row, column = bad.nonzero()[0].tolist()
@@ -153,7 +157,32 @@ def _fold(lora_up: torch.Tensor, factor: torch.Tensor, lora_dtype: str) -> torch
             f"lora_up / (alpha * wcscale) must be finite in {lora_dtype}, got {value} at row {row}, column {column} "
             f"(lora_up {source}, alpha * wcscale {by}); use bf16 or move a power of two from lora_up to lora_act_in"
         )
+    _require_kept(exact, folded, lora_up, factor, lora_dtype)
     return folded
+
+
+def _require_kept(
+    exact: torch.Tensor, folded: torch.Tensor, lora_up: torch.Tensor, factor: torch.Tensor, lora_dtype: str
+) -> None:
+    """Raises ``InputError`` for a row that underflow ruins; rounding to normal numbers takes 0.2 % at most."""
+    if not exact.numel():
+        return
+    largest = exact.abs().amax(dim=1, keepdim=True)
+    unit = torch.where(
+        largest > 0, largest, torch.ones_like(largest)
+    )  # squares of tiny numbers would be zero
+    difference = (exact - folded.double()) / unit
+    lost, norm = difference.norm(dim=1), (exact / unit).norm(dim=1)
+    bad = lost > MAX_LOST * norm
+    if bad.any():
+        row = int(bad.nonzero()[0])
+        column = int(difference[row].abs().argmax())
+        source, by, kept = (x.item() for x in (lora_up[row, column], factor[row], folded[row, column]))
+        raise InputError(
+            f"lora_up / (alpha * wcscale) must keep {100 * (1 - MAX_LOST):g} % of each row's norm in {lora_dtype}, "
+            f"row {row} loses {100 * (lost[row] / norm[row]).item():.3g} % (column {column}: lora_up {source}, "
+            f"alpha * wcscale {by}, rounded to {kept}); use bf16 or move a power of two from lora_act_in to lora_up"
+        )
 
 
 def _bias(bias: torch.Tensor | None, n: int, device: torch.device) -> torch.Tensor:

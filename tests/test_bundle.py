@@ -34,6 +34,7 @@ def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise InputError(NEVER)
 
     monkeypatch.setattr(bundle_write, "_built", refuse)
+    monkeypatch.setattr(bundle_write, "_add_widest", lambda *_: None)  # tests/test_bundle_widest.py
 
 
 def key_of(config: str) -> str:

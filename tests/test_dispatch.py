@@ -44,6 +44,7 @@ def row(
     config: str = CONFIG_A,
     date: str = "2025-01-02T00:00:00+00:00",
     noise_us: float | None = None,
+    evidence: dict[str, Any] | None = None,
     **provenance: str,
 ) -> Row:
     fresh = {"kernel_source": "src-1", "dsl_version": "4.8.1", "model": MODELS.get(kind, "")}
@@ -58,6 +59,7 @@ def row(
         provenance=Provenance(**{**fresh, **provenance}),
         protocol="by hand",
         date=date,
+        evidence=evidence or {},
     )
 
 
@@ -127,6 +129,118 @@ TRUTH = [
         row(MEASURED, 10, kernel_source="src-00", **B),
         False,
     ),
+]
+
+
+NEVER = {"evidence": {"checked": "not checked: the tune ended before"}}
+ONCE = {"evidence": {"checked": "checked on NVIDIA H200 against float64: 9 launches"}}
+WHOLE = {
+    "evidence": {"checked": f"{ONCE['evidence']['checked']}; then checked on NVIDIA H200: 51 launches each"}
+}
+SILENT = {"evidence": {}}
+
+# What a check is worth: nothing that was never checked replaces what was, whatever else speaks for it.
+TRUTH += [
+    ("unchecked and faster", row(MEASURED, 20, **WHOLE), row(MEASURED, 10, **NEVER, **B), False),
+    ("says nothing of a check", row(MEASURED, 20, **ONCE), row(MEASURED, 10, **SILENT, **B), False),
+    (
+        "unchecked, same config, later",
+        row(MEASURED, 20, **ONCE),
+        row(MEASURED, 20, date=LATE, **NEVER),
+        False,
+    ),
+    ("unchecked, better kind", row(SIMULATED, 20, **ONCE), row(MEASURED, 10, **NEVER, **B), False),
+    ("unchecked and fresh", row(MEASURED, 20, **ONCE, **STALE), row(MEASURED, 10, **NEVER, **B), False),
+    ("checked over unchecked, slower", row(MEASURED, 10, **NEVER), row(MEASURED, 20, **ONCE, **B), True),
+    (
+        "stale but checked over unchecked",
+        row(MEASURED, 10, **NEVER),
+        row(MEASURED, 20, **ONCE, **STALE),
+        True,
+    ),
+    ("both unchecked, faster", row(MEASURED, 20, **NEVER), row(MEASURED, 10, **NEVER, **B), True),
+    ("a candidate's check only, faster", row(MEASURED, 20, **WHOLE), row(MEASURED, 10, **ONCE, **B), False),
+    ("the winner's check, slower", row(MEASURED, 10, **ONCE), row(MEASURED, 20, **WHOLE, **B), True),
+    ("a candidate's check, fresh", row(MEASURED, 20, **WHOLE, **STALE), row(MEASURED, 30, **ONCE, **B), True),
+    ("a candidate's check, better kind", row(SIMULATED, 20, **WHOLE), row(MEASURED, 30, **ONCE, **B), True),
+    ("both checked whole, faster", row(MEASURED, 20, **WHOLE), row(MEASURED, 10, **WHOLE, **B), True),
+    (
+        "same config, checked again less",
+        row(MEASURED, 20, **WHOLE),
+        row(MEASURED, 20, date=LATE, **ONCE),
+        False,
+    ),
+]
+
+
+def on(
+    card: str, ratio: float | None = None, half: float = 0.001, default: str = "d", **more: Any
+) -> dict[str, Any]:
+    """Evidence of a row of ``card``: ``ratio`` to the default with +-``half``; 1 is the default itself."""
+    evidence = {"card": card, "driver": "580", **more}
+    if ratio is not None:
+        half = 0.0 if ratio == 1 else half
+        bounds = {"default_ratio_low": ratio - half, "default_ratio_high": ratio + half}
+        evidence |= {"default_config": default, "default_ratio": ratio, **bounds}
+    return {"evidence": evidence}
+
+
+def us(time_us: float, config: str = CONFIG_A, **more: Any) -> Row:
+    return row(MEASURED, time_us, 0.2, config=config, noise_us=0.01 * time_us, **more)
+
+
+# Two cards: 156.8 us of one card's default against 163.8 us of the other's winner, 1.3 % ahead of its own default.
+# Ratios: 0.5 % a visit and the halves of both intervals, as squares; a default has neither.
+TRUTH += [
+    ("another card's default", us(163.8, **on("one", 0.987)), us(156.8, CONFIG_B, **on("two", 1.0)), False),
+    ("another card's winner", us(156.8, **on("two", 1.0)), us(163.8, CONFIG_B, **on("one", 0.987)), True),
+    (
+        "0.4 % ahead of a default elsewhere",
+        us(100, **on("one", 1.0)),
+        us(90, CONFIG_B, **on("two", 0.996)),
+        False,
+    ),
+    (
+        "0.6 % ahead of a default elsewhere",
+        us(100, **on("one", 1.0)),
+        us(120, CONFIG_B, **on("two", 0.994)),
+        True,
+    ),
+    ("0.6 % between two visits", us(100, **on("one", 0.8)), us(90, CONFIG_B, **on("two", 0.795)), False),
+    ("1.3 % between two visits", us(100, **on("one", 0.8)), us(120, CONFIG_B, **on("two", 0.79)), True),
+    ("a wide interval", us(100, **on("one", 0.8)), us(90, CONFIG_B, **on("two", 0.79, 0.02)), False),
+    ("one card: times decide", us(100, **on("one", 0.8)), us(97, CONFIG_B, **on("one", 0.9)), True),
+    ("one card, within the noise", us(100, **on("one", 0.8)), us(99, CONFIG_B, **on("one", 0.7)), False),
+    (
+        "another driver is another card",
+        us(100, **on("one", 0.8)),
+        us(97, CONFIG_B, **on("one", 0.9, driver="590")),
+        False,
+    ),
+    # no ratios to one default: only by more than two cards may differ, 6 % and the noise of 1.4 %
+    (
+        "5 % faster, no ratio in the table",
+        us(163.8, **on("one")),
+        us(156.8, CONFIG_B, **on("two", 1.0)),
+        False,
+    ),
+    (
+        "5 % faster, no ratio in the new row",
+        us(163.8, **on("one", 0.9)),
+        us(156.8, CONFIG_B, **on("two")),
+        False,
+    ),
+    ("9 % faster, no ratios", us(100, **on("one")), us(91, CONFIG_B, **on("two")), True),
+    ("slower, no ratios", us(100, **on("one")), us(101, CONFIG_B, **on("two")), False),
+    (
+        "another default",
+        us(100, **on("one", 1.0)),
+        us(95, CONFIG_B, **on("two", 0.9, default="other")),
+        False,
+    ),
+    ("a ratio that is none", us(100, **on("one", 1.0)), us(95, CONFIG_B, **on("two", -0.9)), False),
+    ("no card named against a card", us(100), us(95, CONFIG_B, **on("two")), False),
+    ("another card, the same config", us(100, **on("one", 0.9)), us(120, date=LATE, **on("two", 0.9)), True),
 ]
 
 
@@ -386,6 +500,20 @@ def test_stale_row_is_found_named_and_checked_again() -> None:
     look(table_of(row(), current=CURRENT, rules=rules), 4352)
     look(table_of(row(), current=CURRENT, rules=rules), 4000)
     assert asked == []  # fresh rows need no budget, and so no DSL
+
+
+def test_a_row_that_was_not_checked_is_shown_and_not_for_launching() -> None:
+    rows = [row(key=at(4352), **NEVER), row(key=at(2176), **ONCE), row(key=at(17), **WHOLE)]
+    shown = table_of(*rows)
+    assert (look(shown, 4352).source, look(shown, 4352).reason) == (
+        "exact",
+        "exact row, modelled 20 us, not checked",
+    )
+    assert look(shown, 2176).reason == "exact row, modelled 20 us, checked as a candidate only"
+    assert look(shown, 17).reason == "exact row, modelled 20 us"
+    found = look(table_of(*rows, checked_only=True), 4352)
+    assert found.source == "nearest M 2176"
+    assert found.reason.endswith("passed over exact: not checked")
 
 
 WITHOUT_DSL = """

@@ -20,8 +20,10 @@ from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
 from tests.test_driver import PROBLEM, SPACE, run
+from tuner import results
 from tuner.candidate import Candidate
 from tuner.dispatch import DispatchTable
+from tuner.dispatch_merge import choose
 from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.samples import Samples, State
 from tuner.outcome import Kind, Outcome, Status, Timing
@@ -96,6 +98,38 @@ def test_the_final_finds_what_cheap_timings_missed(tmp_path: Path) -> None:
     rounds = json.loads((result.report.html.parent / "final.json").read_text())["finalists"]
     assert [one["config"] for one in rounds[:2]] == [best, result.runner_up.resolved]
     assert all(len(one["us"]) == len(one["states"]) >= 24 for one in rounds)
+
+
+@dataclasses.dataclass(kw_only=True)
+class CardOf(MeasuringDevice):
+    """One of two cards of a kind: all its times are ``factor`` of the other's."""
+
+    card: str
+    factor: float
+
+    def _samples(self, name: str, options: FinalsOptions) -> Samples:
+        found = super()._samples(name, options)
+        us = tuple(one * self.factor for one in found.us)
+        return dataclasses.replace(found, us=us, card=self.card, driver="580")
+
+
+def test_another_cards_default_does_not_replace_a_winner_by_being_on_a_faster_card(tmp_path: Path) -> None:
+    """The first card tunes; the second is 5 % faster and has the default alone."""
+    space = small_space(**SPACE)
+    first = run(tmp_path / "1", device=CardOf(card="one", factor=1.0), space=space)
+    default = next(one for one in first.trials if one.resolved == first.default.resolved)
+    true = fake_us(default.resolved) / fake_us(first.winner.resolved)
+    factor = 0.95 / true  # so that its default takes 0.95 of the winner's time on the first card
+    second = run(tmp_path / "2", device=CardOf(card="two", factor=factor), space=space, trials=1)
+    tables = [DispatchTable.load(tmp_path / name / "h200") for name in ("1", "2")]
+    (mine,), (theirs,) = (tuple(table.rows.values()) for table in tables)
+    assert theirs.config == default.resolved != mine.config and second.default is not None
+    assert theirs.time_us == pytest.approx(0.95 * mine.time_us, rel=0.01)
+    assert mine.evidence["default_ratio"] == pytest.approx(1 / true, abs=0.002)
+    assert (mine.evidence["default_config"], theirs.evidence["default_ratio"]) == (default.resolved, 1.0)
+    current = results.current(CardOf(card="two", factor=factor))
+    assert choose(mine, theirs, current).row is mine
+    assert choose(theirs, mine, current).row is mine, "whichever was there first"
 
 
 def test_a_resumed_tune_holds_no_second_final(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import random
 from collections.abc import Sequence
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.finals import Contender, FinalError, choose_contenders, run_final
 from tuner.gpu.samples import Samples, State
 from tuner.outcome import Kind, Outcome, Status, Trial
+from tuner.relative import Relative
 
 PROBLEM = GemmProblem.parse("256,3840,3072,128")
 
@@ -226,3 +228,31 @@ def test_only_the_latest_final_orders() -> None:
     ]
     assert latest_final(lost) == "2026-01"
     assert latest_final([]) == "" and finalists_first([]) == [] and contenders_of(order, "") == set()
+
+
+def test_every_contender_knows_its_ratio_to_the_default_of_the_same_rounds() -> None:
+    """On a card that wanders by 20 % from round to round, for all alike: the default is truly 109 us, c<i> 100 + i."""
+    contenders, true = crowd(13)
+
+    class Wandering(Card):
+        def _samples(self, name: str, options: FinalsOptions) -> Samples:
+            found = super()._samples(name, options)
+            clock = random.Random(options.seed)
+            return dataclasses.replace(found, us=tuple(us * clock.uniform(1.0, 1.2) for us in found.us))
+
+    placed = run_final(Wandering(true), contenders, PROBLEM, "final 1").trials
+    assert len(placed) == 13
+    for one in placed:
+        found = Relative.from_evidence(one.evidence)
+        assert found is not None and found.default == "c09"
+        assert found.ratio == pytest.approx(true[one.resolved] / 109, abs=0.002), one.resolved
+        assert found.low <= found.ratio <= found.high < found.low + 0.01
+        assert one.evidence == json.loads(json.dumps(one.evidence))
+    default = next(one for one in placed if one.resolved == "c09")
+    assert Relative.from_evidence(default.evidence) == Relative.of_default("c09")
+
+
+def test_without_the_default_there_is_no_ratio_to_it() -> None:
+    contenders = [contender("a", 10), contender("b", 12, 1)]
+    placed = run_final(Card({"a": 10.0, "b": 12.0}), contenders, PROBLEM, "final 1").trials
+    assert [Relative.from_evidence(one.evidence) for one in placed] == [None, None]

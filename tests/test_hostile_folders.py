@@ -15,7 +15,7 @@ import pytest
 
 from kernel_space.build_cache import BuildCache
 from kernel_space.errors import InputError
-from tests.trees import edit, listing, results_folder
+from tests.trees import edit, listing, no_compiler, results_folder
 from tuner.bundle import FOLDER, INDEX
 from tuner.cli import main
 from tuner.runtime import explain, use_table
@@ -210,10 +210,6 @@ def test_a_hostile_folder_reaches_nothing_outside(
     if command == "merge":
         assert (tmp_path / "ours").exists() == (code == 0)
         assert code == 2 or "index" not in change.__qualname__
-
-
-def no_compiler(*_: Any) -> None:
-    raise InputError("there is no compiler here")
 
 
 @pytest.mark.parametrize("change", HOSTILE.values(), ids=HOSTILE)

@@ -16,7 +16,7 @@ from kernel_space.arch import SM90A
 from kernel_space.errors import InputError
 from kernel_space.problem import GemmProblem
 from tests.test_gpu_manifest import filled
-from tests.trees import SHAPES, edit, results_folder
+from tests.trees import SHAPES, edit, no_compiler, results_folder
 from tuner.bundle import FOLDER, INDEX, Bundle
 from tuner.cli import main
 from tuner.device import select_device
@@ -35,7 +35,8 @@ COMMITTED = Path(__file__).resolve().parent.parent / "results" / "h200"
 
 
 @pytest.fixture
-def hostile(tmp_path: Path) -> Path:
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tuner.bundle_write._built", no_compiler)
     return results_folder(tmp_path / "hostile", tmp_path / "cache")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernel_space.arch import SM90A
-from tests.trees import SHAPES, listing, results_folder
+from tests.trees import SHAPES, listing, no_compiler, results_folder
 from tuner.bundle import FOLDER, Bundle
 from tuner.cli import main
 from tuner.dispatch import DispatchTable
@@ -23,13 +23,16 @@ ROOT = Path(__file__).resolve().parent.parent
 DRIVER = """
 import os, shutil, sys
 from pathlib import Path
-from tuner import cli_bundle, cli_merge, merge
+from tests.trees import no_compiler
+from tuner import bundle_write, cli_bundle, cli_merge, merge
 from tuner.cli import main
 from tuner.device import select_device
 from tuner.results import current
 current(select_device("h200"))
+bundle_write._built = no_compiler
 
 command, start, target, kept = sys.argv[1].split(), Path(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4])
+expected = int(sys.argv[5])
 COUNTED = ("write", "fsync", "replace", "rename", "unlink", "mkdir", "ftruncate")
 
 def attempt(n):
@@ -64,27 +67,27 @@ while True:
         break
     shutil.copytree(target, kept / f"{n} killed")  if target.exists() else (kept / f"{n} killed").mkdir()
     code = attempt(0)
-    assert code == 0, (n, code)
+    assert code == expected, (n, code)
     shutil.copytree(target, kept / f"{n} again")
     n += 1
 """
 
 
-def killed_everywhere(command: str, start: Path, tmp_path: Path) -> list[Path]:
+def killed_everywhere(command: str, start: Path, tmp_path: Path, code: int = 0) -> list[Path]:
     """Folders after a kill at the first, second, ... write of ``tune.py command``; beside each what the next run made
-    of it."""
+    of it, which ends with ``code``."""
     kept = tmp_path / "kept"
     kept.mkdir()
     done = subprocess.run(
-        [sys.executable, "-c", DRIVER, command, str(start), str(tmp_path / "target"), str(kept)],
+        [sys.executable, "-c", DRIVER, command, str(start), str(tmp_path / "target"), str(kept), str(code)],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    points, code = map(int, done.stdout.split()[-2:])
-    assert code == 0 and points > 8, done.stdout
+    points, ended = map(int, done.stdout.split()[-2:])
+    assert ended == code and points > 8, done.stdout
     return [kept / f"{number} killed" for number in range(1, points)]
 
 
@@ -163,7 +166,11 @@ def test_an_own_report_of_a_row_that_stands_is_left_alone(tmp_path: Path) -> Non
     assert (page.parent / "report.md").read_text() == "report.md of 16,3840,3072,128"
 
 
-def test_a_bundle_killed_anywhere_is_completed_by_the_next(tmp_path: Path) -> None:
+def test_a_bundle_killed_anywhere_is_completed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a compiler, so that there is none of the largest rank: exit code 1."""
+    monkeypatch.setattr("tuner.bundle_write._built", no_compiler)
     source = results_folder(tmp_path / "source", tmp_path / "cache" / "objects")
     start = tmp_path / "start"
     shutil.copytree(source, start)
@@ -175,10 +182,10 @@ def test_a_bundle_killed_anywhere_is_completed_by_the_next(tmp_path: Path) -> No
     command = f"bundle --device h200 --objects {tmp_path / 'cache'}"
     kept.mkdir()
     whole = shutil.copytree(start, tmp_path / "whole")
-    assert main([*command.split(), "--out", str(whole)]) == 0
+    assert main([*command.split(), "--out", str(whole)]) == 1
     assert len(Bundle.load(whole / "h200" / FOLDER, SM90A).entries) == len(SHAPES)
     kept.rmdir()
-    for killed in killed_everywhere(command, start, tmp_path):
+    for killed in killed_everywhere(command, start, tmp_path, code=1):
         assert holds(again(killed)) == holds(whole), killed.name
         bundle = Bundle.load(killed / "h200" / FOLDER, SM90A)
         for entry in bundle.entries:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+import struct
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -130,6 +132,51 @@ def test_a_folded_lora_up_beyond_its_dtype_is_named() -> None:
         pack(lora_up=lora_up, wcscale=wcscale)
     folded = pack(lora_up=lora_up, wcscale=wcscale, lora_dtype="bf16").lora_up
     assert folded[77, 2:5].tolist() == [0.0, -8388608.0, 2097152.0]
+
+
+def lost_of_row(values: list[float], factor: float) -> float:
+    """Share of a row's 2-norm that rounding ``value / factor`` to fp16, the struct module's, takes."""
+    exact = [Fraction(value) / Fraction(factor) for value in values]
+    kept = [Fraction(struct.unpack("e", struct.pack("e", float(value)))[0]) for value in exact]
+    lost = sum((a - b) ** 2 for a, b in zip(exact, kept, strict=True))
+    return math.sqrt(lost / sum(value**2 for value in exact))
+
+
+@pytest.mark.parametrize(
+    ("size", "legal"), [(2.0**-12, True), (2.0**-17, True), (2.0**-21, False), (1e-12, False)]
+)
+def test_a_folded_lora_up_that_underflows_is_named(size: float, legal: bool) -> None:
+    """Folded, a row of about ``size``; subnormal numbers of fp16 are 2^-24 apart."""
+    source = weights(alpha=1.0)
+    lora_up, wcscale = source["lora_up"].double(), with_row(source["wcscale"], 77, 4.0)
+    lora_up[77] *= 4 * size / lora_up[77].abs().max()
+    lost = lost_of_row(lora_up[77].tolist(), 4.0)
+    assert (lost <= 0.01) == legal
+    change = {"lora_up": lora_up, "wcscale": wcscale, "alpha": 1.0, "lora_dtype": "fp16"}
+    if legal:
+        assert pack(**change).lora_up[77].any()
+        return
+    named = f"row 77 loses {100 * lost:.3g} %"
+    with pytest.raises(InputError, match=rf"99 % .* in fp16, {named} .*alpha \* wcscale 4.0.*bf16") as error:
+        pack(**change)
+    assert "\n" not in str(error.value)
+    bf16 = pack(**change | {"lora_dtype": "bf16"}).lora_up[77].double()
+    assert bf16.tolist() == pytest.approx((lora_up[77] / 4).tolist(), rel=2.0**-8)
+
+
+def test_a_row_too_small_for_the_squares_of_float64_is_lost_too() -> None:
+    lora_up = weights()["lora_up"].double()
+    lora_up[5] *= 1e-250
+    with pytest.raises(InputError, match="row 5 loses 100 %"):
+        pack(lora_up=lora_up, lora_dtype="bf16")
+
+
+def test_zeros_lose_nothing_and_a_small_element_costs_its_row_little() -> None:
+    lora_up = weights()["lora_up"]
+    lora_up[5] = 0.0
+    lora_up[6, :4] = 2.0**-24
+    packed = pack(lora_up=lora_up, alpha=16.0)
+    assert not packed.lora_up[5].any() and not packed.lora_up[6, :4].any()
 
 
 def test_lora_up_that_is_not_finite_is_named() -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import platform
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,9 @@ from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.problem import GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
-from tuner.dispatch import render_table
+from tuner.card_check import CardCheck
+from tuner.checked import NEVER_CHECKED
+from tuner.dispatch import Lookup, render_table
 from tuner.dispatch_row import DispatchKey, ObjectRef, Provenance, Row
 from tuner.outcome import Kind
 from tuner.runtime import explain, prepare, state, use_table
@@ -30,8 +33,16 @@ SPLIT = str(parse_config(SM90A, f"tile_mnk=64x32x128 consumer_warpgroups=1 {STAG
 CLASS = "r=128 lora_dtype=fp16 out_dtype=fp16"
 
 
+CHECKED = "checked by hand; then by hand again"
+
+
 def row(
-    shape: str, config: str = PLAIN, us: float = 10.0, object: ObjectRef | None = None, **dtypes: str
+    shape: str,
+    config: str = PLAIN,
+    us: float = 10.0,
+    object: ObjectRef | None = None,
+    checked: str = CHECKED,
+    **dtypes: str,
 ) -> Row:
     return Row(
         key=DispatchKey.of(GemmProblem.parse(shape, **dtypes), "sm_90a"),
@@ -44,13 +55,15 @@ def row(
         protocol="by hand",
         date="2026-01-01T00:00:00+00:00",
         object=object,
+        evidence={"checked": checked},
     )
 
 
 def entry(config: str, problem_class: str = CLASS, **changes: Any) -> Entry:
     data = data_of(config, problem_class)
     digest = hashlib.sha256(data).hexdigest()
-    problem = GemmProblem.parse("256,3840,3072,128")
+    rank = problem_class.split()[0].removeprefix("r=")
+    problem = GemmProblem.parse(f"256,3840,3072,{rank}")
     values: dict[str, Any] = {
         "arch": "sm_90a",
         "config": config,
@@ -127,6 +140,100 @@ def test_the_layer_in_other_dtypes_comes_before_other_layers(tmp_path: Path) -> 
     assert answer.object.read() == data_of(PLAIN, bf16)
 
 
+def of_rank(rank: int) -> str:
+    return f"r={rank} lora_dtype=fp16 out_dtype=fp16"
+
+
+@pytest.mark.parametrize(
+    ("shape", "launched", "source"),
+    [
+        ("256,3840,3072,128", 128, "exact"),
+        ("256,3840,3072,112", 128, "exact, R padded to 128"),
+        ("256,3840,3072,16", 32, "exact, R padded to 32"),  # the smallest that will do
+        ("256,3840,3072,0", 32, "exact, R padded to 32"),
+        ("250,3840,3072,144", 256, "nearest M 16, R padded to 256"),
+        ("16,4096,3072,240", 256, "nearest layer 16,3840,3072,256, R padded to 256"),
+        # R = 32 at eight times its M costs as much as four doublings less of M, a copy and work for R = 128.
+        ("2048,3840,3072,32", 32, "nearest M 256"),
+        ("16,3840,3072,32", 256, "exact, R padded to 256"),  # 2 + 3 log2(4864 / 3968) = 2.9, and 4 doublings
+    ],
+)
+def test_any_rank_is_launched_as_one_that_has_an_object(
+    tmp_path: Path, shape: str, launched: int, source: str
+) -> None:
+    rows = [row(f"256,3840,3072,{rank}") for rank in (32, 128)] + [row("16,3840,3072,256")]
+    root = write(tmp_path, rows, [entry(PLAIN, of_rank(rank)) for rank in (32, 128, 256)])
+    answer = choose(root, shape)
+    assert (answer.source, answer.launched.r) == (source, launched)
+    assert (
+        dataclasses.replace(answer.launched, r=answer.problem.r) == answer.problem == GemmProblem.parse(shape)
+    )
+    assert answer.object.read() == data_of(PLAIN, of_rank(launched))
+    assert answer.is_padded == (f"launched   {answer.launched}: R padded with zeros" in str(answer))
+    again = choose(root, str(answer.launched))  # what is called with padded operands
+    assert (again.object, again.row, again.config) == (answer.object, answer.row, answer.config)
+    assert not again.is_padded
+
+
+def test_a_rank_without_an_object_goes_to_the_next(tmp_path: Path) -> None:
+    rows = [row(f"256,3840,3072,{rank}") for rank in (32, 64, 128)]
+    answer = choose(write(tmp_path, rows, [entry(PLAIN, of_rank(128))]), "256,3840,3072,32")
+    assert answer.launched.r == 128 and "passed over exact: its object for r=32" in answer.reason
+
+
+def test_the_object_for_any_shape_is_the_last_resort(tmp_path: Path) -> None:
+    """Bundled without a row: for ranks above all rows', and for sizes that no row's config is legal for."""
+    wide = PLAIN.replace("num_c_stage=1", "num_c_stage=2")
+    root = write(
+        tmp_path,
+        [row("16,3840,3072,128", SPLIT)],
+        [entry(SPLIT), entry(wide, of_rank(256), problem="4352,3840,3072,256")],
+    )
+    assert choose(root, "5000,3840,3072,48").source == "nearest M 16, R padded to 128"
+    for shape in ("1,32,8,144", "1,32,8,0", "16,3840,3072,256"):
+        answer = choose(root, shape)
+        assert answer.source.startswith("any shape of R=256") and str(answer.config) == wide
+        assert "never timed" in answer.reason and answer.launched.r == 256
+    with pytest.raises(InputError, match="no kernel for"):
+        choose(root, "16,3840,3072,256", out_dtype="bf16")
+
+
+EVIDENCE = CardCheck(
+    card="NVIDIA H200",
+    driver="580.1",
+    date="2026-11-23",
+    version="check version 1",
+    problems=("256,3840,3072,128", "1,96,8,128"),
+    launches=51,
+    worst=0.4321,
+)
+
+
+@pytest.mark.parametrize("checked", [None, EVIDENCE])
+@pytest.mark.parametrize("rank", [128, 256])
+def test_the_reason_says_what_was_measured_and_what_was_checked(
+    tmp_path: Path, checked: CardCheck | None, rank: int
+) -> None:
+    """A row's time is of its own dtypes; what is launched for others, or for any shape, is another object."""
+    bf16 = of_rank(rank).replace("fp16", "bf16")
+    root = write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN), entry(PLAIN, bf16, checked=checked)])
+    reason = choose(root, f"256,3840,3072,{rank}", lora_dtype="bf16", out_dtype="bf16").reason
+    said = (
+        "was checked on NVIDIA H200 (driver 580.1, 2026-11-23, 2 problems, 51 launches each, worst error 0.43 x "
+        "tolerance)"
+        if checked
+        else "was not checked on a card"
+    )
+    if rank == 128:
+        assert reason == f"measured 10 us at 256,3840,3072,128 as fp16; this bf16 object {said}"
+    else:
+        assert reason.startswith("bundled for ranks that no row has, never timed") and reason.endswith(
+            f"; it {said}"
+        )
+    own = choose(root, "256,3840,3072,128").reason
+    assert "as fp16" not in own and "not checked" not in own
+
+
 def test_what_cannot_be_launched_is_passed_over_and_named(tmp_path: Path) -> None:
     rows = [
         row("16,256,3072,128", SPLIT),  # K = 256 has two k-tiles for four splits
@@ -139,13 +246,50 @@ def test_what_cannot_be_launched_is_passed_over_and_named(tmp_path: Path) -> Non
     assert "nearest M 64: its object for r=128" in answer.reason
 
 
+def test_a_row_that_was_not_checked_is_passed_over(tmp_path: Path) -> None:
+    rows = [row("16,3840,3072,128", SPLIT, checked=NEVER_CHECKED), row("256,3840,3072,128", checked="passed")]
+    answer = choose(write(tmp_path / "both", rows, BOTH), "16,3840,3072,128")
+    assert (answer.source, str(answer.config)) == ("nearest M 256", PLAIN)
+    assert (
+        "checked as a candidate only" in answer.reason and "passed over exact: not checked" in answer.reason
+    )
+    with pytest.raises(InputError, match="exact: not checked.*run tune.py --shape"):
+        choose(write(tmp_path / "one", rows[:1], BOTH), "16,3840,3072,128")
+
+
+def test_what_is_compiled_on_request_is_not_a_row_that_was_not_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table's own answer was never checked: the next one's config is compiled, and said to be unchecked here."""
+    compiled: list[str] = []
+
+    def build(lookup: Lookup) -> SimpleNamespace:
+        compiled.append(str(lookup.config))
+        data = (tmp_path / "kernel.o").write_bytes(b"object")
+        assert data
+        return SimpleNamespace(
+            object_path=tmp_path / "kernel.o", prefix="kernel", arguments=SIGNATURE, object_sha256="00"
+        )
+
+    monkeypatch.setattr(Lookup, "build", build)
+    rows = [row("16,3840,3072,128", SPLIT, checked=NEVER_CHECKED), row("256,3840,3072,128")]
+    with use_table(write(tmp_path, rows, [])):
+        answer = prepare("16,3840,3072,128", "h200", compile=True)
+    assert compiled == [PLAIN] == [str(answer.config)]
+    assert answer.source == "compiled for 16,3840,3072,128" and "not checked" in answer.reason
+
+
 def test_nothing_to_launch_says_what_to_do(tmp_path: Path) -> None:
     root = write(tmp_path, [row("16,3840,3072,128", SPLIT)], [])
     with pytest.raises(InputError, match="neither bundled nor in the build cache.*prepare") as caught:
         choose(root, "16,3840,3072,128")
     assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="no row with R=64"):
-        choose(root, "16,3840,3072,64")
+    with pytest.raises(
+        InputError, match="no row with R=144 or more.*tune.py bundle --device h200 makes an object of R=256"
+    ):
+        choose(root, "16,3840,3072,144")
+    with pytest.raises(InputError, match="tune.py bundle --device h200 --also-dtype bf16/fp16 makes"):
+        choose(root, "16,3840,3072,144", lora_dtype="bf16")
 
 
 def test_a_damaged_object_is_not_handed_out(tmp_path: Path) -> None:
@@ -201,13 +345,45 @@ def test_a_damaged_index_is_one_line(tmp_path: Path, text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_index_from_before_checks_loads(tmp_path: Path) -> None:
+    document = json.loads(render_index(BOTH))
+    for record in document["objects"]:
+        assert record.pop("checked") is None
+    (tmp_path / INDEX).write_text(json.dumps(document))
+    assert sorted(Bundle.load(tmp_path, SM90A).entries, key=str) == sorted(BOTH, key=str)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"launches": "many"},
+        {"worst": None},
+        {"problems": "256"},
+        {"problems": [1]},
+        {"card": 5},
+        {"more": 1},
+        7,
+        [],
+    ],
+)
+def test_evidence_that_is_none_costs_its_entry(tmp_path: Path, change: Any) -> None:
+    document = json.loads(render_index([entry(PLAIN, checked=EVIDENCE), entry(SPLIT)]))
+    checked = document["objects"][0]["checked"]
+    document["objects"][0]["checked"] = {**checked, **change} if isinstance(change, dict) else change
+    (tmp_path / INDEX).write_text(json.dumps(document))
+    said: list[str] = []
+    assert [one.config for one in Bundle.load(tmp_path, SM90A, say=said.append).entries] == [SPLIT]
+    assert len(said) == 1 and "entry 1 is passed over" in said[0] and "checked must" in said[0]
+
+
 def test_index_round_trip_has_a_line_per_entry(tmp_path: Path) -> None:
-    text = render_index(BOTH)
-    assert len(text.splitlines()) == 2 + len(BOTH)
+    both = [dataclasses.replace(BOTH[0], checked=EVIDENCE), BOTH[1]]
+    text = render_index(both)
+    assert len(text.splitlines()) == 2 + len(both)
     assert json.loads(text)["objects"][0]["arguments"].startswith("act pointer, ascales pointer")
     (tmp_path / INDEX).write_text(text)
     loaded = Bundle.load(tmp_path, SM90A).entries
-    assert sorted(loaded, key=str) == sorted(BOTH, key=str)
+    assert sorted(loaded, key=str) == sorted(both, key=str)
 
 
 def test_use_table_holds_until_its_end(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from kernel_space.inputs import PackedInputs
 from kernel_space.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.reference import check_packed
-from tuner.runtime import InputError, SVDQuantLinear, quantize_act
+from tuner.runtime import InputError, SVDQuantLinear, decompose, quantize_act
 from tuner.runtime.decompose import ACT_RANGE, low_rank, smoothing
 
 pytestmark = pytest.mark.filterwarnings("ignore:svdquant_gemm on cpu is the torch reference")
@@ -113,6 +113,17 @@ def test_the_branch_has_room_in_fp16() -> None:
     halves = layer.lora_up.abs().max().item(), (x.double() @ layer.lora_down.double()).abs().max().item()
     assert max(halves) < 2**15 and max(halves) < 4 * min(halves)
     assert relative(layer(x), linear.float()(x)) < 0.1
+
+
+def test_folding_alpha_rounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even subnormal numbers of fp16, and when alpha is larger than was thought at first; fp16 as a codec."""
+    monkeypatch.setattr(decompose, "_unit", lambda *_: 2.0**-30)
+    weight = linear_of(72, 160).weight.detach()
+    weight[3] *= 2.0**-19
+    parts = decompose.decompose(weight, 16, torch.float16)
+    folded = parts.lora_up / parts.alpha
+    assert parts.alpha > 2.0**-30 and 0 < folded[3].abs().max() < 2.0**-14
+    assert torch.equal(folded.half().double(), folded)
 
 
 def test_made_twice_it_is_the_same_to_the_bit() -> None:

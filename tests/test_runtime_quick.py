@@ -6,6 +6,8 @@ The launch is a Python function here, so no card is needed; what is under test i
 from __future__ import annotations
 
 import contextlib
+import gc
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -18,9 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernel_space.operands import make_operands
 from kernel_space.problem import GemmProblem
 from tuner.runtime import quick, state
-from tuner.runtime.operands import WeightRecord, record_of
-from tuner.runtime.quick import MAX_VARIANTS, learn, quick_call
+from tuner.runtime.quick import MAX_VARIANTS, calls, learn, quick_call
+from tuner.runtime.remembered import Recent, forget_tables
 from tuner.runtime.trampoline import MISALIGNED
+from tuner.runtime.workspace import Room
 
 
 class Listening(TorchDispatchMode):
@@ -29,13 +32,12 @@ class Listening(TorchDispatchMode):
 
 
 class Layer:
-    """A layer's tensors, its record, and a plan whose launch writes down what it is given."""
+    """A layer's tensors, and a plan whose launch writes down what it is given."""
 
     def __init__(self, workspace: int = 0) -> None:
         one = make_operands(GemmProblem.parse("5,64,16,16"), seed=1)
         self.act, self.ascales, self.lora, self.y = one.act, one.ascales, one.lora_act_in, one.y
         self.weights = (one.wgt, one.wscales, one.lora_up, one.wcscale, one.bias)
-        self.record: WeightRecord = record_of(self.weights, state.generation)
         self.launched: list[tuple] = []
         self.code = 0
         self.taken: list[tuple[int, int, int]] = []
@@ -55,12 +57,12 @@ class Layer:
         self.launched.append(values)
         return self.code
 
-    def take(self, size: int, zeroed: int, stream: int) -> torch.Tensor:
+    def take(self, size: int, zeroed: int, stream: int) -> Room:
         self.taken.append((size, zeroed, stream))
-        return self.act
+        return Room(self.act, 99)
 
     def learn(self, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> None:
-        learn(self.record, self.plan, (self.act, self.ascales, self.lora), out, dtype)
+        learn(self.plan, state.generation, (self.act, self.ascales, self.lora, *self.weights), out, dtype)
 
     def call(self, **changes: Any) -> torch.Tensor | None:
         wgt, wscales, lora_up, wcscale, bias = self.weights
@@ -84,7 +86,9 @@ def without_a_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(quick, "new_tensor", torch._C._dynamo.guards._empty_strided_cpu)
     monkeypatch.setattr(quick, "_raw_stream", lambda device: 77)
     monkeypatch.setattr(quick, "_current_device", lambda: 0)
+    forget_tables()
     yield
+    forget_tables()
 
 
 def test_a_learned_call_is_launched_with_its_tensors() -> None:
@@ -93,7 +97,7 @@ def test_a_learned_call_is_launched_with_its_tensors() -> None:
     layer.learn()
     y = layer.call()
     wgt, wscales, lora_up, wcscale, bias = layer.weights
-    wanted = (layer.act, layer.ascales, wgt, wscales, layer.lora, lora_up, wcscale, bias, y, None, 77)
+    wanted = (layer.act, layer.ascales, wgt, wscales, layer.lora, lora_up, wcscale, bias, y, None, 0, 77)
     assert len(layer.launched) == 1
     assert all(got is value for got, value in zip(layer.launched[0], wanted, strict=True))
     assert (y.shape, y.dtype, y.stride()) == ((5, 16), torch.float16, (16, 1))
@@ -115,6 +119,7 @@ def test_a_workspace_is_the_stream_s() -> None:
     layer.call()
     assert layer.taken == [(512, 256, 77)]
     assert layer.launched[0][9] is layer.act
+    assert layer.launched[0][10:] == (99, 77)
 
 
 OTHER = {
@@ -128,7 +133,11 @@ OTHER = {
     "subclass": {"act": lambda layer: torch.nn.Parameter(layer.act, requires_grad=False)},
     "other device": {"act": lambda layer: layer.act.to("meta")},
     "asked dtype": {"out_dtype": lambda layer: torch.bfloat16},
-    "other weights": {"bias": lambda layer: layer.weights[4].clone()},
+    "other layer": {"wgt": lambda layer: torch.cat([layer.weights[0]] * 2)},
+    "shorter weights": {"bias": lambda layer: layer.weights[4][:-1]},
+    "weights elsewhere": {"bias": lambda layer: layer.weights[4].to("meta")},
+    "weights that want a gradient": {"bias": lambda layer: layer.weights[4].clone().requires_grad_()},
+    "no weights": {"wgt": lambda layer: None},
 }
 
 
@@ -196,12 +205,12 @@ def test_what_is_known_is_not_learned_again() -> None:
     """The profiler sends calls the long way that are quick without it."""
     layer = Layer()
     layer.learn()
-    (first,) = layer.record.calls.values()
+    (first,) = calls.hot.values()
     layer.learn()
-    assert list(layer.record.calls.values()) == [first]
+    assert list(calls.hot.values()) == [first]
     with torch.inference_mode():
         layer.learn()
-    (second,) = layer.record.calls.values()
+    (second,) = calls.hot.values()
     assert second is not first and second.other is first
 
 
@@ -216,7 +225,7 @@ def test_modes_of_a_shape_are_learned_side_by_side_and_bounded() -> None:
     for width in range(10):  # anything that a guard tells apart
         layer.lora = torch.empty(5, width, dtype=torch.float16)
         layer.learn()
-    (first,) = layer.record.calls.values()
+    (first,) = calls.hot.values()
     length = 0
     while first is not None:
         first, length = first.other, length + 1
@@ -231,3 +240,101 @@ def test_what_was_not_launched_is_not_returned() -> None:
     layer.code = 700
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         layer.call()
+
+
+CHANGES = {
+    "dtype": lambda tensor: setattr(tensor, "data", tensor.data.view(torch.int8)),
+    "sizes": lambda tensor: setattr(tensor, "data", tensor.data[..., :-1]),
+    "strides": lambda tensor: setattr(tensor, "data", tensor.data.repeat_interleave(2, dim=-1)[..., ::2]),
+    "resized": lambda tensor: tensor.resize_(8),
+    "a dimension more": lambda tensor: tensor.unsqueeze_(0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.parametrize("index", range(5), ids=["wgt", "wscales", "lora_up", "wcscale", "bias"])
+def test_a_known_weight_that_was_changed_goes_the_long_way(index: int, change: Any) -> None:
+    layer = Layer()
+    layer.learn()
+    assert layer.call() is not None
+    change(layer.weights[index])
+    assert layer.call() is None
+    assert len(layer.launched) == 1
+
+
+def test_new_memory_of_a_known_weight_is_launched_with() -> None:
+    layer = Layer()
+    layer.learn()
+    layer.weights[0].data = layer.weights[0].data.clone()
+    assert layer.call() is not None
+    assert layer.launched[0][2] is layer.weights[0]
+
+
+def test_a_gradient_is_looked_at_in_every_call() -> None:
+    layer = Layer()
+    layer.learn()
+    layer.weights[4].requires_grad_()
+    assert layer.call() is None
+    with torch.no_grad():
+        layer.learn()
+        assert layer.call() is not None
+    assert layer.call() is None
+    layer.lora.requires_grad_()
+    with torch.no_grad():
+        layer.learn()
+        assert layer.call() is not None
+    assert layer.call() is None
+    layer.weights[4].requires_grad_(False), layer.lora.requires_grad_(False)
+    assert layer.call() is not None
+
+
+def test_layers_that_look_alike_share_what_was_learned() -> None:
+    first, second = Layer(), Layer()
+    first.learn()
+    assert second.call() is not None
+    wgt, wscales, lora_up, wcscale, bias = second.weights
+    wanted = (second.act, second.ascales, wgt, wscales, second.lora, lora_up, wcscale, bias)
+    assert all(got is value for got, value in zip(first.launched[0], wanted, strict=False))
+    assert len(calls) == 1
+
+
+class AnyPlan(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of M of many layers; what is called again and again stays quick all the while."""
+    limit = 64
+    monkeypatch.setattr(quick, "calls", Recent(limit))
+    monkeypatch.setattr(quick, "_near", Recent(limit))
+    alive: weakref.WeakSet[AnyPlan] = weakref.WeakSet()
+    steady, others, slow = Layer(), [Layer() for _ in range(10)], 0
+    steady.act = steady.act[:1].clone()
+    steady.learn()
+    for m in range(2, 1000):
+        for other in others:
+            other.act = torch.empty(m, 32, dtype=torch.uint8)
+            other.plan = AnyPlan(**vars(other.plan))
+            alive.add(other.plan)
+            other.learn()
+        if steady.call() is None:  # an aged call goes the long way once, which finds it again
+            slow += 1
+            steady.learn()
+    assert all(other.call() is not None for other in others)
+    for other in others:
+        del other.plan
+    gc.collect()
+    assert len(quick.calls) <= limit and len(quick._near) <= limit and len(alive) <= 2 * limit
+    assert slow <= 10 * 1000 / (limit / 2) + 1
+
+
+def test_what_is_remembered_keeps_no_tensor() -> None:
+    layer = Layer()
+    layer.plan.launch, layer.plan.workspaces = (lambda *values: 0), None
+    layer.learn()
+    assert layer.call() is not None
+    gone = [weakref.ref(tensor) for tensor in (*layer.weights, layer.act, layer.lora)]
+    del layer
+    gc.collect()
+    assert not [one for one in gone if one() is not None]
+    assert len(calls) == 1

@@ -11,6 +11,7 @@ import torch
 from kernel_space.arguments import Argument
 from kernel_space.errors import InputError
 from kernel_space.kernels import __name__ as kernels_package
+from kernel_space.operands import ARGUMENT_ORDER
 from tuner.runtime.trampoline import (
     INTEGERS,
     MISALIGNED,
@@ -59,7 +60,7 @@ def operands(first: int = 0) -> list[torch.Tensor]:
 def test_every_value_arrives_in_its_place() -> None:
     recorder, tensors = Recorder(), operands()
     stream = 0xABCDEF0123456789
-    assert recorder.launch(1, 2, 2**31 - 1, 132)(*tensors, stream) == 0
+    assert recorder.launch(1, 2, 2**31 - 1, 132)(*tensors, 0, stream) == 0
     pointers = {name: tensor.data_ptr() for name, tensor in zip(POINTERS, tensors, strict=True)}
     sizes = dict(zip(INTEGERS, (1, 2, 2**31 - 1, 132), strict=True))
     assert recorder.seen == [{**pointers, **sizes, "stream": stream}]
@@ -67,35 +68,44 @@ def test_every_value_arrives_in_its_place() -> None:
 
 def test_no_workspace_is_address_0() -> None:
     recorder, tensors = Recorder(), operands()
-    assert recorder.launch(1, 1, 1, 1)(*tensors[:-1], None, 0) == 0
+    assert recorder.launch(1, 1, 1, 1)(*tensors[:-1], None, 0, 0) == 0
     assert recorder.seen[0]["workspace"] == 0
     assert recorder.seen[0]["y"] == tensors[-2].data_ptr()
 
 
-def test_an_empty_operand_is_address_0() -> None:
+def test_without_a_branch_both_its_operands_are_address_0() -> None:
     recorder, tensors = Recorder(), operands()
-    tensors[POINTERS.index("lora_up")] = torch.zeros(5, 0)
-    assert recorder.launch(1, 1, 1, 1)(*tensors, 0) == 0
-    assert recorder.seen[0]["lora_up"] == 0
+    for name in ("lora_act_in", "lora_up"):
+        tensors[POINTERS.index(name)] = torch.zeros(5, 0)
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == 0
+    assert recorder.seen[0]["lora_up"] == recorder.seen[0]["lora_act_in"] == 0
+
+
+@pytest.mark.parametrize("name", ARGUMENT_ORDER)
+def test_an_operand_whose_memory_is_gone_is_not_launched(name: str) -> None:
+    recorder, tensors = Recorder(), operands()
+    tensors[POINTERS.index(name)].untyped_storage().resize_(0)
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == MISALIGNED
+    assert not recorder.seen
 
 
 @pytest.mark.parametrize("index", range(len(POINTERS)), ids=POINTERS)
 def test_a_misaligned_address_is_not_launched(index: int) -> None:
     recorder, tensors = Recorder(), operands()
     tensors[index] = torch.zeros(64, dtype=torch.uint8)[8:]
-    assert recorder.launch(1, 1, 1, 1)(*tensors, 0) == MISALIGNED
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == MISALIGNED
     assert not recorder.seen
 
 
 def test_a_call_with_other_arguments_is_not_launched() -> None:
     recorder = Recorder()
-    assert recorder.launch(1, 1, 1, 1)(*operands()) == WRONG_CALL
+    assert recorder.launch(1, 1, 1, 1)(*operands(), 0) == WRONG_CALL
     assert not recorder.seen
 
 
 @pytest.mark.parametrize("code", [719, 1, -5])
 def test_the_error_code_comes_back(code: int) -> None:
-    assert Recorder(code=code).launch(1, 1, 1, 1)(*operands(), 0) == code
+    assert Recorder(code=code).launch(1, 1, 1, 1)(*operands(), 0, 0) == code
 
 
 def test_threads_do_not_mix_their_values() -> None:
@@ -105,7 +115,7 @@ def test_threads_do_not_mix_their_values() -> None:
     def work(index: int) -> None:
         launch = recorders[index].launch(index, index, index, index)
         for turn in range(300):
-            launch(*tensors[index], turn)
+            launch(*tensors[index], 0, turn)
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for thread in threads:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from kernel_space.capture import capture
 from kernel_space.config_sm90a import KernelConfigSm90a
 from kernel_space.dsl_compile import compile_for_capture
 from kernel_space.dsl_env import import_dsl
-from kernel_space.operands import make_operands
+from kernel_space.operands import Operands, make_operands
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import OutputCheck, check_packed
 from kernel_space.resources import read_resources
@@ -134,24 +135,28 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(
 # ------------------------------------------------------------------ both kernels
 
 
-def run_in_machine(
+def run_in_machine(text: str, problem: GemmProblem, **options: Any) -> OutputCheck:
+    """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned."""
+    operands = make_operands(problem, seed=3)
+    execute_in_machine(text, operands, **options)
+    return check_packed(operands.y, operands)
+
+
+def execute_in_machine(
     text: str,
-    problem: GemmProblem,
+    operands: Operands,
     *,
     schedule: str = "eager",
     check_races: bool = True,
     clusters: int = 2,
     edit: Callable[[str], str] = str,
     observer: Observer | None = None,
-) -> OutputCheck:
-    """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned.
-
-    ``edit`` breaks the PTX first.
-    """
+) -> None:
+    """Fill ``operands.y``. ``edit`` breaks the PTX first."""
+    problem = operands.problem
     verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
     assert isinstance(verdict, Legal), verdict
     config = verdict.config
-    operands = make_operands(problem, seed=3)
     tensors = operands.tensors()
     tensors["y"].fill_(torch.nan)
     workspace = torch.full((workspace_bytes(config, problem) + 256,), 0x7F, dtype=torch.uint8)
@@ -174,7 +179,6 @@ def run_in_machine(
             observer=observer,
         )
         assert result.ok, f"{launch.kernel_name}: {result}"
-    return check_packed(tensors["y"], operands)
 
 
 CASES = [

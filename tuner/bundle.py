@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import platform
 from collections.abc import Iterable
@@ -20,8 +21,9 @@ from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.plain_files import below, read_plain
-from kernel_space.problem import GemmProblem
+from kernel_space.problem import HALF_DTYPES, GemmProblem, ProblemClass
 from kernel_space.workspace import workspace_bytes, zeroed_bytes
+from tuner.card_check import CardCheck
 from tuner.notice import Say, notice, say_each
 from tuner.record_checks import check_object_name, check_plain, check_sha256, check_symbol, check_texts, shown
 from tuner.store import CorruptFile, read_json
@@ -35,12 +37,16 @@ _CLUSTERS_OF = 132  # SMs for which an entry states its launch argument; any num
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ObjectFile:
-    """An object on disk. ``prefix`` of its symbols, ``arguments`` of its host function, ``sha256`` of its bytes."""
+    """An object on disk. ``prefix`` of its symbols, ``arguments`` of its host function, ``sha256`` of its bytes.
+
+    ``checked``: what the check of a bundled object on a card said, None if there was none.
+    """
 
     path: Path
     prefix: str
     arguments: tuple[Argument, ...]
     sha256: str
+    checked: CardCheck | None = None
 
     def read(self) -> bytes:
         """Raises ``InputError`` when the file is gone or is not what was recorded."""
@@ -58,7 +64,8 @@ class Entry:
     """One object of a bundle.
 
     ``config``, ``problem_class``: printed forms; ``host``: the machine type the host code is for; ``file``: name in
-    the folder. ``launch``: what ``launch_facts`` gave for ``problem`` when it was bundled.
+    the folder. ``launch``: what ``launch_facts`` gave for ``problem`` when it was bundled. ``checked``: what a card's
+    check of this very object said; None: nobody asked (the tune that judged a row's object says so in the row).
     """
 
     arch: str
@@ -74,11 +81,13 @@ class Entry:
     launch: dict[str, int]
     source_hash: str
     dsl_version: str
+    checked: CardCheck | None = None
 
     def to_record(self) -> dict[str, Any]:
         arguments = ", ".join(f"{argument.name} {argument.kind}" for argument in self.arguments)
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return {**fields, "arguments": arguments}
+        checked = None if self.checked is None else self.checked.to_record()
+        return {**fields, "arguments": arguments, "checked": checked}
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
@@ -87,7 +96,8 @@ class Entry:
             check_plain(record)
             fields = dict(record)
             arguments = tuple(Argument(*text.split(" ")) for text in fields.pop("arguments").split(", "))
-            entry = cls(arguments=arguments, **fields)
+            checked = CardCheck.from_record(fields.pop("checked", None))  # older indices have no such field
+            entry = cls(arguments=arguments, checked=checked, **fields)
             _check(entry)
             return entry
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -102,7 +112,7 @@ def _check(entry: Entry) -> None:
     check_sha256("sha256", entry.sha256)
     check_object_name("file", entry.file, entry.sha256)
     check_symbol("prefix", entry.prefix)
-    GemmProblem.parse(entry.problem)
+    problem_of(entry)
     if not isinstance(entry.launch, dict) or not all(type(value) is int for value in entry.launch.values()):
         raise InputError("launch must hold whole numbers")
 
@@ -117,6 +127,7 @@ class Bundle:
         self._found = {
             _identity(arch, entry): entry for entry in self.entries if entry.host == platform.machine()
         }
+        self._of_rank: dict[int, list[tuple[GemmProblem, str]]] = {}
 
     @classmethod
     def load(cls, folder: Path, arch: Arch, *, say: Say = notice) -> Self:
@@ -153,12 +164,24 @@ class Bundle:
             )
         return self.file_of(entry)
 
+    def kernels(self, rank: int) -> list[tuple[GemmProblem, str]]:
+        """(problem, config) of every object of ``rank`` for this kind of machine."""
+        if rank not in self._of_rank:
+            classes = _classes(rank)
+            self._of_rank[rank] = [
+                (problem_of(entry), config)
+                for (config, problem_class), entry in self._found.items()
+                if problem_class in classes and GemmProblem.parse(entry.problem).r == rank
+            ]
+        return self._of_rank[rank]
+
     def file_of(self, entry: Entry) -> ObjectFile:
         return ObjectFile(
             path=self.folder / entry.file,
             prefix=entry.prefix,
             arguments=entry.arguments,
             sha256=entry.sha256,
+            checked=entry.checked,
         )
 
 
@@ -176,6 +199,21 @@ def render_index(entries: Iterable[Entry]) -> str:
     ordered = sorted(entries, key=lambda entry: (entry.problem_class, entry.config, entry.host))
     lines = ",\n".join(json.dumps(entry.to_record()) for entry in ordered)
     return f'{{"schema": {SCHEMA}, "objects": [\n{lines}\n]}}\n'
+
+
+def problem_of(entry: Entry) -> GemmProblem:
+    """``problem`` of an entry in the dtypes of its class. Raises ``InputError`` when the class is none."""
+    problem = GemmProblem.parse(entry.problem)
+    dtypes = _classes(problem.r).get(entry.problem_class)
+    if dtypes is not None:
+        return dataclasses.replace(problem, lora_dtype=dtypes[0], out_dtype=dtypes[1])
+    raise InputError(f"{entry.problem_class!r} is no class of {entry.problem}; run tune.py bundle again")
+
+
+def _classes(rank: int) -> dict[str, tuple[str, str]]:
+    """The problem classes of ``rank``, printed -> their dtypes."""
+    pairs = itertools.product(HALF_DTYPES, repeat=2)
+    return {str(ProblemClass(r=rank, lora_dtype=lora, out_dtype=out)): (lora, out) for lora, out in pairs}
 
 
 def _identity(arch: Arch, entry: Entry) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,9 @@ from kernel_space.dsl_compile import CompileError
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
 from kernel_space.plain_files import below, is_plain
-from kernel_space.problem import GemmProblem
+from kernel_space.problem import MAX_R, GemmProblem
 from tuner.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
 from tuner.dispatch_row import Row
 from tuner.store import is_whole, locked, make_folder, write_if_new
 
@@ -63,9 +64,9 @@ def write_bundle(
     """
     folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
-        found, refused = _collect(
-            Bundle.load(folder, arch), arch, list(rows), also, caches or (default_cache_dir(),)
-        )
+        old = Bundle.load(folder, arch)
+        found, refused = _collect(old, arch, list(rows), also, caches or (default_cache_dir(),))
+        _keep_evidence(found, old)
         for entry, data in found.values():
             if data is not None:
                 write_if_new(folder / entry.file, data)
@@ -95,19 +96,29 @@ def take_over(
     folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
         entries = {_key(entry): entry for entry in Bundle.load(folder, arch).entries}
-        new = [entry for entry in wanted if not _has(entries, folder, entry, anew=entry.config in configs)]
-        for entry in new:
-            write_if_new(below(folder, entry.file), theirs.file_of(entry).read())
-            entries[_key(entry)] = entry
+        new = 0
+        for entry in wanted:
+            there = entries.get(_key(entry))
+            whole = there is not None and is_whole(folder / there.file, there.sha256)
+            stands = _combined(there, entry, anew=entry.config in configs or not whole)
+            if stands == there and whole:
+                continue
+            write_if_new(below(folder, stands.file), theirs.file_of(entry).read())
+            entries[_key(entry)] = stands
+            new += 1
         if new:
             write_if_new(folder / INDEX, render_index(entries.values()).encode())
-    return len(new)
+    return new
 
 
-def _has(entries: Mapping[tuple[str, str, str], Entry], folder: Path, entry: Entry, *, anew: bool) -> bool:
-    """Is there a whole object for the kernel of ``entry``; if ``anew``, this very one?"""
-    there = entries.get(_key(entry))
-    return there is not None and is_whole(folder / there.file, there.sha256) and (not anew or there == entry)
+def _combined(ours: Entry | None, theirs: Entry, *, anew: bool) -> Entry:
+    """Theirs if it is wanted ``anew``, else ours; where both are the same object, with the evidence of either."""
+    if ours is None:
+        return theirs
+    stands = theirs if anew else ours
+    if ours.sha256 != theirs.sha256:
+        return stands
+    return dataclasses.replace(stands, checked=stands.checked or ours.checked or theirs.checked)
 
 
 def _key(entry: Entry) -> tuple[str, str, str]:
@@ -125,9 +136,11 @@ def _collect(
     wanted = {row.config for row in rows}
     here = platform.machine()
     found: _Found = {
-        _key(entry): (entry, None) for entry in old.entries if entry.host != here and entry.config in wanted
+        _key(entry): (entry, None)
+        for entry in old.entries
+        if entry.host != here and (entry.config in wanted or f"r={MAX_R} " in entry.problem_class)
     }
-    refused = []
+    refused: list[tuple[GemmProblem, str]] = []
     for row in rows:
         for problem in _problems(row, also):
             key = (row.config, str(problem.problem_class), here)
@@ -137,7 +150,39 @@ def _collect(
                 found[key] = _entry(row, problem, arch, old, caches)
             except (InputError, CompileError) as error:
                 refused.append((problem, str(error)))
+    _add_widest(found, refused, old, rows, also)
     return found, refused
+
+
+def _add_widest(
+    found: _Found,
+    refused: list[tuple[GemmProblem, str]],
+    old: Bundle,
+    rows: list[Row],
+    also: Sequence[tuple[str, str]],
+) -> None:
+    """An object that launches any shape of any rank, for each pair of dtypes; see ``bundle_widest.py``."""
+    arch = old.arch
+    for problem in widest_problems(problem for row in rows for problem in _problems(row, also)):
+        if widest_entry((entry for entry, _ in found.values()), problem, arch):
+            continue
+        try:
+            entry, data = kept_widest(old, problem, arch), None
+            if entry is None:
+                row = dataclasses.replace(rows[0], config=str(widest_config(rows, problem, arch)))
+                meta, data = _built(row, problem, arch)
+                entry = _make_entry(row, problem, arch, meta, data)
+            found[_key(entry)] = (entry, data)
+        except (InputError, CompileError) as error:
+            refused.append((problem, str(error)))
+
+
+def _keep_evidence(found: _Found, old: Bundle) -> None:
+    """An object that comes again, to the byte, was checked already."""
+    before = {(_key(entry), entry.sha256): entry.checked for entry in old.entries}
+    for key, (entry, data) in found.items():
+        checked = entry.checked or before.get((key, entry.sha256))
+        found[key] = (dataclasses.replace(entry, checked=checked), data)
 
 
 def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:

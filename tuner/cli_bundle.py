@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.build_cache import default_cache_dir
+from kernel_space.errors import InputError
 from kernel_space.plain_files import below
 from tuner import cli_text as text
+from tuner.bundle import FOLDER, Bundle
 from tuner.bundle_write import Bundled, write_bundle
 from tuner.cli import CommandError
 from tuner.cli_options import check_out, dtypes_of
+from tuner.cli_peers import cuda_device
 from tuner.device import select_device
 from tuner.dispatch import DispatchTable, table_path
 from tuner.gpu.manifest import OBJECTS, check_objects
+from tuner.progress import Progress
+
+if TYPE_CHECKING:
+    from tuner.bundle_check import CheckedBundle
 
 
 def bundle_command(args: argparse.Namespace) -> int:
+    if args.check:
+        return _check(args)
     also = [dtypes_of(item) for item in args.also_dtype]
     device = select_device(args.device)
     folder = below(check_out(args.out), device.name)
@@ -30,6 +40,54 @@ def bundle_command(args: argparse.Namespace) -> int:
     else:
         _print(bundled)
     return 1 if bundled.refused else 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    """``--check``: 0 when every object here is judged right. Needs no DSL; bundles nothing."""
+    from tuner.bundle_check import check_bundle
+
+    if args.also_dtype or args.objects:
+        raise InputError(
+            "--check judges what is bundled: leave --also-dtype and --objects out, or bundle first"
+        )
+    device = cuda_device(args.device)
+    folder = below(check_out(args.out), device.name, FOLDER)
+    if not Bundle.load(folder, device.arch).entries:
+        raise CommandError(f"there is no object in {folder}: nothing to check; run tune.py bundle first")
+    with contextlib.closing(device):
+        done = check_bundle(folder, device.arch, device, say=Progress().say)
+    if args.json:
+        text.print_json({"device": text.device_record(device), **_checked_record(folder, done)})
+    else:
+        _print_checked(folder, done)
+    return 1 if done.failed else 0
+
+
+def _checked_record(folder: Path, done: CheckedBundle) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "passed": [entry.to_record() for entry in done.passed],
+        "known": len(done.known),
+        "failed": [
+            {
+                "problem": entry.problem,
+                "problem_class": entry.problem_class,
+                "config": entry.config,
+                "reason": why,
+            }
+            for entry, why in done.failed
+        ],
+        "removed": [entry.file for entry in done.removed],
+    }
+
+
+def _print_checked(folder: Path, done: CheckedBundle) -> None:
+    counts = f"{len(done.passed)} checked now and right, {len(done.known)} before, {len(done.failed)} failed"
+    pairs: list[tuple[str, object]] = [("bundle", f"{folder}: {counts}")]
+    pairs += [("failed", f"{entry.problem} ({entry.problem_class}): {why}") for entry, why in done.failed]
+    if done.removed:
+        pairs.append(("removed", f"{len(done.removed)} objects that are wrong; tune their problems again"))
+    text.print_block(pairs)
 
 
 def _caches(objects: Path | None) -> list[Path]:

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.build_cache import default_cache_dir
 from kernel_space.build_key import toolchain
@@ -19,6 +19,10 @@ from tuner.bundle import FOLDER, Bundle
 from tuner.cli_options import check_out, problems_of
 from tuner.device import Device, select_device
 from tuner.dispatch import DispatchTable, Lookup, table_path
+from tuner.dispatch_row import Row
+
+if TYPE_CHECKING:
+    from tuner.runtime.choose import Choice
 
 ALL_RULES = "every rule passes"
 KNOB_RULES = (
@@ -34,7 +38,7 @@ def lookup_command(args: argparse.Namespace) -> int:
     table = DispatchTable.load(folder, arch=device.arch, current=current, thorough=current is not None)
     bundle = Bundle.load(folder / FOLDER, device.arch)
     legal = ALL_RULES if current is not None else KNOB_RULES
-    answers = [_answer(problem, table.lookup(problem), bundle, legal) for problem in problems]
+    answers = [_answer(problem, table, bundle, legal) for problem in problems]
     if current is None:
         print("stale rows are not told from fresh ones: the CuTe DSL is not installed here", file=sys.stderr)
     if args.json:
@@ -63,6 +67,9 @@ class _Answer:
     """``legal``: which rules were asked of the config, and pass. ``path``: the object, in the bundle or in the build
     cache, whose bytes are those recorded; None when it must be compiled. ``damage``: what is wrong with the bundled
     one.
+
+    ``instead``: where there is a bundle, what the run time launches when it does not have that, or why it launches
+    nothing.
     """
 
     problem: GemmProblem
@@ -70,27 +77,51 @@ class _Answer:
     legal: str
     path: Path | None
     damage: str
+    instead: Choice | str | None
 
     @property
     def state(self) -> str:
         return "whole" if self.path else "damaged" if self.damage else "missing"
 
 
-def _answer(problem: GemmProblem, lookup: Lookup, bundle: Bundle, legal: str) -> _Answer:
-    path, damage = None, ""
-    try:
-        if (bundled := bundle.find(lookup.config, problem)) is not None:
-            bundled.read()
-            path = bundled.path
-    except InputError as error:
-        damage = str(error)
+def _answer(problem: GemmProblem, table: DispatchTable, bundle: Bundle, legal: str) -> _Answer:
+    lookup = table.lookup(problem)
+    path, damage = _object(lookup, problem, bundle)
+    instead = None
+    launched = path and lookup.source == "exact" and lookup.row is not None and lookup.row.check
+    if bundle.entries and not launched:
+        instead = _at_run_time(problem, table, bundle)
+        if not isinstance(instead, str) and instead.config == lookup.config and not instead.is_padded:
+            instead = None
     return _Answer(
         problem=problem,
         lookup=lookup,
         legal=ALL_RULES if lookup.row is None else legal,
-        path=path or lookup.object_path(default_cache_dir()),
+        path=path,
         damage=damage,
+        instead=instead,
     )
+
+
+def _object(lookup: Lookup, problem: GemmProblem, bundle: Bundle) -> tuple[Path | None, str]:
+    """Where the object is whose bytes are those recorded, and what is wrong with the bundled one."""
+    damage = ""
+    try:
+        if (bundled := bundle.find(lookup.config, problem)) is not None:
+            bundled.read()
+            return bundled.path, ""
+    except InputError as error:
+        damage = str(error)
+    return lookup.object_path(default_cache_dir()), damage
+
+
+def _at_run_time(problem: GemmProblem, table: DispatchTable, bundle: Bundle) -> Choice | str:
+    from tuner.runtime.choose import Library  # seconds: it imports torch
+
+    try:
+        return Library(table, bundle, default_cache_dir()).choose(problem)
+    except InputError as error:
+        return str(error)
 
 
 def _record(found: _Answer) -> dict[str, Any]:
@@ -102,6 +133,8 @@ def _record(found: _Answer) -> dict[str, Any]:
         "low_us": row.low_us,
         "high_us": row.high_us,
         "problem": str(row.key.problem),
+        "check": str(row.check),
+        "checked": row.evidence.get("checked"),
     }
     return {
         **text.problem_record(found.problem),
@@ -114,7 +147,27 @@ def _record(found: _Answer) -> dict[str, Any]:
         "object": found.path and str(found.path),
         "object_state": found.state,
         "object_damage": found.damage or None,
+        "run_time": _instead_record(found.instead),
     }
+
+
+def _instead_record(instead: Choice | str | None) -> dict[str, Any] | None:
+    if instead is None:
+        return None
+    if isinstance(instead, str):
+        return {"launches": None, "reason": instead}
+    return {
+        "launches": str(instead.launched),
+        "source": instead.source,
+        "config": str(instead.config),
+        "reason": instead.reason,
+        "object": str(instead.object.path),
+    }
+
+
+def _checked(row: Row) -> str:
+    """In a line's width; the row has the rest of the words."""
+    return str(row.check) + ("" if row.check else ": the run time does not launch it; tune again to its end")
 
 
 def _print(found: _Answer, device: Device) -> None:
@@ -127,8 +180,15 @@ def _print(found: _Answer, device: Device) -> None:
     if row is not None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
+        pairs.append(("checked", _checked(row)))
     command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
     missing = f"{found.damage or 'neither bundled nor in the build cache'}; make it: {command}"
     pairs.append(("legal", found.legal))
     pairs.append(("object", f"{found.path} (its SHA-256 is the one recorded)" if found.path else missing))
+    if isinstance(found.instead, str):
+        pairs.append(("run time", f"launches nothing: {found.instead}"))
+    elif found.instead is not None:
+        instead = found.instead
+        pairs.append(("run time", f"launches {instead.launched} ({instead.source}): {instead.reason}"))
+        pairs.append(("", f"{instead.config} from {instead.object.path}"))
     text.print_block(pairs)

@@ -138,6 +138,11 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objects", type=Path, metavar="DIR", help="take objects from what compile-only left there, too"
     )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="bundle nothing; check each bundled object that was never judged on the card of --device",
+    )
 
 
 def problems_of(args: argparse.Namespace) -> list[GemmProblem]:

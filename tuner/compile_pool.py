@@ -29,6 +29,7 @@ from kernel_space.arch import Arch
 from kernel_space.build import cached_build, default_cache_dir
 from kernel_space.build_key import toolchain
 from kernel_space.config import KernelConfig
+from kernel_space.dsl_env import clean_environment
 from kernel_space.errors import InputError
 from kernel_space.problem import ProblemClass
 from tuner.compile_worker import READY, CompileResult, Task, WorkerBug
@@ -49,7 +50,8 @@ class CompilePool:
     """``jobs`` worker processes. Each candidate may take ``timeout_s`` seconds of a worker.
 
     ``cache_dir`` holds the artifacts, by default the user's cache. Use it as a context manager or ``close`` it:
-    no process survives it, nor a parent that is killed. Raises ``InputError`` for bad limits or a missing compiler.
+    no process survives it, nor a parent that is killed. What would steer their compiler is taken out of the environment
+    (``clean_environment``). Raises ``InputError`` for bad limits or a missing compiler.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class CompilePool:
         if timeout_s <= 0:
             raise InputError(f"the compile timeout must be positive, got {timeout_s} s")
         toolchain()
+        clean_environment()  # the workers' own is not seen by anybody
         self.jobs = jobs
         self._timeout_s = timeout_s
         self._cache_dir = (cache_dir or default_cache_dir()).absolute()

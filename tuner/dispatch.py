@@ -20,6 +20,7 @@ from kernel_space.kernel_spec import parse_config
 from kernel_space.plain_files import below
 from kernel_space.problem import GemmProblem, ProblemClass
 from kernel_space.rules import Legal, Rejection, knob_rejection, legalize
+from tuner.checked import Check
 from tuner.dispatch_file import SCHEMA, TableFile, one_arch, read_table
 from tuner.dispatch_merge import Current, Decision, choose, stale_reason
 from tuner.dispatch_row import DispatchKey, Row
@@ -80,6 +81,7 @@ class DispatchTable:
         default: Default | None = None,
         rules: Legalize = legalize,
         thorough: bool = False,
+        checked_only: bool = False,
     ) -> None:
         self.rows = {row.key: row for row in sorted(rows, key=lambda row: row.key)}
         self.arch = arch
@@ -87,6 +89,7 @@ class DispatchTable:
         self._default = default or _space_default(arch.kernel)
         self._rules = rules
         self._thorough = thorough
+        self._checked_only = checked_only
         self._buckets: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.rows.values():
             self._buckets[row.key.bucket].append(row)
@@ -97,9 +100,10 @@ class DispatchTable:
         """The table in ``path``, a file or a device's folder; empty when there is none and ``arch`` is given.
 
         ``current`` lets answers name stale rows; ``default`` and ``rules`` replace the search space's
-        default rule and ``rules.legalize``; ``thorough`` has them check every row that answers, budgets too, which
-        needs the DSL. ``say`` is told, in a line each, which rows are passed over because they
-        are none. Raises ``InputError`` for a file that is no table and for an unknown schema.
+        default rule and ``rules.legalize``; ``checked_only`` passes over rows that were never checked, ``thorough`` has
+        the rules check every row that answers, budgets too, which needs the DSL. ``say`` is told, in a line each, which
+        rows are passed over because they are none. Raises ``InputError`` for a file that is no table and for an unknown
+        schema.
         """
         path = table_path(path)
         try:
@@ -183,6 +187,8 @@ class DispatchTable:
         needs no DSL, from whose layouts the budgets are read.
         """
         source = "exact" if row.key.m == problem.m else f"nearest M {row.key.m}"
+        if self._checked_only and row.check is Check.NONE:
+            return f"{source}: {row.check}"
         stale = stale_reason(row, self._current)
         try:
             config = parse_config(self.arch, row.config)
@@ -195,7 +201,10 @@ class DispatchTable:
             config = legal.config
         elif rejection := knob_rejection(config, problem, self.arch):
             return f"{source}: {rejection}"
-        reason = f"{source} row, {row.kind} {row.time_us:.4g} us" + (f", stale ({stale})" if stale else "")
+        check = "" if row.check is Check.WINNER else f", {row.check}"
+        reason = f"{source} row, {row.kind} {row.time_us:.4g} us{check}" + (
+            f", stale ({stale})" if stale else ""
+        )
         return self._lookup(config, problem, source, row, reason)
 
     def _default_lookup(self, problem: GemmProblem) -> Lookup:

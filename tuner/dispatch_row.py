@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 from kernel_space.arch import arch
 from kernel_space.errors import InputError
 from kernel_space.problem import OP, GemmProblem
+from tuner.checked import Check, check_of
 from tuner.outcome import Kind, Trial
 from tuner.rank_stability import SETS_US, faster_in
 from tuner.record_checks import (
@@ -127,6 +128,11 @@ class Row:
             )
         if self.noise_us is not None and not (self.noise_us >= 0 and math.isfinite(self.noise_us)):
             raise InputError(f"noise_us must be a time of 0 or more, got {self.noise_us} for {self.key}")
+
+    @property
+    def check(self) -> Check:
+        """How much its results were checked; ``NONE`` where the evidence does not say."""
+        return check_of(self.evidence.get("checked"))
 
     def to_record(self) -> dict[str, Any]:
         """JSON, in the order in which a person reads it; ``from_record`` gives the same row back."""

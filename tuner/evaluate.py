@@ -16,7 +16,8 @@ from kernel_space.config import KernelConfig
 from kernel_space.problem import GemmProblem
 from kernel_space.rules import Legal, Rejection
 from tuner.candidate import Candidate
-from tuner.device import NOT_VALIDATED, ChecksWinner, Device
+from tuner.checked import THEN, Check, check_of
+from tuner.device import ChecksWinner, Device
 from tuner.outcome import Origin, Outcome, Status, Trial
 from tuner.prefilter import PREFILTER
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tuner.compile_pool import CompileResult
 
 PASSED = "passed"  # Trial.validation of a kernel whose results were checked
-_THEN = "; then "  # between the check of a candidate and that of a winner
 
 
 def evaluate(candidate: Candidate, compiled: CompileResult, problem: GemmProblem, device: Device) -> Trial:
@@ -71,7 +71,7 @@ def validate_full(
         trial,
         status=outcome.status,
         reason="" if outcome.ok else outcome.reason,
-        validation=f"{trial.validation.partition(_THEN)[0]}{_THEN}{said}",
+        validation=f"{trial.validation.partition(THEN)[0]}{THEN}{said}",
         validate_seconds=trial.validate_seconds + seconds,
         finished=utc_now(),
     )
@@ -79,7 +79,7 @@ def validate_full(
 
 def is_checked(trial: Trial) -> bool:
     """Has a device said that the results are right?"""
-    return trial.ok and bool(trial.validation) and not trial.validation.startswith(NOT_VALIDATED)
+    return trial.ok and check_of(trial.validation) is not Check.NONE
 
 
 def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProblem, device: Device) -> Trial:

@@ -17,6 +17,7 @@ from kernel_space.kernel_spec import rules_modules
 from kernel_space.plain_files import below
 from kernel_space.problem import OP, GemmProblem
 from kernel_space.rules import Legal, legalize
+from tuner.checked import NEVER_CHECKED
 from tuner.device import Device, has_simulator
 from tuner.dispatch_merge import Current
 from tuner.dispatch_row import ObjectRef, Row, make_row
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 STUDY_FOLDER = ".studies"
 FINAL_FILE = "final.json"
-NEVER_CHECKED = "not checked: the tune ended before"
 
 
 def identity(problem: GemmProblem, device: Device) -> Identity:

@@ -164,11 +164,8 @@ def _no_constant(name: str) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {twice[:80]!r} stands twice in one object")
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a key stands twice in one object")
     return found
 
 

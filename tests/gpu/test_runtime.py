@@ -169,8 +169,9 @@ def test_workspaces_belong_to_streams() -> None:
     first = memory.take(1024, 256, torch.cuda.current_stream().cuda_stream)
     with torch.cuda.stream(torch.cuda.Stream()) as _:
         second = memory.take(1024, 256, torch.cuda.current_stream().cuda_stream)
-    assert first.data_ptr() != second.data_ptr()
-    assert not first[:256].any()
+    assert first.memory.data_ptr() != second.memory.data_ptr()
+    assert first.mutex != second.mutex
+    assert not first.memory[:256].any()
 
 
 @pytest.mark.alone

@@ -206,7 +206,8 @@ def test_a_cuda_graph_on_each_card(current: int) -> None:
 def test_what_was_prepared_on_a_card_can_be_captured_there_at_once() -> None:
     one = OnCard("200,3840,3072,128", 1, seed=5)
     assert str(prepare(one.problem, "cuda:1")) == str(explain(one.problem, "cuda:1"))
-    assert (1, one.problem) in active()[0]._plans and (0, one.problem) not in active()[0]._plans
+    known = active()[0]._plans
+    assert known.get((1, one.problem)) is not None and known.get((0, one.problem)) is None
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.Stream(1)):
         y = one.call()
@@ -221,7 +222,7 @@ def test_workspaces_belong_to_their_card() -> None:
     for card in CARDS:
         with torch.cuda.device(card):
             taken.append(workspaces(card).take(1024, 256, torch.cuda.current_stream().cuda_stream))
-    assert [memory.get_device() for memory in taken] == list(CARDS)
+    assert [room.memory.get_device() for room in taken] == list(CARDS)
 
 
 # -- quantize_act and the layer

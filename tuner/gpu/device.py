@@ -25,6 +25,7 @@ from tuner.outcome import Kind, Outcome, Status
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
+    from kernel_space.config import KernelConfig
     from kernel_space.rules import Legal
 
 REPEATS = 8  # of every candidate
@@ -109,6 +110,14 @@ class CudaDevice:
             return self.worker.finals(entries, options)
         except CandidateFault as fault:
             return Outcome(status=fault.status, reason=str(fault))
+
+    def check_object(
+        self, candidate: Loadable, config: KernelConfig, problems: Sequence[GemmProblem]
+    ) -> list[CaseReport]:
+        """An object as it is, judged as a winner is. Raises ``CandidateFault``."""
+        self._make_sure_of_room(problems[0])
+        cases = [Case.of(config, problem) for problem in problems]
+        return self.worker.check(candidate, cases, repeats=WINNER_REPEATS, seed=secrets.randbits(31))
 
     def close(self) -> None:
         """End the worker; it ends with this process in any case."""

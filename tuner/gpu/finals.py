@@ -17,7 +17,9 @@ from tuner.final_order import FINAL, PLACE, QUICK_US, RULED_OUT_BY, in_the_runni
 from tuner.gpu.bench import FinalsOptions
 from tuner.gpu.decision import Verdict, decide, undecided
 from tuner.gpu.samples import LEAST_UNMARKED, Samples
+from tuner.gpu.statistics import compare
 from tuner.outcome import Outcome, Trial
+from tuner.relative import Relative
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
@@ -117,14 +119,15 @@ def run_final(
     A contender that fails is found out, dropped and reported; the others go on without it.
     """
     stage = Stage(device, problem, seed)
-    alive, out = list(contenders), []
+    alive = list(contenders)
+    out: list[_Lost] = []
     for rounds, survivors in RUNGS:
         if len(alive) <= survivors + 1:
             continue
         times = stage.run(alive, rounds)
         order = _by_median(alive, times)
         alive, lost = _halve(order, survivors)
-        out = [(one, times[one.name]) for one in lost] + out
+        out = [(one, times[one.name], _against_default(one, order, times)) for one in lost] + out
     samples: dict[str, Samples] = {}
     for _ in range(FINAL_BATCHES if alive else 0):
         more = stage.run(alive, FINAL_ROUNDS)
@@ -203,6 +206,10 @@ class Stage:
         return len(contenders) < before
 
 
+# Who was halved away: its rounds until then, and its evidence against the default in them.
+_Lost = tuple[Contender, Samples, dict[str, Any]]
+
+
 class FinalError(RuntimeError):
     """The device cannot time contenders together that it can time alone: one line."""
 
@@ -237,7 +244,7 @@ def _placed(
     verdict: Verdict | None,
     finalists: Sequence[Contender],
     samples: dict[str, Samples],
-    lost: Sequence[tuple[Contender, Samples]],
+    lost: Sequence[_Lost],
     final: str,
 ) -> list[Trial]:
     """Trials with their places: finalists as the verdict orders them, then those who were halved away."""
@@ -247,11 +254,27 @@ def _placed(
     about = {FINAL: final, "finalists": len(finalists), "finals_verdict": verdict.why}
     placed = []
     for name in verdict.order:
-        evidence = {**about, PLACE: len(placed) + 1, **_against_winner(verdict, name)}
+        beside = {**_against_winner(verdict, name), **_against_default(by_name[name], finalists, samples)}
+        evidence = {**about, PLACE: len(placed) + 1, **beside}
         placed.append(_retimed(by_name[name].trial, samples[name], evidence))
-    for one, rung in lost:
-        placed.append(_retimed(one.trial, rung, {FINAL: final, PLACE: len(placed) + 1}))
+    for one, rung, beside in lost:
+        placed.append(_retimed(one.trial, rung, {FINAL: final, PLACE: len(placed) + 1, **beside}))
     return placed
+
+
+def _against_default(
+    one: Contender, others: Sequence[Contender], samples: dict[str, Samples]
+) -> dict[str, Any]:
+    """Its time over the default's in the same rounds, which another card agrees on (``relative``); without a default
+    among ``others``, nothing."""
+    default = next((other for other in others if other.default), None)
+    if default is None:
+        return {}
+    if one.default:
+        return Relative.of_default(one.name).evidence()
+    times = _deciding_times(samples)
+    found = compare(times[default.name], times[one.name])
+    return Relative(default=default.name, ratio=found.ratio, low=found.low, high=found.high).evidence()
 
 
 def _against_winner(verdict: Verdict, name: str) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import torch
 from kernel_space.arguments import pack
 from kernel_space.errors import InputError
 from kernel_space.loading import LoadedObject, load_bytes
-from kernel_space.occupancy import OccupancyRuntime
-from kernel_space.operands import ARGUMENT_ORDER, Operands, make_operands
+from kernel_space.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
+from kernel_space.operands import Operands, make_operands
 from kernel_space.problem import GemmProblem
 from kernel_space.runtime_symbols import Runtime
 from tuner.gpu.bench import sets_needed
@@ -47,17 +47,11 @@ def object_bytes(candidate: Loadable) -> bytes:
 
 def max_active_clusters(candidate: Loadable, problem: GemmProblem, device: int, sm_count: int) -> int:
     """Clusters of the persistent grid: what the config means to have, and no more than the card holds."""
-    meant = sm_count * candidate.ctas_per_sm // candidate.cluster_size
-    if candidate.cluster_size == 1:
-        return max(1, meant)
-    runtime = OccupancyRuntime((device,))
-    with load_candidate(candidate, runtime) as loaded:
-        # Nothing runs, but the host code encodes TMA descriptors: addresses must be aligned and not 0.
-        addresses = dict.fromkeys((*ARGUMENT_ORDER, "workspace"), 1 << 30)
-        bind(loaded, problem, [addresses], max(1, meant), stream=lambda: 0)(0)
-    if runtime.clusters == 0:
-        raise InputError(f"no cluster of {candidate.cluster_size} CTAs of this kernel fits the card")
-    return min(max(1, meant), runtime.clusters)
+    meant, fit = sm_count * candidate.ctas_per_sm // candidate.cluster_size, None
+    if candidate.cluster_size > 1:
+        data, runtime = object_bytes(candidate), OccupancyRuntime((device,))
+        fit = clusters_that_fit(data, candidate.prefix, candidate.arguments, problem, runtime, meant=meant)
+    return grid_clusters(meant, fit)
 
 
 def bind(

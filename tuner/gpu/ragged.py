@@ -9,7 +9,7 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.problem import K_MULTIPLE, N_MULTIPLE, GemmProblem
-from kernel_space.rules import Legal, legalize
+from kernel_space.rules import Legal, knob_rejection, legalize
 
 ROWS_OVER, COLUMNS_OVER = 5, N_MULTIPLE  # beyond the last whole tile
 ROWS_UNDER, COLUMNS_UNDER, K_UNDER = 3, 8, 32
@@ -23,6 +23,15 @@ def ragged_problems(config: KernelConfig, problem: GemmProblem, arch: Arch) -> l
         if variant != problem and isinstance(legal, Legal) and str(legal.config) == str(config):
             found.append(variant)
     return found
+
+
+def ragged_of_object(config: KernelConfig, problem: GemmProblem, arch: Arch) -> list[GemmProblem]:
+    """As ``ragged_problems``, of a config that was compiled: its budget, the same for all sizes, was looked at then.
+
+    Asks no layouts, so it needs no DSL.
+    """
+    variants = dict.fromkeys(_variants(config, problem))
+    return [one for one in variants if one != problem and knob_rejection(config, one, arch) is None]
 
 
 def _variants(config: KernelConfig, problem: GemmProblem) -> Iterator[GemmProblem]:

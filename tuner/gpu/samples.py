@@ -111,6 +111,7 @@ class Samples:
             "samples": len(self.us),
             "samples_used": len(self.used),
             "coverage": round(self.interval.coverage, 6),
+            "effective_samples": round(self.interval.effective, 1),
             "launches_per_sample": self.launches,
             "operand_sets": self.sets,
             "warm_up_ms": round(self.warm_up_ms, 3),

@@ -1,7 +1,7 @@
 """Intervals and tests that assume no distribution: medians by order statistics, pairs by Wilcoxon's signed ranks.
 
-Times on a card are skewed and jump between clock states, so nothing here takes them for normal. All probabilities are
-exact: counted, not approximated, with ties as they are.
+Times on a card are skewed and jump between clock states, so nothing here takes them for normal. Probabilities are
+exact: counted, not approximated, with ties as they are; but for medians of samples that depend on one another.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 
+from tuner.gpu.autocorrelation import inflation, neighbour_correlation
+
 CONFIDENCE = 0.95
 
 
@@ -20,36 +22,58 @@ class Interval:
     """``low`` and ``high`` hold the median with probability ``coverage``, whatever the distribution.
 
     ``coverage`` is at least what was asked for where that many samples can give it, else what all of them give.
+    ``effective``: how many independent samples would say as much.
     """
 
     median: float
     low: float
     high: float
     coverage: float
+    effective: float
 
 
 def median_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """The median of independent ``samples`` and the narrowest symmetric pair of order statistics that holds it.
+    """The median of ``samples``, in the order they were taken, and the narrowest symmetric pair of order statistics
+    that holds it.
 
-    x_(d) <= median <= x_(n+1-d) fails with probability 2 P(Binomial(n, 1/2) < d) (David and Nagaraja, Order
-    Statistics, 3rd edition, section 7.1). Below 6 samples no pair reaches 95 %: then the extremes.
-    Raises ``ValueError`` without samples.
+    x_(d) <= median <= x_(n+1-d) fails for independent samples with probability 2 P(Binomial(n, 1/2) < d) (David and
+    Nagaraja, Order Statistics, 3rd edition, section 7.1). Below 6 samples no pair reaches 95 %: then the extremes.
+    Where neighbours are correlated (``autocorrelation``), the count of samples below the median varies more, and d is
+    that of a normal variable with its variance. Raises ``ValueError`` without samples.
     """
     if not samples:
         raise ValueError("an interval needs at least one sample")
     ordered, n = sorted(samples), len(samples)
+    depth, outside = _median_depth(n, confidence)
+    factor = inflation(n, neighbour_correlation(samples))
+    if factor > 1:
+        depth, outside = _correlated_depth(n, factor, depth, confidence)
+    return Interval(
+        median=statistics.median(ordered),
+        low=ordered[depth - 1],
+        high=ordered[n - depth],
+        coverage=1 - 2 * outside,
+        effective=n / factor,
+    )
+
+
+def _median_depth(n: int, confidence: float) -> tuple[int, float]:
+    """The deepest order statistic that bounds the interval of independent samples, and the probability of what lies
+    outside on each side."""
     depth, outside = 1, 0.5**n
     for candidate in range(2, n // 2 + 1):
         more = outside + math.comb(n, candidate - 1) * 0.5**n
         if 2 * more > 1 - confidence:
             break
         depth, outside = candidate, more
-    return Interval(
-        median=statistics.median(ordered),
-        low=ordered[depth - 1],
-        high=ordered[n - depth],
-        coverage=1 - 2 * outside,
-    )
+    return depth, outside
+
+
+def _correlated_depth(n: int, factor: float, deepest: int, confidence: float) -> tuple[int, float]:
+    """As ``_median_depth``, of samples whose count below the median has ``factor`` times the variance of n / 4."""
+    normal = statistics.NormalDist((n + 1) / 2, math.sqrt(n * factor) / 2)
+    depth = max(1, min(deepest, math.floor(normal.inv_cdf((1 - confidence) / 2))))
+    return depth, normal.cdf(depth)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,6 +92,7 @@ class Paired:
 def compare(first: Sequence[float], second: Sequence[float], confidence: float = CONFIDENCE) -> Paired:
     """``second`` against ``first``, position by position of one round each; times above 0, all of one unit.
 
+    Rounds count as independent: what makes times of neighbours alike meets both of a pair (``autocorrelation``).
     Interval and p-value come from the same distribution of signed ranks of log-ratios, so they agree.
     Raises ``ValueError`` for sequences of different length, empty ones, and times that are not above 0.
     """

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.arch import Arch
 from kernel_space.arguments import Argument
@@ -15,16 +16,24 @@ from kernel_space.build_cache import BuildCache
 from kernel_space.config import AUTO, KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.kernel_spec import parse_config
-from kernel_space.problem import GemmProblem
+from kernel_space.problem import MAX_R, GemmProblem
 from kernel_space.rules import knob_rejection
 from tuner.bundle import FOLDER, Bundle, ObjectFile
+from tuner.checked import Check
+from tuner.device import DEVICE_CLASSES
 from tuner.dispatch import DispatchTable, Lookup
 from tuner.dispatch_row import Row
+from tuner.runtime.nearest import Nearest
+from tuner.runtime.ranks import padded, rank_distance
+from tuner.runtime.remembered import Recent
 
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
 
 SHOWN_REFUSALS = 3
+MAX_LAYERS = 512  # kinds of layers whose candidates are kept in order
+_parsed = functools.lru_cache(maxsize=1024)(parse_config)
+LAYER_MS = tuple(1 << power for power in range(14))  # of a layer, to find its rank
 _OBJECT = "kernel.o"
 
 
@@ -41,20 +50,29 @@ class Prepared:
 class Choice:
     """What is launched for ``problem``.
 
-    ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>`` or ``nearest layer <problem>``. ``row``: the
-    table's row behind it, None for a compiled one. ``reason``: one line for people. ``str()`` is all of it.
+    ``launched``: that problem, with the R of the kernel, which may be larger: lora_act_in and lora_up are padded with
+    zeros then. ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>``, ``nearest layer <problem>`` or
+    ``any shape of R=<r>``, of the launched problem. ``row``: the table's row behind it, None for one that has none.
+    ``reason``: one line for people. ``str()`` is all of it.
     """
 
     problem: GemmProblem
+    launched: GemmProblem
     config: KernelConfig
     source: str
     row: Row | None
     object: ObjectFile
     reason: str
 
+    @property
+    def is_padded(self) -> bool:
+        return self.launched.r != self.problem.r
+
     def __str__(self) -> str:
+        launched = f"launched   {self.launched}: R padded with zeros\n" if self.is_padded else ""
         return (
             f"problem    {self.problem} (LoRA {self.problem.lora_dtype}, y {self.problem.out_dtype})\n"
+            f"{launched}"
             f"source     {self.source}: {self.reason}\n"
             f"config     {self.config}\n"
             f"object     {self.object.path}"
@@ -63,12 +81,16 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Candidate:
-    """``known``: the problem it was tuned or compiled for."""
+    """``known``: the problem it was tuned or compiled for; without ``row`` and ``compiled`` it is only bundled."""
 
     known: GemmProblem
     config: str
     row: Row | None = None
     compiled: CompiledKernel | None = None
+
+    @property
+    def is_for_any_shape(self) -> bool:
+        return self.row is None and self.compiled is None
 
 
 class Library:
@@ -79,12 +101,15 @@ class Library:
         self.bundle = bundle
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
+        self._layers: Recent[tuple, Nearest[_Candidate]] = Recent(MAX_LAYERS)
+        self._objects: dict[tuple, ObjectFile] = {}  # as many as there are objects
 
     @classmethod
     def load(cls, folder: Path, arch: Arch, *, cache_dir: Path) -> Self:
         """From a device's folder such as ``results/h200``; empty if there is none. Raises ``InputError`` if
         damaged."""
-        return cls(DispatchTable.load(folder, arch=arch), Bundle.load(folder / FOLDER, arch), cache_dir)
+        table = DispatchTable.load(folder, arch=arch, checked_only=True)
+        return cls(table, Bundle.load(folder / FOLDER, arch), cache_dir)
 
     @property
     def arch(self) -> Arch:
@@ -92,6 +117,7 @@ class Library:
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
+        self._layers.clear()
 
     def has_object(self, answer: Lookup, problem: GemmProblem) -> bool:
         """Can what the table answered be launched without compiling?"""
@@ -121,35 +147,76 @@ class Library:
             refused.append(answer)
         raise InputError(self._nothing(problem, refused))
 
+    def rank_of_layer(self, problem: GemmProblem) -> int:
+        """The smallest rank from which on no M of this layer is padded; that of ``problem`` where nothing is launched.
+
+        Asked for powers of two of M. Without a branch there is nothing to pad ahead of a call.
+        """
+        if not problem.r:
+            return 0
+        rank = problem.r
+        while True:
+            try:
+                asked = [dataclasses.replace(problem, m=m, r=rank) for m in LAYER_MS]
+                larger = max(self.choose(one).launched.r for one in asked)
+            except InputError:  # a call says what is missing
+                return rank
+            if larger == rank:
+                return rank
+            rank = larger
+
     def _nothing(self, problem: GemmProblem, refused: list[str]) -> str:
-        why = "; ".join(refused[:SHOWN_REFUSALS]) or f"no row with R={problem.r} in the dispatch table"
+        why = (
+            "; ".join(refused[:SHOWN_REFUSALS]) or f"no row with R={problem.r} or more in the dispatch table"
+        )
         more = f"; and {len(refused) - SHOWN_REFUSALS} more" if len(refused) > SHOWN_REFUSALS else ""
         return (
             f"no kernel for {problem} ({problem.problem_class}) on {self.arch.name}: {why}{more}. Where the CuTe DSL "
-            f"is installed, run tune.py --shape {problem} and tune.py bundle, or call prepare(problem, compile=True)"
+            f"is installed, {_bundling(problem, self.arch)} makes an object of R={MAX_R}, to which any R is padded; "
+            f"for a fast one run tune.py --shape {problem} first, or call prepare(problem, compile=True)"
         )
 
     def _candidates(self, problem: GemmProblem) -> Iterator[_Candidate]:
-        """Kernels of the same R, nearest first: this layer before others, this dtype before others."""
+        """Nearest first: this layer before others, this dtype before others."""
+        layer = (problem.k, problem.n, problem.r, problem.lora_dtype, problem.out_dtype)
+        nearest = self._layers.get(layer)
+        if nearest is None:
+            nearest = Nearest(self._of_layer(problem), functools.partial(_distance_at_its_m, problem))
+            self._layers.put(layer, nearest)
+        return nearest.order(problem.m)
+
+    def _of_layer(self, problem: GemmProblem) -> list[_Candidate]:
+        """Kernels of this R and larger ones, for any M."""
         found = [
             _Candidate(known=row.key.problem, config=row.config, row=row)
             for row in self.table.rows.values()
-            if row.key.r == problem.r
+            if row.key.r >= problem.r
         ]
         found += [
             _Candidate(known=one.problem, config=str(one.config), compiled=one.compiled)
             for one in self._prepared
-            if one.problem.problem_class == problem.problem_class
+            if one.problem.r >= problem.r and _dtypes(one.problem) == _dtypes(problem)
         ]
-        yield from sorted(found, key=functools.partial(_distance, problem))
+        rows = {(one.config, one.known.r) for one in found}
+        found += [
+            _Candidate(known=known, config=config)
+            for known, config in self.bundle.kernels(MAX_R)
+            if (config, MAX_R) not in rows and _dtypes(known) == _dtypes(problem)
+        ]
+        return found
 
     def _try(self, candidate: _Candidate, problem: GemmProblem) -> Choice | str:
         """The answer ``candidate`` gives for ``problem``, or why it gives none."""
+        asked, problem, row = problem, padded(problem, candidate.known.r), candidate.row
         source = _source(candidate, problem)
+        if problem != asked:
+            source = f"{source}, R padded to {problem.r}"
+        if row is not None and row.check is Check.NONE:
+            return f"{source}: {row.check}"
         if AUTO in candidate.config:
             return f"{source}: its config is not resolved"
         try:
-            config = parse_config(self.arch, candidate.config)
+            config = _parsed(self.arch, candidate.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if rejection := knob_rejection(config, problem, self.arch):
@@ -159,16 +226,31 @@ class Library:
             return (
                 f"{source}: its object for {problem.problem_class} is neither bundled nor in the build cache"
             )
-        row = candidate.row
-        reason = (
-            f"{row.kind} {row.time_us:.4g} us at {row.key.problem}" if row else "compiled in this process"
+        return Choice(
+            problem=asked,
+            launched=problem,
+            config=config,
+            source=source,
+            row=row,
+            object=file,
+            reason=_reason(candidate, problem, file),
         )
-        return Choice(problem=problem, config=config, source=source, row=row, object=file, reason=reason)
 
     def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+        """What was found once is found while it is there; its bytes are compared with their hash when loaded."""
         if candidate.compiled is not None:
             return object_file(candidate.compiled)
-        config = parse_config(self.arch, candidate.config)
+        row = candidate.row
+        key = (candidate.config, row and row.object, problem.r, problem.lora_dtype, problem.out_dtype)
+        found = self._objects.get(key)
+        if found is None or not os.path.exists(found.path):
+            found = self._search(candidate, problem)
+            if found is not None:
+                self._objects[key] = found
+        return found
+
+    def _search(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+        config = _parsed(self.arch, candidate.config)
         if (bundled := self.bundle.find(config, problem)) is not None:
             return bundled
         return self._cached(candidate, problem)
@@ -198,21 +280,64 @@ def object_file(compiled: CompiledKernel) -> ObjectFile:
     )
 
 
+def _reason(candidate: _Candidate, problem: GemmProblem, file: ObjectFile) -> str:
+    """What is known of the kernel that is launched: the row's time, and what a card said of this very object.
+
+    That of a row's own dtypes was judged when it was tuned; one compiled here on request nobody checked.
+    """
+    row = candidate.row
+    said = f"was {file.checked}" if file.checked else "was not checked on a card"
+    if candidate.is_for_any_shape:
+        return f"bundled for ranks that no row has, never timed: tune a shape of this rank; it {said}"
+    if row is None:
+        return f"compiled in this process, {Check.NONE}"
+    time = f"{row.kind} {row.time_us:.4g} us at {row.key.problem}"
+    how = "" if row.check is Check.WINNER else f", {row.check}"
+    if _dtypes(candidate.known) != _dtypes(problem):
+        return f"{time} as {_of(candidate.known)}{how}; this {_of(problem)} object {said}"
+    return f"{time}{how}" + (f"; {file.checked} again" if file.checked else "")
+
+
+def _of(problem: GemmProblem) -> str:
+    """``bf16``, or ``fp16/bf16`` of LoRA and y."""
+    return "/".join(dict.fromkeys(_dtypes(problem)))
+
+
 def _source(candidate: _Candidate, problem: GemmProblem) -> str:
     known = candidate.known
     if candidate.compiled is not None:
         return f"compiled for {known}"
+    if candidate.is_for_any_shape:
+        return f"any shape of R={known.r}"
     if known == problem:
         return "exact"
     same_layer = (known.k, known.n, known.problem_class) == (problem.k, problem.n, problem.problem_class)
     return f"nearest M {known.m}" if same_layer else f"nearest layer {known}"
 
 
-def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, float, int, str]:
-    """Order of candidates: powers of two between the sizes, of two equally near the larger M first."""
+def _distance_at_its_m(problem: GemmProblem, candidate: _Candidate) -> tuple[Any, ...]:
+    return _distance(dataclasses.replace(problem, m=candidate.known.m), candidate)
+
+
+def _dtypes(problem: GemmProblem) -> tuple[str, str]:
+    return problem.lora_dtype, problem.out_dtype
+
+
+def _bundling(problem: GemmProblem, arch: Arch) -> str:
+    """The command that makes an object for any rank of these dtypes."""
+    devices = [one.name for one in DEVICE_CLASSES.values() if one.arch == arch]
+    also = "" if _of(problem) == "fp16" else f" --also-dtype {_of(problem)}"
+    return f"tune.py bundle --device {devices[0]}{also}"
+
+
+def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, bool, float, int, str]:
+    """Order of candidates: powers of two between the sizes, of two equally near the larger M first.
+
+    A larger rank counts as in ``ranks.py``; what was made for any shape, and not timed, comes last.
+    """
     known = candidate.known
-    other_class = known.problem_class != problem.problem_class
+    other_dtypes = _dtypes(known) != _dtypes(problem)
     sizes = ((known.m, problem.m), (known.k, problem.k), (known.n, problem.n))
-    doublings = sum(abs(math.log2(a / b)) for a, b in sizes)
+    doublings = sum(abs(math.log2(a / b)) for a, b in sizes) + rank_distance(problem, known.r)
     other_layer = (known.k, known.n) != (problem.k, problem.n)
-    return (other_layer, other_class, doublings, -known.m, str(known))
+    return (candidate.is_for_any_shape, other_layer, other_dtypes, doublings, -known.m, str(known))

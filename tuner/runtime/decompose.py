@@ -84,13 +84,17 @@ def decompose(
     up, down = low_rank(smoothed, rank, svd)
     unit = _unit(smoothed, smoothed - up @ down)
     down = down.T / smooth.double().unsqueeze(1)
-    up = up / unit
-    shift = _balance(up, _branch_inputs(down, activations))
-    # Rounded first and subtracted as rounded: what rounding loses of the branch goes into the residual.
-    lora_up = (up / shift).to(dtype).double() * unit
-    lora_down = (down * shift).to(dtype).contiguous()
-    residual = smoothed - lora_up @ (lora_down.double() * smooth.double().unsqueeze(1)).T
-    alpha = max(unit, _power_of_two_above(nvfp4_global_scale(residual)))
+    inputs = _branch_inputs(down, activations)
+    while True:
+        shift = _balance(up / unit, inputs)
+        # Rounded first and subtracted as rounded: what rounding loses of the branch goes into the residual.
+        lora_up = (up / unit / shift).to(dtype).double() * unit
+        lora_down = (down * shift).to(dtype).contiguous()
+        residual = smoothed - lora_up @ (lora_down.double() * smooth.double().unsqueeze(1)).T
+        alpha = max(unit, _power_of_two_above(nvfp4_global_scale(residual)))
+        if alpha == unit:  # so folding alpha into lora_up rounds nothing, subnormal numbers included
+            break
+        unit = alpha  # rounding made the residual larger: rarely, and by little
     return Decomposition(
         smooth=smooth,
         lora_down=lora_down,

@@ -6,7 +6,10 @@ import dataclasses
 
 import torch
 
+from kernel_space.config import KernelConfig
 from kernel_space.loading import HostCallError, LoadedObject, load_bytes
+from kernel_space.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
+from kernel_space.problem import GemmProblem
 from kernel_space.runtime_symbols import CudaRuntime
 from tuner.bundle import ObjectFile
 from tuner.runtime.trampoline import check_signature
@@ -14,25 +17,38 @@ from tuner.runtime.trampoline import check_signature
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Launchable:
-    """``entry``: address of the host function, callable while this lives; ``sm_count`` of ``cuda:<device>``."""
+    """``entry``: address of the host function, callable while this lives; ``sm_count`` of ``cuda:<device>``.
+
+    ``clusters``: how many of its clusters the card holds at once; None for a kernel of single CTAs.
+    """
 
     device: int
     entry: int
     sm_count: int
+    clusters: int | None
     loaded: LoadedObject
 
+    def grid(self, config: KernelConfig) -> int:
+        """``max_active_clusters`` of a launch: that with which the tuner timed ``config`` on such a card."""
+        return grid_clusters(config.max_active_clusters(self.sm_count), self.clusters)
 
-def load_launchable(file: ObjectFile, device: int) -> Launchable:
-    """Load ``file`` for ``cuda:<device>``. Raises ``InputError`` for a damaged or foreign object."""
+
+def load_launchable(file: ObjectFile, device: int, config: KernelConfig, problem: GemmProblem) -> Launchable:
+    """Load ``file`` for ``cuda:<device>``; it is of ``config``, which is legal for ``problem``.
+
+    Raises ``InputError`` for a damaged or foreign object, and for one that does not fit the card.
+    """
     check_signature(file.arguments)
+    data, clusters = file.read(), None
     with torch.cuda.device(device):
         torch.cuda.current_stream().query()  # makes the context, which loading a module needs
-        loaded = load_bytes(file.read(), file.prefix, CudaRuntime((device,)), arguments=file.arguments)
+        sm_count = torch.cuda.get_device_properties(device).multi_processor_count
+        if config.cluster_size > 1:
+            runtime, meant = OccupancyRuntime((device,)), config.max_active_clusters(sm_count)
+            clusters = clusters_that_fit(data, file.prefix, file.arguments, problem, runtime, meant=meant)
+        loaded = load_bytes(data, file.prefix, CudaRuntime((device,)), arguments=file.arguments)
     return Launchable(
-        device=device,
-        entry=loaded.entry_address,
-        sm_count=torch.cuda.get_device_properties(device).multi_processor_count,
-        loaded=loaded,
+        device=device, entry=loaded.entry_address, sm_count=sm_count, clusters=clusters, loaded=loaded
     )
 
 

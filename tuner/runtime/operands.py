@@ -1,13 +1,11 @@
-"""Checks of the operator's tensors, done once per set of weights and once per shape.
+"""Checks of the operator's tensors, done once for all weights that look alike and once per shape.
 
-What is checked on every call is only what can change without the shape changing: device, contiguity, alignment.
+Nothing is remembered of a tensor itself, only of what it looks like, which every call compares: ``.data = ...``, a
+change of dtype, sizes, strides or device of a known tensor are seen. What a call checks besides is what such facts do
+not tell: alignment, and that there is memory at all.
 """
 
 from __future__ import annotations
-
-import threading
-import weakref
-from typing import Any
 
 import torch
 
@@ -15,10 +13,11 @@ from kernel_space.errors import InputError
 from kernel_space.inputs import TORCH_DTYPES, require_matrix, require_tensor
 from kernel_space.nvfp4 import blocked_scale_bytes
 from kernel_space.problem import GemmProblem
-from tuner.runtime.plan import Plan
+from tuner.runtime.remembered import Recent
 from tuner.runtime.trampoline import ALIGN
 
-MAX_PLANS = 65536  # M is whatever the user's batch is, so the number of shapes is not bounded
+MAX_RECORDS = 1024  # kinds of weights, not layers
+WEIGHTS = ("wgt", "wscales", "lora_up", "wcscale", "bias")
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _HALF = tuple(TORCH_DTYPES.values())
 
@@ -26,11 +25,11 @@ Weights = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Te
 
 
 class WeightRecord:
-    """One layer's weights, checked. ``device``: index of the card, -1 for the CPU. ``plans`` by shape."""
+    """What some layers' weights look like, checked. ``device``: index of the card, -1 for the CPU."""
 
-    __slots__ = ("calls", "device", "generation", "k", "lora_dtype", "n", "plans", "r", "references")
+    __slots__ = ("device", "k", "lora_dtype", "n", "r")
 
-    def __init__(self, weights: Weights, generation: int) -> None:
+    def __init__(self, weights: Weights) -> None:
         wgt, wscales, lora_up, wcscale, bias = weights
         n = wgt.shape[0]
         self.n = n
@@ -42,13 +41,8 @@ class WeightRecord:
         require_tensor(wcscale, "wcscale", (torch.float32,), (n,))
         require_tensor(bias, "bias", (torch.float32,), (n,))
         self.device = wgt.get_device()
-        names = ("wgt", "wscales", "lora_up", "wcscale", "bias")
-        for name, tensor in zip(names, weights, strict=True):
+        for name, tensor in zip(WEIGHTS, weights, strict=True):
             require_launchable(tensor, name, wgt.device)
-        self.generation = generation
-        self.plans: dict[tuple, Plan | None] = {}
-        self.calls: dict[tuple, Any] = {}  # of quick.py
-        self.references: list[weakref.ref] = []
 
     def problem(self, m: int, out_dtype: torch.dtype) -> GemmProblem:
         if out_dtype not in _NAMES:
@@ -64,49 +58,46 @@ class WeightRecord:
         require_tensor(ascales, "ascales", (torch.uint8,), (blocked_scale_bytes(m, self.k),))
         require_tensor(lora_act_in, "lora_act_in", (self.lora_dtype,), (m, self.r))
 
-    def remember(self, key: tuple, plan: Plan | None) -> None:
-        _put(self.plans, key, plan)
 
-    def remember_call(self, key: tuple, call: Any) -> None:
-        _put(self.calls, key, call)
+_records: Recent[tuple, WeightRecord] = Recent(MAX_RECORDS)
 
 
-def _put(known: dict[tuple, Any], key: tuple, value: Any) -> None:
-    if len(known) >= MAX_PLANS:
-        known.clear()
-    known[key] = value
-
-
-records: dict[tuple[int, ...], WeightRecord] = {}
-"""By the identities of a layer's five tensors: wgt, wscales, lora_up, wcscale, bias."""
-_lock = threading.Lock()
-
-
-def record_of(weights: Weights, generation: int) -> WeightRecord:
-    """The record of these very tensors, checked now if they are new or the tables changed.
-
-    A record is found by identity and goes when the first of its tensors does, so that a new tensor at an old address
-    is checked again.
-    """
-    key = tuple(map(id, weights))
-    record = records.get(key)
-    if record is None or record.generation != generation:
-        record = WeightRecord(weights, generation)
-        with _lock:
-            record.references = [
-                weakref.ref(tensor, lambda _, key=key: records.pop(key, None)) for tensor in weights
-            ]
-            records[key] = record
+def record_of(weights: Weights) -> WeightRecord:
+    """The record of weights that look like these; they are checked if there is none. Raises ``InputError``."""
+    facts = tuple([(one.dtype, one.device, one.shape, one.stride()) for one in weights])
+    record = _records.get(facts)
+    if record is None:
+        record = WeightRecord(weights)
+        _records.put(facts, record)
     return record
 
 
+def require_no_grad(what: str, **tensors: torch.Tensor | None) -> None:
+    """Raises ``InputError`` if gradients are recorded and one of ``tensors`` wants one."""
+    if not torch.is_grad_enabled():
+        return
+    for name, tensor in tensors.items():
+        if tensor is not None and tensor.requires_grad:
+            raise InputError(
+                f"{what} has no backward pass but {name} requires grad; call it under torch.no_grad() or "
+                f"torch.inference_mode(), or give {name}.detach()"
+            )
+
+
 def require_launchable(tensor: torch.Tensor, name: str, device: torch.device) -> None:
-    """Raises ``InputError`` unless ``tensor`` is contiguous, aligned and on ``device``."""
+    """Raises ``InputError`` unless ``tensor`` is contiguous, aligned and on ``device``, where it has memory."""
     if tensor.device != device:
         raise InputError(f"{name} must be on {device} like the other operands, got {tensor.device}")
     if not tensor.is_contiguous():
         raise InputError(
             f"{name} must be contiguous, got strides {tuple(tensor.stride())}; call .contiguous()"
         )
+    require_memory(tensor, name)
     if tensor.data_ptr() % ALIGN:
         raise InputError(f"{name} must start at a multiple of {ALIGN} bytes; call .clone()")
+
+
+def require_memory(tensor: torch.Tensor, name: str) -> None:
+    """Raises ``InputError`` for a tensor whose storage is gone: resized to nothing, or of the meta device."""
+    if tensor.numel() and not tensor.data_ptr():
+        raise InputError(f"{name} has no memory: its storage was released; bring it back before the call")

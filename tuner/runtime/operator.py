@@ -10,12 +10,14 @@ import torch
 from kernel_space.errors import InputError
 from kernel_space.packing import PackedSVDQuant
 from tuner.runtime.launch import run
+from tuner.runtime.operands import require_no_grad
 from tuner.runtime.quick import quick_call
 
 _OPERANDS = (
     "Tensor act, Tensor ascales, Tensor wgt, Tensor wscales, Tensor lora_act_in, Tensor lora_up, "
     "Tensor wcscale, Tensor bias"
 )
+_NAME = "svdquant_gemm"
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY = torch.library.Library("svdquant", "DEF")
 LIBRARY.define(f"gemm({_OPERANDS}, ScalarType out_dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
@@ -43,12 +45,13 @@ for _key in ("CPU", "CUDA"):
 
 @torch.library.register_fake("svdquant::gemm", lib=LIBRARY)
 def _fake_gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out_dtype):  # noqa: ANN001, ANN202
+    require_no_grad(_NAME, lora_act_in=lora_act_in, lora_up=lora_up, wcscale=wcscale, bias=bias)
     return act.new_empty((act.shape[0], wgt.shape[0]), dtype=out_dtype)
 
 
 @torch.library.register_fake("svdquant::gemm_out", lib=LIBRARY)
 def _fake_gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out) -> None:  # noqa: ANN001
-    return None
+    require_no_grad(_NAME, lora_act_in=lora_act_in, lora_up=lora_up, wcscale=wcscale, bias=bias, out=out)
 
 
 def svdquant_gemm(
@@ -71,8 +74,8 @@ def svdquant_gemm(
     The kernel is what the dispatch table of the card has for this problem (``explain`` tells which); on the CPU and on
     cards without a kernel it is the torch reference, which a warning says once. There is no backward pass.
 
-    Raises ``InputError`` for tensors that do not fit, for a ``lora_act_in`` that requires grad in grad mode, and when
-    there is no kernel for the problem; ``HostCallError`` when CUDA refuses the launch.
+    Raises ``InputError`` for tensors that do not fit, for one that requires grad in grad mode (weights and ``out``
+    too), and when there is no kernel for the problem; ``HostCallError`` when CUDA refuses the launch.
     """
     wgt, wscales, lora_up, wcscale, bias = (
         packed.wgt,
@@ -108,8 +111,6 @@ def gemm(
     asked = out_dtype
     if lora_act_in is None:
         lora_act_in = lora_up.new_empty((act.shape[0], 0))
-    elif lora_act_in.requires_grad and torch.is_grad_enabled():
-        raise no_backward("svdquant_gemm")
     if out is None:
         out_dtype = lora_up.dtype if out_dtype is None else out_dtype
     elif out_dtype is None or out_dtype == out.dtype:
@@ -119,6 +120,7 @@ def gemm(
     operands = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
     if not needs_dispatcher(act):
         return run(*operands, out, out_dtype, asked=asked, quick=True)
+    require_no_grad(_NAME, lora_act_in=lora_act_in, lora_up=lora_up, wcscale=wcscale, bias=bias, out=out)
     if out is None:
         return torch.ops.svdquant.gemm(*operands, out_dtype)
     torch.ops.svdquant.gemm_out(*operands, out)

@@ -51,7 +51,7 @@ class Plan:
             m=problem.m,
             n=problem.n,
             k=problem.k,
-            max_active_clusters=choice.config.max_active_clusters(launchable.sm_count),
+            max_active_clusters=launchable.grid(choice.config),
         )
         self.launch = make_launch(self.static)
 

@@ -19,6 +19,7 @@ from kernel_space.errors import InputError
 from kernel_space.inputs import FLOAT_DTYPES, require_tensor
 from kernel_space.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.problem import K_MULTIPLE
+from tuner.runtime.autocast import matmul
 from tuner.runtime.operator import LIBRARY, needs_dispatcher, no_backward
 
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -38,8 +39,10 @@ def quantize_act(
     ``lora_down``  ``[K, R]`` float16 or bfloat16: its dtype is that of ``lora_act_in``; None: R = 0, in float16
 
     Returns ``act`` uint8 ``[M, K/2]``, ``ascales`` uint8 in the blocked layout and ``lora_act_in = x @ lora_down``,
-    ``[M, R]`` (x is cast to lora_down's dtype first). Values that are not finite are an ``InputError`` on the CPU;
-    on a card, where asking would wait for the device, what they become is not defined.
+    ``[M, R]`` (x is cast to lora_down's dtype first; ``torch.autocast`` changes nothing of it). A block of 16
+    along K in which ``x / smooth`` is not finite in fp32 is an ``InputError`` on the CPU; on a card, where asking would
+    wait for the device, its scale is NaN (byte 0x7F), its codes are anything, and ``svdquant_gemm`` makes its whole
+    row of y NaN.
 
     Raises ``InputError`` for shapes and dtypes that do not fit, and for an x that requires grad in grad mode.
     """
@@ -60,9 +63,9 @@ def _lora_act(x: torch.Tensor, lora_down: torch.Tensor | None) -> torch.Tensor:
     if lora_down.device != x.device:
         raise InputError(f"lora_down must be on {x.device} like x, got {lora_down.device}")
     if x.is_cuda or lora_down.shape[1] == 0:
-        return x.to(lora_down.dtype) @ lora_down
+        return matmul(x.to(lora_down.dtype), lora_down)
     # CPU builds of torch have no fast fp16 matmul, and some accumulate it in fp16.
-    return (x.to(lora_down.dtype).float() @ lora_down.float()).to(lora_down.dtype)
+    return matmul(x.to(lora_down.dtype).float(), lora_down.float()).to(lora_down.dtype)
 
 
 def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

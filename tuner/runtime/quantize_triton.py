@@ -4,6 +4,8 @@ Nothing here depends on how a quotient rounds. A scale is the E4M3 number neares
 with six times the midpoint between two neighbours; a code is that of the E2M1 number nearest to z / scale, so |z| is
 compared with scale times the midpoint. These products have at most 7 significant bits: they are exact in fp32, ties
 included.
+
+A block with NaN or infinity gets the scale NaN (and codes 0), which every product with it hands on to y.
 """
 
 # No ``from __future__ import annotations``: Triton reads the annotations of its kernels.
@@ -80,7 +82,11 @@ def _quantize_kernel(
         by = tl.load(smooth + column, mask=column < k, other=1.0)
         z = tl.div_rn(z, tl.broadcast_to(by[None, :], (ROWS, K)))
     z = tl.reshape(z, (ROWS, K // 16, 16))
-    n, step = _scale_steps(tl.max(tl.abs(z), axis=2))
+    # As integers, magnitudes are in the same order, and above all finite ones are infinity and then NaN: a maximum of
+    # floats would drop NaN.
+    largest = tl.max(z.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=2)
+    finite = largest < 0x7F800000
+    n, step = _scale_steps(tl.where(finite, largest, 0).to(tl.float32, bitcast=True))
     scale = tl.minimum(n * step, 448.0)
 
     code = _e2m1_code(z, tl.expand_dims(scale, 2))
@@ -92,7 +98,8 @@ def _quantize_kernel(
     group = tl.program_id(1) * (K // 16) + tl.arange(0, K // 16)
     block = (row // 128)[:, None] * k_blocks + (group // 4)[None, :]
     within = ((row % 32) * 16 + row % 128 // 32 * 4)[:, None] + (group % 4)[None, :]
-    tl.store(ascales + block * 512 + within, _e4m3_bits(scale), mask=(group < k_blocks * 4)[None, :])
+    scale_byte = tl.where(finite, _e4m3_bits(scale), 0x7F).to(tl.uint8)
+    tl.store(ascales + block * 512 + within, scale_byte, mask=(group < k_blocks * 4)[None, :])
 
 
 def quantize_on_card(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:

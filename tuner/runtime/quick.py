@@ -1,13 +1,15 @@
 """The way of a call that has been made before: no checks but one, no dispatcher.
 
-``TensorGuards``, torch's own check of a compiled graph's inputs, compares type, dispatch keys, dtype, device, sizes
-and strides of all activations in a single C++ call of 0.3 us. It also fails where somebody listens to operators
-(fake tensors, dispatch modes, functorch, autograd), because the dispatch keys differ then; such a call goes the long
-way.
+``TensorGuards``, torch's own check of a compiled graph's inputs, compares type, dispatch keys, dtype, device, sizes,
+strides and whether a gradient is wanted of all operands in a single C++ call of 0.6 us. It also fails where somebody
+listens to operators (fake tensors, dispatch modes, functorch), because the dispatch keys differ then; such a call goes
+the long way. Nothing is known of a tensor but what it looks like: layers of one shape share what was learned, and a
+weight that was changed in any way is another one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +17,13 @@ from torch._C._dynamo.guards import TensorGuards
 
 from tuner.runtime import state
 from tuner.runtime.loaded import launch_error
-from tuner.runtime.operands import WeightRecord, records
 from tuner.runtime.plan import Plan, new_tensor
+from tuner.runtime.remembered import MAX_CALLS, Recent
 from tuner.runtime.trampoline import MISALIGNED
 
-MAX_VARIANTS = 4  # of one shape: inference mode, autocast and the like have dispatch keys of their own
+MAX_VARIANTS = (
+    8  # of one shape: rank, card, and modes such as inference mode, which have dispatch keys of their own
+)
 _raw_stream = getattr(
     torch._C, "_cuda_getCurrentRawStream", None
 )  # absent from a build of torch without CUDA
@@ -27,18 +31,21 @@ _current_device = getattr(torch._C, "_cuda_getDevice", None)
 _on_card = torch.cuda.device
 _functions = torch._C._len_torch_function_stack
 _profiling = torch.autograd._profiler_enabled
+_grad = torch.is_grad_enabled
 
 
 class QuickCall:
-    """One shape of one layer's calls. ``check(act, ascales, lora_act_in[, out])``: is this such a call?
+    """Calls of one shape. ``check(act, ascales, lora_act_in, *weights[, out])``: is this such a call?
 
     ``other``: the next variant with the same shape, or None. ``only_card``: no other can be the current device.
+    ``generation``: of the tables that the plan is from.
     """
 
     __slots__ = (
         "check",
         "device",
         "dtype",
+        "generation",
         "launch",
         "only_card",
         "other",
@@ -50,20 +57,37 @@ class QuickCall:
         "zeroed_bytes",
     )
 
-    def __init__(self, plan: Plan, activations: tuple[torch.Tensor, ...], other: QuickCall | None) -> None:
+    def __init__(
+        self, plan: Plan, generation: int, tensors: tuple[torch.Tensor, ...], other: QuickCall | None
+    ) -> None:
         guards: Any = TensorGuards(
-            *activations,
-            dynamic_dims_sizes=[list(tensor.shape) for tensor in activations],
-            dynamic_dims_strides=[list(tensor.stride()) for tensor in activations],
+            *tensors,
+            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
+            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
         )
-        self.check = guards.check
+        wants = any(tensor.requires_grad for tensor in tensors)
+        self.check = _without_grad(guards.check) if wants else guards.check
         self.plan = plan
+        self.generation = generation
         self.other = other
         self.only_card = torch.cuda.device_count() == 1
         for name in ("device", "dtype", "launch", "shape", "stride"):
             setattr(self, name, getattr(plan, name))
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes
+
+
+def _without_grad(check: Callable[..., bool]) -> Callable[..., bool]:
+    """For tensors that want a gradient, which is fine where none is recorded: the guard does not look at that."""
+    return lambda *tensors: not _grad() and check(*tensors)
+
+
+calls: Recent[tuple, QuickCall] = Recent(MAX_CALLS, of_tables=True)
+"""By the sizes of act and wgt, whether an output is given, and the dtype that was asked for."""
+_near: Recent[tuple, QuickCall] = Recent(MAX_CALLS, of_tables=True)
+"""The same by the identity of wgt in place of its sizes, which saves 0.1 us. Where a new tensor has the identity of one
+that died, ``check`` tells whether the call is one like this.
+"""
 
 
 def quick_call(
@@ -79,15 +103,23 @@ def quick_call(
     out_dtype: torch.dtype | None,
 ) -> torch.Tensor | None:
     """``y``, or None: this call must go the long way, which checks it and says what is wrong with it."""
-    record = records.get((id(wgt), id(wscales), id(lora_up), id(wcscale), id(bias)))
-    if record is None or record.generation != state.generation or _profiling() or _functions():
+    try:
+        call = _near.hot.get((id(wgt), act.shape, out is None, out_dtype))
+        if call is None:
+            call = _find(act, wgt, out, out_dtype)
+    except (AttributeError, TypeError):  # no tensor, or sizes that are symbols
         return None
-    call = record.calls.get((act.shape, out is None, out_dtype))
+    if call is None or call.generation != state.generation or _profiling() or _functions():
+        return None
     if out is None:
-        while call is not None and not call.check(act, ascales, lora_act_in):
+        while call is not None and not call.check(
+            act, ascales, lora_act_in, wgt, wscales, lora_up, wcscale, bias
+        ):
             call = call.other
     else:
-        while call is not None and not call.check(act, ascales, lora_act_in, out):
+        while call is not None and not call.check(
+            act, ascales, lora_act_in, wgt, wscales, lora_up, wcscale, bias, out
+        ):
             call = call.other
     if call is None:
         return None
@@ -98,10 +130,13 @@ def quick_call(
             return quick_call(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out, out_dtype)
     y = new_tensor(call.shape, call.stride, call.dtype) if out is None else out
     stream = _raw_stream(call.device)
-    memory = None
+    memory, mutex = None, 0
     if call.workspace_bytes:
-        memory = call.workspaces.take(call.workspace_bytes, call.zeroed_bytes, stream)
-    code = call.launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, stream)
+        room = call.workspaces.take(call.workspace_bytes, call.zeroed_bytes, stream)
+        memory, mutex = room.memory, room.mutex
+    code = call.launch(
+        act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, memory, mutex, stream
+    )
     if code == 0:
         return y
     if code == MISALIGNED:
@@ -109,24 +144,46 @@ def quick_call(
     raise launch_error(code, f"{call.plan.choice.problem} on cuda:{call.device}")
 
 
+def _find(
+    act: torch.Tensor, wgt: torch.Tensor, out: torch.Tensor | None, out_dtype: torch.dtype | None
+) -> QuickCall | None:
+    """The first of the calls of these sizes; the next one with this very ``wgt`` finds it at once."""
+    call = calls.get((act.shape, wgt.shape, out is None, out_dtype))
+    if call is not None:
+        _near.put((id(wgt), act.shape, out is None, out_dtype), call)
+    return call
+
+
 def learn(
-    record: WeightRecord,
     plan: Plan,
-    activations: tuple[torch.Tensor, ...],
+    generation: int,
+    operands: tuple[torch.Tensor, ...],
     out: torch.Tensor | None,
     out_dtype: torch.dtype | None,
 ) -> None:
     """From now on calls like this one are quick. It was just made, the long way and outside of any mode.
 
-    One that is known already came here because somebody listens, such as the profiler.
+    ``operands``: act, ascales, lora_act_in and the five weights. A call that is known already came here because
+    somebody listens, such as the profiler, or because it was not made for long.
     """
-    key = (activations[0].shape, out is None, out_dtype)
-    guarded = activations if out is None else (*activations, out)
-    first = record.calls.get(key)
-    known = 0
-    other = first
-    while other is not None:
-        if other.check(*guarded):
-            return
-        known, other = known + 1, other.other
-    record.remember_call(key, QuickCall(plan, guarded, first if known < MAX_VARIANTS else None))
+    act, wgt = operands[0], operands[3]
+    key = (act.shape, wgt.shape, out is None, out_dtype)
+    guarded = operands if out is None else (*operands, out)
+    known = _variants(calls.get(key), generation)
+    if any(one.check(*guarded) for one in known):
+        first = known[0]
+    else:
+        if len(known) == MAX_VARIANTS:
+            known[-2].other = None
+        first = QuickCall(plan, generation, guarded, known[0] if known else None)
+        calls.put(key, first)
+    _near.put((id(wgt), act.shape, out is None, out_dtype), first)
+
+
+def _variants(first: QuickCall | None, generation: int) -> list[QuickCall]:
+    """``first`` and what follows, newest first; none of another generation."""
+    found = []
+    while first is not None and first.generation == generation:
+        found.append(first)
+        first = first.other
+    return found

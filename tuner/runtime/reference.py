@@ -12,6 +12,7 @@ import warnings
 import torch
 
 from kernel_space.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from tuner.runtime.autocast import matmul
 
 _once = threading.Lock()
 _warned = False
@@ -29,9 +30,9 @@ def reference_gemm(
     out_dtype: torch.dtype,
 ) -> torch.Tensor:
     """``[M, N]`` in ``out_dtype`` of checked operands, on the device on which they are."""
-    sums = _decode(act, ascales) @ _decode(wgt, wscales).T
+    sums = matmul(_decode(act, ascales), _decode(wgt, wscales).T)
     if lora_up.shape[1]:
-        sums += lora_act_in.float() @ lora_up.float().T
+        sums += matmul(lora_act_in.float(), lora_up.float().T)
     return (sums * wcscale + bias).to(out_dtype)
 
 

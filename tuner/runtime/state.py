@@ -7,6 +7,7 @@ it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from tuner.dispatch import FILE_NAME
 from tuner.runtime.choose import Choice, Library, Prepared
 from tuner.runtime.loaded import Launchable, load_launchable
 from tuner.runtime.plan import Plan
+from tuner.runtime.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.workspace import Workspaces
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
@@ -38,7 +40,10 @@ class RuntimeState:
         self._lock = threading.RLock()
         self._libraries: dict[str, Library] = {}
         self._loaded: dict[tuple[int, str], Launchable] = {}
-        self._plans: dict[tuple[int, GemmProblem], Plan] = {}
+        self._plans: Recent[tuple[int, GemmProblem], Plan] = Recent(MAX_CALLS)
+        self._ranks: dict[
+            tuple[DeviceClass | None, GemmProblem], int
+        ] = {}  # as many as there are kinds of layers
 
     def choice(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
         """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
@@ -72,13 +77,33 @@ class RuntimeState:
             if plan is None:
                 choice = self.choice(problem, class_of_card(device))
                 plan = Plan(choice, self._launchable(choice, device), workspaces(device))
-                self._plans[device, problem] = plan
+                self._plans.put((device, problem), plan)
             return plan
+
+    def layer_rank(self, problem: GemmProblem, device: int) -> int:
+        """The rank to which a layer on ``cuda:<device>`` pads its branch once, so that no call has to.
+
+        Its own where nothing can be launched: a call says why.
+        """
+        device_class = supported_class(device)
+        key = (device_class, dataclasses.replace(problem, m=1))
+        with self._lock:
+            if key not in self._ranks:
+                try:
+                    rank = (
+                        problem.r
+                        if device_class is None
+                        else self.library(device_class).rank_of_layer(problem)
+                    )
+                except InputError:
+                    return problem.r
+                self._ranks[key] = rank
+            return self._ranks[key]
 
     def _launchable(self, choice: Choice, device: int) -> Launchable:
         key = (device, choice.object.sha256)
         if key not in self._loaded:
-            self._loaded[key] = load_launchable(choice.object, device)
+            self._loaded[key] = load_launchable(choice.object, device, choice.config, choice.problem)
         return self._loaded[key]
 
 
@@ -124,6 +149,7 @@ def _activate(state: RuntimeState) -> RuntimeState:
             state,
             generation,
         )  # one assignment, so that nobody pairs a state with another's generation
+    forget_tables()
     return before
 
 

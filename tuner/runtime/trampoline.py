@@ -3,10 +3,14 @@
 The host functions of exported objects take a vector of addresses of values. Filling that vector from Python and
 passing it through ctypes costs more host time than the launch itself, so LLVM compiles a function of CPython's fast
 calling convention (``METH_FASTCALL``) that takes tensors, reads their addresses with the accessor that torch exports
-for its own generated code, checks their alignment, and calls the host function with vector and values on its stack,
-without the interpreter's lock:
+for its own generated code, checks that they are there and aligned, and calls the host function with vector and values
+on its stack, without the interpreter's lock:
 
-    launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace or None, stream) -> code
+    launch(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, y, workspace or None, mutex, stream) -> code
+
+A host function may launch two kernels that hand data over in a workspace. ``mutex`` (the address of a ``Mutex``, or 0)
+is held while it runs, so that two threads on one stream cannot launch between each other's two kernels. It is taken
+after the interpreter's lock was dropped and dropped before that is taken again: whoever waits for either holds neither.
 """
 
 from __future__ import annotations
@@ -31,14 +35,30 @@ SIGNATURE = (
 )
 """The arguments of every ``svdquant_gemm`` object (docs/architecture.md)."""
 
+_BRANCH = ("lora_act_in", "lora_up")  # both are empty where there is no low-rank branch
+
 ALIGN = 16  # what TMA asks of a global address
 MISALIGNED = (
     -1
-)  # instead of a code of the CUDA runtime: an address is no multiple of ALIGN, nothing was launched
-WRONG_CALL = -2  # not eleven arguments
+)  # instead of a code of the CUDA runtime: an address is no multiple of ALIGN or is 0, nothing was launched
+WRONG_CALL = -2  # not twelve arguments
 
 Launch = Callable[..., int]
 _METH_FASTCALL = 0x0080
+_MUTEX_BYTES = 64  # sizeof(pthread_mutex_t) is 40 on x86-64, 48 on aarch64
+_LIBC = ctypes.CDLL(None)
+
+
+class Mutex:
+    """A POSIX mutex, held by ``launch`` while a host function runs. It must outlive every launch that is given it."""
+
+    __slots__ = ("_memory", "address")
+
+    def __init__(self) -> None:
+        self._memory = ctypes.create_string_buffer(_MUTEX_BYTES)
+        self.address = ctypes.addressof(self._memory)
+        if code := _LIBC.pthread_mutex_init(ctypes.c_void_p(self.address), None):
+            raise AssertionError(f"pthread_mutex_init must succeed, got {code}")
 
 
 class Static(ctypes.Structure):
@@ -105,13 +125,15 @@ def _functions() -> str:
         "as_pointer": _python("PyLong_AsVoidPtr"),
         "release": _python("PyEval_SaveThread"),
         "acquire": _python("PyEval_RestoreThread"),
+        "enter": ctypes.cast(_LIBC.pthread_mutex_lock, ctypes.c_void_p).value or 0,
+        "leave": ctypes.cast(_LIBC.pthread_mutex_unlock, ctypes.c_void_p).value or 0,
         "none": id(None),
     }
     return "\n".join(f"%{name} = inttoptr i64 {address} to ptr" for name, address in addresses.items())
 
 
 def _source() -> str:
-    count = len(POINTERS) + 1
+    count = len(POINTERS) + 2
     return "\n".join(
         [
             "define ptr @launch(ptr %self, ptr %arguments, i64 %count) {",
@@ -136,13 +158,14 @@ def _source() -> str:
 
 
 def _read_operands() -> list[str]:
-    """Addresses of all tensors, the stream, and whether an address is misaligned."""
+    """Addresses of all tensors, the mutex, the stream, and whether an address is misaligned or missing."""
     lines = []
-    for index, name in enumerate([*POINTERS, "stream"]):
+    for index, name in enumerate([*POINTERS, "mutex", "stream"]):
         lines.append(f"%{name}.at = getelementptr ptr, ptr %arguments, i64 {index}")
         lines.append(f"%{name}.object = load ptr, ptr %{name}.at")
     lines += [f"%{name} = call i64 %data(ptr %{name}.object)" for name in ARGUMENT_ORDER]
     lines += [
+        "%mutex = call ptr %as_pointer(ptr %mutex.object)",
         "%stream = call i64 %as_pointer(ptr %stream.object)",
         "%static = call ptr %as_pointer(ptr %self)",
         "%no.workspace = icmp eq ptr %workspace.object, %none",
@@ -155,10 +178,15 @@ def _read_operands() -> list[str]:
         "%or.0 = or i64 %workspace, 0",
     ]
     lines += [f"%or.{index + 1} = or i64 %or.{index}, %{name}" for index, name in enumerate(ARGUMENT_ORDER)]
+    needed = [name for name in ARGUMENT_ORDER if name not in _BRANCH]
+    lines += [f"%{name}.gone = icmp eq i64 %{name}, 0" for name in ARGUMENT_ORDER]
+    lines.append("%gone.0 = xor i1 " + ", ".join(f"%{name}.gone" for name in _BRANCH))
+    lines += [f"%gone.{index + 1} = or i1 %gone.{index}, %{name}.gone" for index, name in enumerate(needed)]
     return [
         *lines,
         f"%low = and i64 %or.{len(ARGUMENT_ORDER)}, {ALIGN - 1}",
-        "%misaligned = icmp ne i64 %low, 0",
+        "%odd = icmp ne i64 %low, 0",
+        f"%misaligned = or i1 %odd, %gone.{len(needed)}",
     ]
 
 
@@ -178,8 +206,19 @@ def _call_entry() -> list[str]:
         *lines,
         "%host.function.at = load i64, ptr %static",
         "%host.function = inttoptr i64 %host.function.at to ptr",
+        "%held = icmp ne ptr %mutex, null",
         "%thread = call ptr %release()",  # a full launch queue must not stop other threads
+        "br i1 %held, label %lock, label %call",
+        "lock:",
+        "%locked = call i32 %enter(ptr %mutex)",
+        "br label %call",
+        "call:",
         f"call void %host.function(ptr %vector, i32 {len(SIGNATURE) + 1})",
+        "br i1 %held, label %unlock, label %back",
+        "unlock:",
+        "%unlocked = call i32 %leave(ptr %mutex)",
+        "br label %back",
+        "back:",
         "call void %acquire(ptr %thread)",
         "%result = load i32, ptr %code",
         "%wide = sext i32 %result to i64",

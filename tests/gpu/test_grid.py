@@ -1,0 +1,42 @@
+"""The grid that the run time launches for every row of the card's table is the one with which the tuner times it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernel_space.problem import GemmProblem
+from tuner.gpu.candidate import Loadable
+from tuner.gpu.launch import max_active_clusters
+from tuner.runtime.state import active, class_of_card
+
+pytestmark = pytest.mark.gpu
+
+
+def problems() -> list[GemmProblem]:
+    tables, _ = active()
+    return [key.problem for key in tables.library(class_of_card(0)).table.rows]
+
+
+def test_every_row_is_launched_as_it_was_timed() -> None:
+    tables, sms = active()[0], torch.cuda.get_device_properties(0).multi_processor_count
+    wrong, clusters = [], 0
+    for problem in problems():
+        plan = tables.plan(problem, 0)
+        choice = plan.choice
+        candidate = Loadable(
+            object_path=str(choice.object.path),
+            object_sha256=choice.object.sha256,
+            prefix=choice.object.prefix,
+            arguments=choice.object.arguments,
+            config=str(choice.config),
+            cluster_size=choice.config.cluster_size,
+            ctas_per_sm=choice.config.ctas_per_sm,
+        )
+        launched, timed = plan.static.max_active_clusters, max_active_clusters(candidate, problem, 0, sms)
+        clusters += choice.config.cluster_size > 1
+        print(f"{problem}: {launched} of {choice.config.max_active_clusters(sms)} clusters")
+        if launched != timed:
+            wrong.append((str(problem), launched, timed))
+    assert not wrong
+    assert clusters, "no row has a kernel in clusters, so nothing was asked"
