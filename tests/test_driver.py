@@ -389,7 +389,11 @@ def command_line(out: Path, cache: Path) -> subprocess.Popen[str]:
 
 def complete_trials(out: Path) -> list[Trial]:
     lines = [line for path in out.rglob("*.jsonl") for line in path.read_bytes().split(b"\n")[:-1]]
-    return [Trial.from_record(record) for record in map(json.loads, lines) if "number" in record]
+    return [
+        Trial.from_record({name: value for name, value in record.items() if name != "crc"})
+        for record in map(json.loads, lines)
+        if "number" in record
+    ]
 
 
 def kill_in_the_middle(process: subprocess.Popen[str], out: Path, at_least: int) -> list[Trial]:
