@@ -13,7 +13,17 @@ def check_version() -> str:
     here = Path(__file__).parent
     machine = [path for path in (here / "sim").glob("*.py") if not path.name.startswith("mutat")]
     parts = [*sorted(machine), *sorted(here.glob("validate*.py"))]
-    names = ("reference", "operands", "nvfp4", "inputs", "tiles", "workspace", "capture")
+    names = (
+        "reference",
+        "output_check",
+        "operands",
+        "full_range",
+        "nvfp4",
+        "inputs",
+        "tiles",
+        "workspace",
+        "capture",
+    )
     parts += [here / f"{name}.py" for name in names]
     digest = hashlib.sha256()
     for path in parts:
