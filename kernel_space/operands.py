@@ -16,7 +16,7 @@ import torch
 from kernel_space.errors import InputError
 from kernel_space.full_range import full_range
 from kernel_space.inputs import TORCH_DTYPES, PackedInputs
-from kernel_space.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, quantize_nvfp4
+from kernel_space.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, blocked_scale_bytes, quantize_nvfp4
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import (
     CHUNK_ROWS,
@@ -70,6 +70,24 @@ class Operands(PackedInputs):
     def check(self, *, split_k: int = 1) -> OutputCheck:
         """How the present content of ``y`` compares with the reference."""
         return check_packed(self.y, self, split_k=split_k)
+
+
+def argument_bytes(problem: GemmProblem) -> dict[str, int]:
+    """Bytes of each tensor in the order of the kernel's arguments."""
+    m, k, n, r = problem.m, problem.k, problem.n, problem.r
+    half = 2  # of fp16 and bf16
+    sizes = (
+        m * k // 2,
+        blocked_scale_bytes(m, k),
+        n * k // 2,
+        blocked_scale_bytes(n, k),
+        m * r * half,
+        n * r * half,
+        n * 4,
+        n * 4,
+        m * n * half,
+    )
+    return dict(zip(ARGUMENT_ORDER, sizes, strict=True))
 
 
 def make_operands(

@@ -14,6 +14,8 @@ from kernel_space.problem import GemmProblem
 from kernel_space.reference import check_packed, packed_reference
 from tests import nvfp4_oracle as oracle
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 LEGAL_SCALES = set(range(0x7F))
 FP16_LARGEST, BF16_LARGEST = 65504.0, (2 - 2.0**-7) * 2.0**127
 LARGEST = {"fp16": FP16_LARGEST, "bf16": BF16_LARGEST}
