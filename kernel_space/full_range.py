@@ -30,10 +30,9 @@ SIGNS = 0x88  # of the two codes of a byte
 CODES_RMS = math.sqrt(68.5 / 8)  # of a uniformly random code
 COLUMN_KINDS, SATURATES, SUBNORMAL = 8, 0, 1  # of a column: its number modulo COLUMN_KINDS
 SIZE = 32.0  # of y in ordinary columns
-BELOW_LARGEST, OVER_SIZE = (
-    1 - 2.0**-6,
-    2.0**-5,
-)  # of the largest number: the bias and the sum of such a column
+BELOW_LARGEST = 1 - 2.0**-7  # of the largest number: the bias of a column that saturates
+OVER_SIZE = 2.0**-5  # of the largest number: what comes on top of it
+LARGEST_SCALE = 2.0**112  # of wcscale: kernels may hold it 2^14 times larger
 SUBNORMAL_SIZE = 2.0**-17  # of fp16, whose subnormals go from 2^-24 to 2^-14
 
 
@@ -99,7 +98,7 @@ def _columns(problem: GemmProblem, size: float, random: torch.Generator) -> tupl
     largest = torch.finfo(TORCH_DTYPES[problem.out_dtype]).max
     kind = torch.arange(problem.n, device=random.device) % COLUMN_KINDS
     wanted = torch.full((problem.n,), SIZE, dtype=torch.float64, device=random.device)
-    wanted[kind == SATURATES] = largest * OVER_SIZE
+    wanted[kind == SATURATES] = min(largest * OVER_SIZE, LARGEST_SCALE / 2 * size)
     if problem.out_dtype == "fp16":  # of bf16 they are subnormal in fp32 too, which no kernel promises
         wanted[kind == SUBNORMAL] = SUBNORMAL_SIZE
     around = torch.rand(problem.n, generator=random, device=random.device) * 2 - 1

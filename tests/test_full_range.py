@@ -73,7 +73,7 @@ def test_zero_rows_and_zero_blocks_are_there() -> None:
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_results_overflow_on_purpose_only(dtype: str) -> None:
     """In every eighth column, in part of the rows, to either side; all others are finite and of moderate size."""
-    inputs = operands("200,512,64,32", dtype=dtype)
+    inputs = operands("200,2048,64,32", dtype=dtype)
     reference = packed_reference(inputs)
     beyond = reference.abs() > LARGEST[dtype]
     columns = torch.arange(64) % 8 == 0
@@ -84,9 +84,10 @@ def test_results_overflow_on_purpose_only(dtype: str) -> None:
     rounded = reference.to(inputs.y.dtype)
     tiny = (rounded.abs() < 2.0**-14) & (rounded != 0)
     assert (tiny[:, 1::8].float().mean() > 0.9) == (dtype == "fp16")
+    assert inputs.wcscale.abs().max() <= 2.0**112, "kernels hold it 2^14 times larger in fp32"
     saturated = rounded.clamp(-LARGEST[dtype], LARGEST[dtype])
     check = check_packed(saturated, inputs)
-    assert check_packed(rounded, inputs).ok and check.bad > 0.5 * beyond.sum(), str(check)
+    assert check_packed(rounded, inputs).ok and check.bad > 0.3 * beyond.sum(), str(check)
 
 
 def with_scale(inputs: Operands, name: str, blocked: torch.Tensor) -> torch.Tensor:
