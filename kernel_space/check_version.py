@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
+
+from kernel_space.source_identity import identity
 
 
 @functools.cache
@@ -25,7 +26,4 @@ def check_version() -> str:
         "capture",
     )
     parts += [here / f"{name}.py" for name in names]
-    digest = hashlib.sha256()
-    for path in parts:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return identity(path.read_bytes() for path in parts)[:16]
