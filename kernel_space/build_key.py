@@ -21,6 +21,7 @@ from kernel_space.arch import Arch
 from kernel_space.config import KernelConfig
 from kernel_space.errors import InputError
 from kernel_space.problem import ProblemClass
+from kernel_space.source_identity import identity
 
 KEY_SCHEMA = 1  # raise it when the files of a cache entry or the way they are made change
 KERNEL_PACKAGE = "kernel_space.kernels"
@@ -77,18 +78,14 @@ def kernel_module_name(kernel: str) -> str:
 
 @functools.cache
 def kernel_source_hash(kernel: str) -> str:
-    """SHA-256 over the kernel's module and every module of this project that it imports, directly or not.
+    """``identity`` of the kernel's module and of every module of this project that it imports, directly or not.
 
     Raises ``InputError`` for a kernel that does not exist.
     """
     module = kernel_module_name(kernel)
     if _source(module) is None:
         raise InputError(f"there is no kernel {kernel!r}: no module {module}")
-    digest = hashlib.sha256()
-    for name, source in sorted(_closure(module).items()):
-        digest.update(f"{name}\0{len(source)}\0".encode())
-        digest.update(source)
-    return digest.hexdigest()
+    return identity(_closure(module).values())
 
 
 def build_key(config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> str:

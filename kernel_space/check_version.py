@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
+
+from kernel_space.source_identity import identity
 
 
 @functools.cache
@@ -13,9 +14,16 @@ def check_version() -> str:
     here = Path(__file__).parent
     machine = [path for path in (here / "sim").glob("*.py") if not path.name.startswith("mutat")]
     parts = [*sorted(machine), *sorted(here.glob("validate*.py"))]
-    names = ("reference", "operands", "nvfp4", "inputs", "tiles", "workspace", "capture")
+    names = (
+        "reference",
+        "output_check",
+        "operands",
+        "full_range",
+        "nvfp4",
+        "inputs",
+        "tiles",
+        "workspace",
+        "capture",
+    )
     parts += [here / f"{name}.py" for name in names]
-    digest = hashlib.sha256()
-    for path in parts:
-        digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+    return identity(path.read_bytes() for path in parts)[:16]

@@ -2,7 +2,8 @@
 
 Magnitudes are those of a layer: unit-variance activations and weights with rows up to four times larger or smaller,
 a low-rank term and a bias of the size of the quantized product, column scales around 1 with both signs. So every
-term is far above the tolerance in most elements, and scale factors differ between rows and along K.
+term is far above the tolerance in most elements, and scale factors differ between rows and along K. They are the few
+in the middle of the range, though: ``source="scales"`` has all of them (``full_range.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import math
 import torch
 
 from kernel_space.errors import InputError
+from kernel_space.full_range import full_range
 from kernel_space.inputs import TORCH_DTYPES, PackedInputs
-from kernel_space.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, quantize_nvfp4
+from kernel_space.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, blocked_scale_bytes, quantize_nvfp4
 from kernel_space.problem import GemmProblem
 from kernel_space.reference import (
     CHUNK_ROWS,
@@ -35,7 +37,7 @@ ARGUMENT_ORDER = (
     "bias",
     "y",
 )  # the kernel's pointers; its workspace depends on the config and is not an operand
-SOURCES = ("gaussian", "codes")
+SOURCES = ("gaussian", "codes", "scales")
 _RANDOM_ELEMENTS = 1 << 20  # generated and quantized at a time
 _CARD_ELEMENTS = 1 << 24
 _SCALE_BYTES = (0x28, 0x40)  # E4M3 from 2^-2 to 1.875
@@ -70,17 +72,44 @@ class Operands(PackedInputs):
         return check_packed(self.y, self, split_k=split_k)
 
 
+def argument_bytes(problem: GemmProblem) -> dict[str, int]:
+    """Bytes of each tensor in the order of the kernel's arguments."""
+    m, k, n, r = problem.m, problem.k, problem.n, problem.r
+    half = 2  # of fp16 and bf16
+    sizes = (
+        m * k // 2,
+        blocked_scale_bytes(m, k),
+        n * k // 2,
+        blocked_scale_bytes(n, k),
+        m * r * half,
+        n * r * half,
+        n * 4,
+        n * 4,
+        m * n * half,
+    )
+    return dict(zip(ARGUMENT_ORDER, sizes, strict=True))
+
+
 def make_operands(
     problem: GemmProblem, seed: int, *, source: str = "gaussian", device: torch.device | str = "cpu"
 ) -> Operands:
     """Operands of ``problem`` on ``device``, the same for the same seed and kind of device.
 
     ``source="gaussian"`` quantizes Gaussian act and wgt with ``quantize_nvfp4``; ``"codes"`` draws uniformly random
-    E2M1 codes and E4M3 scales from 2^-2 to 1.875, several times faster. Raises ``InputError`` for another source.
+    E2M1 codes and E4M3 scales from 2^-2 to 1.875, several times faster; ``"scales"`` has every scale factor, zero
+    blocks and rows, and results that overflow. Raises ``InputError`` for another source.
     """
     if source not in SOURCES:
         raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
     random = torch.Generator(device).manual_seed(seed)
+    fields = full_range(problem, random) if source == "scales" else _middle_range(problem, random, source)
+    y = torch.full((problem.m, problem.n), math.nan, dtype=TORCH_DTYPES[problem.out_dtype], device=device)
+    return Operands(problem=problem, y=y, **fields)
+
+
+def _middle_range(problem: GemmProblem, random: torch.Generator, source: str) -> dict[str, torch.Tensor]:
+    """Every field of ``PackedInputs``, of magnitudes as in a layer."""
+    device = random.device
     act_row, wgt_row = _row_magnitudes(problem.m, random), _row_magnitudes(problem.n, random)
     if source == "gaussian":
         act, wgt = _gaussian(act_row, problem.k, random), _gaussian(wgt_row, problem.k, random)
@@ -89,23 +118,21 @@ def make_operands(
         act, wgt = _random_codes(problem.m, problem.k, random), _random_codes(problem.n, problem.k, random)
         act_row, wgt_row = torch.ones_like(act_row), torch.ones_like(wgt_row)
         size = math.sqrt(problem.k) * (_CODES_RMS * _SCALES_RMS) ** 2
-    lora, out = TORCH_DTYPES[problem.lora_dtype], TORCH_DTYPES[problem.out_dtype]
+    lora = TORCH_DTYPES[problem.lora_dtype]
     lora_act = torch.randn(problem.m, problem.r, generator=random, device=device) * act_row
     lora_up = torch.randn(problem.n, problem.r, generator=random, device=device) * wgt_row
     wcscale = _column_scales(problem.n, random)
     bias = torch.randn(problem.n, generator=random, device=device) * size * wgt_row.view(-1) * wcscale.abs()
-    return Operands(
-        problem=problem,
-        act=act.codes,
-        ascales=block_scales(act.scales),
-        wgt=wgt.codes,
-        wscales=block_scales(wgt.scales),
-        lora_act_in=lora_act.to(lora),
-        lora_up=(lora_up * (size / math.sqrt(max(problem.r, 1)))).to(lora),
-        wcscale=wcscale,
-        bias=bias,
-        y=torch.full((problem.m, problem.n), math.nan, dtype=out, device=device),
-    )
+    return {
+        "act": act.codes,
+        "ascales": block_scales(act.scales),
+        "wgt": wgt.codes,
+        "wscales": block_scales(wgt.scales),
+        "lora_act_in": lora_act.to(lora),
+        "lora_up": (lora_up * (size / math.sqrt(max(problem.r, 1)))).to(lora),
+        "wcscale": wcscale,
+        "bias": bias,
+    }
 
 
 def _row_magnitudes(rows: int, random: torch.Generator) -> torch.Tensor:

@@ -16,6 +16,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 
@@ -24,16 +25,18 @@ from kernel_space.inputs import TORCH_DTYPES, PackedInputs, PublicInputs, requir
 from kernel_space.nvfp4 import (
     NVFP4Tensor,
     dequantize_nvfp4,
-    power_of_two_below,
     require_scale_bytes,
     unblock_scales,
 )
+from kernel_space.output_check import OutputCheck, check_output, output_ulp
 
 ALL_ROWS = slice(None)
 CHUNK_ROWS = 128
 
 MMA_K = 64  # products of one NVFP4 tensor-core instruction
 LORA_MMA_K = 16  # of one fp16/bf16 instruction
+PATH_EVERY = 4  # reading all partial sums would take the oracle a fifth longer
+STEP_K = 16  # products that any kernel adds to its sum with one rounding at most: those of its smallest instruction
 # The PTX ISA leaves order and rounding within one MMA instruction open ("at least single precision"), truncation
 # included, so one rounding may err by a whole unit in the last place of fp32.
 ACC_ROUNDOFF = 2.0**-23
@@ -72,7 +75,7 @@ def packed_tolerance(
     """
     contract = _packed_contract(inputs)
     chunks = _row_chunks(inputs.m, rows, chunk_rows)
-    return torch.cat([contract.expected(chunk, out_dtype, split_k)[1] for chunk in chunks])
+    return torch.cat([contract.expected(chunk, out_dtype, split_k).tolerance for chunk in chunks])
 
 
 def public_tolerance(
@@ -89,76 +92,7 @@ def public_tolerance(
     """
     contract = _public_contract(inputs, lora_dtype)
     chunks = _row_chunks(inputs.act.rows, rows, chunk_rows)
-    return torch.cat([contract.expected(chunk, out_dtype, split_k)[1] for chunk in chunks])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class OutputCheck:
-    """How an output compares with its reference. ``str()`` is one line for a report.
-
-    ``max_ratio`` is the largest error in units of its element's tolerance, infinite for NaN or a wrong infinity;
-    ``worst_index`` (row, column) is where, ``got``, ``expected`` and ``tolerance`` what is there.
-    ``max_error`` is the largest finite absolute error anywhere.
-    """
-
-    elements: int
-    bad: int
-    max_ratio: float
-    worst_index: tuple[int, int]
-    got: float
-    expected: float
-    tolerance: float
-    max_error: float
-
-    @property
-    def ok(self) -> bool:
-        return self.bad == 0
-
-    def merged(self, other: OutputCheck) -> OutputCheck:
-        """The check of both parts of one output."""
-        worst = self if self.max_ratio >= other.max_ratio else other
-        return dataclasses.replace(
-            worst,
-            elements=self.elements + other.elements,
-            bad=self.bad + other.bad,
-            max_error=max(self.max_error, other.max_error),
-        )
-
-    def __str__(self) -> str:
-        row, column = self.worst_index
-        return (
-            f"{self.bad} of {self.elements} elements beyond the tolerance; worst {self.max_ratio:.3g} x tolerance "
-            f"at [{row}, {column}]: got {self.got:.8g}, expected {self.expected:.8g} +- {self.tolerance:.3g}"
-        )
-
-
-def check_output(
-    y: torch.Tensor, reference: torch.Tensor, tolerance: torch.Tensor, *, first_row: int = 0
-) -> OutputCheck:
-    """Compare fp16 or bf16 ``y`` ``[rows, N]`` with a float64 reference and tolerance of that shape.
-
-    An infinity stands for everything that rounds to it, so it is right where the reference overflows ``y.dtype``.
-    ``first_row`` is the row of the whole output that ``y`` begins with, for ``worst_index``.
-    """
-    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), tuple(reference.shape))
-    value = y.double()
-    error = (value - reference).abs()
-    overflow = _overflow_threshold(y.dtype)
-    beyond = (overflow - value.sign() * reference).clamp_(min=0.0)
-    error = torch.where(value.isinf(), beyond, error)
-    ratio = (error / tolerance).nan_to_num_(nan=math.inf, posinf=math.inf)
-    worst = int(ratio.argmax())
-    row, column = divmod(worst, y.shape[1])
-    return OutputCheck(
-        elements=y.numel(),
-        bad=int((ratio > 1.0).sum()),
-        max_ratio=ratio.view(-1)[worst].item(),
-        worst_index=(first_row + row, column),
-        got=value[row, column].item(),
-        expected=reference[row, column].item(),
-        tolerance=tolerance[row, column].item(),
-        max_error=error.nan_to_num_(nan=0.0, posinf=0.0).max().item(),
-    )
+    return torch.cat([contract.expected(chunk, out_dtype, split_k).tolerance for chunk in chunks])
 
 
 def check_packed(
@@ -170,16 +104,13 @@ def check_packed(
     contract = _packed_contract(inputs)
     check: OutputCheck | None = None
     for rows in _row_chunks(inputs.m, ALL_ROWS, chunk_rows):
-        part = check_output(y[rows], *contract.expected(rows, out_dtype, split_k), first_row=rows.start)
+        expected = contract.expected(rows, out_dtype, split_k)
+        part = check_output(
+            y[rows], expected.value, expected.tolerance, drift=expected.drift, first_row=rows.start
+        )
         check = part if check is None else check.merged(part)
     assert check is not None  # M >= 1
     return check
-
-
-def output_ulp(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """float64 spacing of ``dtype`` at ``x`` (float64), that of its subnormals near zero."""
-    info = torch.finfo(dtype)
-    return power_of_two_below(x).clamp_(min=info.smallest_normal).mul_(info.eps)
 
 
 @contextlib.contextmanager
@@ -194,10 +125,22 @@ def _threads_for(products: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _overflow_threshold(dtype: torch.dtype) -> float:
-    """The least magnitude that rounds to infinity: half a unit beyond the largest finite number."""
-    info = torch.finfo(dtype)
-    return info.max + 2.0 ** (math.floor(math.log2(info.max)) - 1) * info.eps
+class _Walk(NamedTuple):
+    """float64 ``a @ b.T`` as it is accumulated by instructions: the result, and of the partial sums after each
+    instruction the largest magnitude and the sum of magnitudes, the latter from every ``PATH_EVERY``-th for all since
+    the one before: in the mean partial sums grow."""
+
+    product: torch.Tensor
+    peak: torch.Tensor
+    path: torch.Tensor
+
+
+class _Expected(NamedTuple):
+    """float64 ``[rows, N]``. ``drift``: how far fp32 accumulation and epilogue may move an element in the mean."""
+
+    value: torch.Tensor
+    tolerance: torch.Tensor
+    drift: torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -222,23 +165,34 @@ class _Contract:
             gemm = _product(self._act(rows), self.wgt)
             return self._epilogue(gemm, self.lora_act_in[rows] @ self.lora_up.T)
 
-    def expected(self, rows: slice, out_dtype: str, split_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """(reference, tolerance) of ``rows``."""
+    def expected(self, rows: slice, out_dtype: str, split_k: int) -> _Expected:
         with self._threads(rows):
             act, lora_act = self._act(rows), self.lora_act_in[rows]
-            gemm, gemm_peak = _product_and_peak(act, self.wgt, MMA_K)
-            lora, lora_peak = _product_and_peak(lora_act, self.lora_up, LORA_MMA_K)
-            reference = self._epilogue(gemm, lora)
-            peak = gemm_peak * self.gemm_scale.abs() + lora_peak * self.lora_scale.abs()
-            total = _fp32_product(act.abs(), self._wgt_magnitude) * self.gemm_scale.abs()
-            total += _fp32_product(lora_act.abs(), self.lora_up.abs()) * self.lora_scale.abs()
+            gemm = _walk(act, self.wgt, MMA_K)
+            lora = _walk(lora_act, self.lora_up, LORA_MMA_K)
+            gemm_scale, lora_scale = self.gemm_scale.abs(), self.lora_scale.abs()
+            reference = self._epilogue(gemm.product, lora.product)
+            peak = gemm.peak * gemm_scale + lora.peak * lora_scale
+            total = _fp32_product(act.abs(), self._wgt_magnitude) * gemm_scale
+            total += _fp32_product(lora_act.abs(), self.lora_up.abs()) * lora_scale
+            drift = self._drift(gemm, lora, gemm_scale, lora_scale).add_(total).add_(peak, alpha=split_k - 1)
             error = self._accumulation_error(peak, total, split_k)
-            error += FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
+            other = FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
             if self.lora_dtype is not None:
-                error += self._folding_error(gemm, lora_act)
+                other += self._folding_error(gemm.product, lora_act)
             half = TORCH_DTYPES[out_dtype]
-            error *= SECOND_ORDER * (1 + torch.finfo(half).eps / 2)
-            return reference, error.add_(output_ulp(reference, half))
+            error = error.add_(other).mul_(SECOND_ORDER * (1 + torch.finfo(half).eps / 2))
+            tolerance = error.add_(output_ulp(reference, half))
+            return _Expected(reference, tolerance, drift.mul_(ACC_ROUNDOFF).add_(other))
+
+    def _drift(
+        self, gemm: _Walk, lora: _Walk, gemm_scale: torch.Tensor, lora_scale: torch.Tensor
+    ) -> torch.Tensor:
+        """Sum of |partial sums| after each ``STEP_K`` products, with LoRA anywhere between the others."""
+        steps = math.ceil(self.wgt.shape[1] / MMA_K) * (MMA_K // STEP_K)
+        lora_steps = math.ceil(self.lora_up.shape[1] / LORA_MMA_K)
+        own = gemm.path * (MMA_K // STEP_K) + gemm.product.abs() * lora_steps
+        return own.mul_(gemm_scale) + (lora.path + lora.product.abs() * steps) * lora_scale
 
     def _accumulation_error(self, peak: torch.Tensor, total: torch.Tensor, split_k: int) -> torch.Tensor:
         """fp32 accumulation: ``peak`` bounds the partial sums between instructions, ``total`` sums all |products|."""
@@ -316,15 +270,19 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _product_and_peak(a: torch.Tensor, b: torch.Tensor, mma_k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """float64 ``a @ b.T``, and the largest magnitude it has after any number of instructions of ``mma_k``."""
+def _walk(a: torch.Tensor, b: torch.Tensor, mma_k: int) -> _Walk:
     out = torch.zeros((a.shape[0], b.shape[0]), dtype=torch.float64, device=a.device)
-    peak = torch.zeros_like(out)
+    peak, path = torch.zeros_like(out), torch.zeros_like(out)
     scratch = torch.empty_like(out)
-    for panel in _panels(a.shape[1], mma_k):
+    panels = list(_panels(a.shape[1], mma_k))
+    for number, panel in enumerate(panels, 1):
         out.addmm_(a[:, panel].double(), b[:, panel].double().T)
         torch.maximum(peak, torch.abs(out, out=scratch), out=peak)
-    return out, peak
+        if number % PATH_EVERY == 0:
+            path.add_(scratch, alpha=PATH_EVERY)
+    if rest := len(panels) % PATH_EVERY:
+        path.add_(scratch, alpha=rest)
+    return _Walk(out, peak, path)
 
 
 def _fp32_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

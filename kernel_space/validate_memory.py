@@ -38,7 +38,7 @@ class CheckMemory:
     """What one launch of ``config`` on ``problem`` is given. ``operands.y`` lies in guarded memory."""
 
     def __init__(self, config: KernelConfigSm100a, problem: GemmProblem, seed: int) -> None:
-        operands = make_operands(problem, seed, source="codes")
+        operands = make_operands(problem, seed, source="scales")
         dtype = TORCH_DTYPES[problem.out_dtype]
         self._y = Guarded(problem.m * problem.n * dtype.itemsize)
         y = self._y.bytes.view(dtype).view(problem.m, problem.n)

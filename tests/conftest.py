@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -32,3 +33,12 @@ def _has_driver() -> bool:
     except OSError:
         return False
     return True
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Of torch: on a busy machine two wait for each other for milliseconds at every operation on a small matrix."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -218,8 +218,18 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_source_hash_covers_what_the_kernel_imports(package: Path, name: str, counts: bool) -> None:
     before = kernel_source_hash.__wrapped__("made_up.kernel")
     file = package / f"{name}.py"
-    file.write_text(file.read_text() + "# changed\n")
+    file.write_text(file.read_text() + "changed = True\n")
     assert (kernel_source_hash.__wrapped__("made_up.kernel") != before) is counts
+
+
+def test_the_source_hash_does_not_depend_on_where_files_lie(package: Path) -> None:
+    before = kernel_source_hash.__wrapped__("made_up.kernel")
+    (package / "near.py").unlink()
+    (package / "parts").mkdir()
+    (package / "parts" / "__init__.py").write_text('"""Parts."""\n')
+    (package / "parts" / "nearer.py").write_text("def f():\n    from made_up.far import g  # moved\n")
+    (package / "kernel.py").write_text("import os\nfrom made_up.parts import nearer\n")
+    assert kernel_source_hash.__wrapped__("made_up.kernel") == before
 
 
 def test_the_real_kernel_depends_on_its_layouts_and_config() -> None:

@@ -1,5 +1,5 @@
 """The check of a card, on CPU memory with kernels written in torch: each defect is found and named. The oracle of the
-correct kernel's result is ``Operands.reference``; the defects are what the tests put in.
+correct kernel's result is the oracle's decoding (``model_kernels``); the defects are what the tests put in.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ import pytest
 import torch
 
 from kernel_space.inputs import TORCH_DTYPES
-from kernel_space.operands import make_operands
+from kernel_space.operands import ARGUMENT_ORDER, make_operands
 from kernel_space.problem import GemmProblem
+from tests.model_kernels import NARROW_SUMS, RIGHT, WRONG_SCALES, Model, fp16, shaped, without_subnormals
 from tuner.gpu.arena import ALIGNMENT, GUARD_BYTES, Arena
 from tuner.gpu.candidate import Case
 from tuner.gpu.check import CaseReport, CheckFailed, check_case
 from tuner.outcome import Status
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 PROBLEM = GemmProblem(m=37, k=96, n=24, r=16)
 SEED = 7
@@ -24,23 +27,44 @@ SPLIT = Case(problem=PROBLEM, workspace_bytes=4096, zeroed_bytes=256)
 Kernel = Callable[[Arena, torch.Tensor, int], None]  # memory, right result, number of the launch
 
 
-def run(kernel: Kernel, case: Case = SPLIT, repeats: int = 4) -> tuple[CaseReport, int]:
-    operands = make_operands(case.problem, SEED)
-    right = operands.reference().to(TORCH_DTYPES[case.problem.out_dtype])
+def run(
+    kernel: Kernel,
+    case: Case = SPLIT,
+    repeats: int = 4,
+    *,
+    model: Model = RIGHT["rounding"],
+    seed: int = SEED,
+) -> tuple[CaseReport, int]:
+    known: dict[bytes, torch.Tensor] = {}
     count = 0
+
+    def result(arena: Arena) -> torch.Tensor:
+        """Of the operands that lie there now."""
+        key = arena.bytes_of("ascales").numpy().tobytes()
+        if key not in known:
+            tensors = {name: arena.bytes_of(name) for name in ARGUMENT_ORDER}
+            dtype = TORCH_DTYPES[case.problem.out_dtype]
+            known[key] = model(shaped(tensors, case.problem), dtype)
+        return known[key]
 
     def bind(arena: Arena) -> Callable[[], None]:
         def launch() -> None:
             nonlocal count
             count += 1
-            kernel(arena, right, count)
+            kernel(arena, result(arena), count)
 
         return launch
 
     report = check_case(
-        bind, case, split_k=1, repeats=repeats, seed=SEED, device="cpu", wait=lambda what: None
+        bind, case, split_k=model.splits, repeats=repeats, seed=seed, device="cpu", wait=lambda what: None
     )
+    assert len(known) == 2, "operands of a layer, and of every scale"
     return report, count
+
+
+def only(arena: Arena, right: torch.Tensor, count: int) -> None:
+    """A kernel without a workspace."""
+    arena.view("y", right.dtype, tuple(right.shape)).copy_(right)
 
 
 def output(arena: Arena, problem: GemmProblem = PROBLEM) -> torch.Tensor:
@@ -77,7 +101,7 @@ def left_out(arena: Arena, right: torch.Tensor, count: int) -> None:
 
 def flaky(arena: Arena, right: torch.Tensor, count: int) -> None:
     good(arena, right, count)
-    if count == 3:
+    if count == 5:  # the second on the second operands
         output(arena).view(torch.int16)[5, 3] += 1
 
 
@@ -100,7 +124,7 @@ def keeps_counters(arena: Arena, right: torch.Tensor, count: int) -> None:
 
 def test_a_right_kernel_passes_and_is_launched_often_enough() -> None:
     report, count = run(good, repeats=6)
-    assert report.launches == count == 7
+    assert report.launches == count == 3 + 7
     assert report.elements == 37 * 24
     assert report.max_ratio <= 0.5, "rounded correctly it is half a unit in the last place off at most"
 
@@ -116,7 +140,7 @@ DEFECTS = {
     "into the scales' padding": (stray("ascales", 1023), Status.ILLEGAL_ACCESS, "in ascales"),
     "a wrong element": (wrong_element, Status.WRONG_RESULT, "1 of 888 elements beyond the tolerance; worst"),
     "a row left out": (left_out, Status.WRONG_RESULT, "24 of 888 elements"),
-    "one launch differs": (flaky, Status.RACE, "launch 3 differs from the first"),
+    "one launch differs": (flaky, Status.RACE, "launch 2 differs from the first"),
     "reads behind act": (reads_behind_act, Status.WRONG_RESULT, "depends on memory that is no operand"),
     "adds to what y held": (adds_to_what_y_held, Status.WRONG_RESULT, "depends on memory that is no operand"),
     "keeps its counters": (keeps_counters, Status.WRONG_RESULT, "counters were not left zero"),
@@ -131,6 +155,52 @@ def test_a_defect_is_found_and_named(name: str) -> None:
     assert failure.value.status is status
     assert words in str(failure.value)
     assert str(failure.value).startswith("37,96,24,16: ") or "37,96,24,16" in str(failure.value)
+
+
+# -- every scale factor, and how sums are kept
+
+LONG = {"fp16": GemmProblem.parse("24,3840,48,32")}
+LONG["bf16"] = dataclasses.replace(LONG["fp16"], lora_dtype="bf16", out_dtype="bf16")
+
+
+@pytest.mark.parametrize("dtype", LONG)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_kernel_passes_however_it_sums_in_fp32(name: str, dtype: str) -> None:
+    for seed in range(3):
+        report, _ = run(only, Case(problem=LONG[dtype]), 2, model=RIGHT[name], seed=seed)
+        assert report.max_ratio <= 1 and 0.3 < report.mean_error < report.mean_limit < 0.75
+
+
+@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("shape", ["1,32,8,0", "3,96,24,256", "17,1056,8,16", "5,288,256,0"])
+def test_a_right_kernel_passes_on_small_problems_of_many_seeds(shape: str, name: str) -> None:
+    for seed in range(6):
+        problem = GemmProblem.parse(shape, lora_dtype="bf16", out_dtype="fp16" if seed % 2 else "bf16")
+        run(only, Case(problem=problem), 2, model=RIGHT[name], seed=seed)
+
+
+@pytest.mark.parametrize("dtype", LONG)
+@pytest.mark.parametrize("name", [*WRONG_SCALES, *NARROW_SUMS])
+def test_a_wrong_decoding_and_a_narrow_sum_are_found(name: str, dtype: str) -> None:
+    model = {**WRONG_SCALES, **NARROW_SUMS}[name]
+    for seed in range(2):
+        with pytest.raises(CheckFailed) as failure:
+            run(only, Case(problem=LONG[dtype]), 2, model=model, seed=seed)
+        assert failure.value.status is Status.WRONG_RESULT and "\n" not in str(failure.value)
+
+
+def test_what_only_the_mean_shows_is_said_so() -> None:
+    """Parts of split-K rounded to the output's format: no element is beyond its tolerance."""
+    words = r"mean error \S+, at most \S+ for sums in fp32 .* in less than fp32"
+    model = Model(splits=2, partials=fp16)
+    with pytest.raises(CheckFailed, match=words) as failure:
+        run(only, Case(problem=dataclasses.replace(LONG["fp16"], m=128)), 2, model=model)
+    assert failure.value.status is Status.WRONG_RESULT
+
+
+def test_results_that_are_subnormal_must_not_be_flushed() -> None:
+    with pytest.raises(CheckFailed, match="beyond the tolerance"):
+        run(only, Case(problem=PROBLEM), 2, model=Model(output=without_subnormals))
 
 
 def test_operands_are_fresh_for_each_seed_and_in_the_arena() -> None:

@@ -161,6 +161,7 @@ def test_judge_changes_with_machine_constants_and_sets(
     monkeypatch.setattr(simulation_hash, "SETS_FILE", tmp_path / "tuner" / "clock_sets.json")
 
     def hashed() -> str:
+        simulation_hash.machine_hash.cache_clear()
         simulation_hash.simulation_hash.cache_clear()
         return simulation_hash.simulation_hash()
 
@@ -176,13 +177,15 @@ def test_judge_changes_with_machine_constants_and_sets(
             "tuner/simulated_time.py",
         ):
             before = len(seen)
-            (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
+            change = "changed = True\n" if name.endswith(".py") else "\n"
+            (tmp_path / name).write_text((tmp_path / name).read_text() + change)
             seen.add(hashed())
             assert len(seen) == before + 1, name
         (tmp_path / "tuner" / "report.py").write_text("")
         assert hashed() in seen, "a report decides no time"
     finally:
         monkeypatch.undo()
+        simulation_hash.machine_hash.cache_clear()
         simulation_hash.simulation_hash.cache_clear()
 
 

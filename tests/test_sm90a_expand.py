@@ -137,7 +137,7 @@ def test_expanding_kernel_writes_what_wgmma_multiplies(
 
 def run_in_machine(text: str, problem: GemmProblem, **options: Any) -> OutputCheck:
     """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned."""
-    operands = make_operands(problem, seed=3)
+    operands = make_operands(problem, seed=3, source="scales")
     execute_in_machine(text, operands, **options)
     return check_packed(operands.y, operands)
 

@@ -145,7 +145,7 @@ def execute(text: str, problem: GemmProblem, schedule: str, tmp_path: Path) -> N
     artifacts = compiled(config, problem)
     object_path = tmp_path / "case.o"
     object_path.write_bytes(artifacts.object_code)
-    operands = make_operands(problem, seed=3)
+    operands = make_operands(problem, seed=3, source="scales")
     tensors = operands.tensors().values()
     result = run_compiled(
         Exported(artifacts.ptx, object_path, artifacts.prefix, ARGUMENTS),

@@ -113,7 +113,7 @@ class Call:
 
     def __init__(self, text: str, problem: GemmProblem, clusters: int) -> None:
         self.config, self.problem, self.clusters = legal(text, problem), problem, clusters
-        self.operands = make_operands(problem, seed=3)
+        self.operands = make_operands(problem, seed=3, source="scales")
         self.tensors = self.operands.tensors()
         self.workspace = torch.full((workspace_bytes(self.config, problem) + 256,), 0x7F, dtype=torch.uint8)
         base = -(-self.workspace.data_ptr() // 256) * 256

@@ -7,6 +7,8 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
+from kernel_space.source_identity import identity
+
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _MODULES: Final = (
     "kernel_space/arch.py", "kernel_space/capture.py", "kernel_space/loading.py", "kernel_space/tensor_map.py",
@@ -30,19 +32,15 @@ def machine_files() -> list[Path]:
 
 @functools.cache
 def machine_hash() -> str:
-    """Changes with the source of anything that computes a simulated time, whether or not the time changes."""
-    return _hash(machine_files())
+    """Changes with the code of anything that computes a simulated time, whether or not the time changes."""
+    return identity(path.read_bytes() for path in machine_files())[:16]
 
 
 @functools.cache
 def simulation_hash() -> str:
-    """Changes with anything that simulated times depend on besides the kernel: sources, sets of constants, and what
+    """Changes with anything that simulated times depend on besides the kernel: code, sets of constants, and what
     measured times have said about them."""
-    return _hash([*machine_files(), SETS_FILE, *sorted(CALIBRATIONS.glob("*.json"))])
-
-
-def _hash(paths: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
+    digest = hashlib.sha256(machine_hash().encode())
+    for path in (SETS_FILE, *sorted(CALIBRATIONS.glob("*.json"))):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return digest.hexdigest()[:16]

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 from pathlib import Path
 from typing import Final, Protocol
 
 from kernel_space.arch import Arch
 from kernel_space.config_sm100a import KernelConfigSm100a
 from kernel_space.problem import GemmProblem
+from kernel_space.source_identity import identity
 from tuner import machine_constants, model_work
 from tuner.machine_constants import MMA_CYCLES, MMA_LATENCY, constants_of
 from tuner.model_work import Lora, Work, count_work
@@ -248,10 +248,8 @@ def model_hash() -> str:
 
 
 def _source_hash() -> str:
-    digest = hashlib.sha256()
-    for path in (machine_constants.__file__, model_work.__file__, __file__):
-        digest.update(Path(path).read_bytes())
-    return digest.hexdigest()[:16]
+    modules = (machine_constants.__file__, model_work.__file__, __file__)
+    return identity(Path(path).read_bytes() for path in modules)[:16]
 
 
 MODEL_HASH: Final = _source_hash()

@@ -82,7 +82,7 @@ def build_all(folder: Path) -> dict[str, Entry]:
         candidate = dataclasses.replace(Loadable.of(compiled, config), object_path=path)
         ragged = tuple(Case.of(config, variant) for variant in ragged_problems(config, problem, ARCH))
         entries[name] = Entry(candidate=candidate, case=Case.of(config, problem), ragged=ragged)
-    entries |= {f"fault-{fault}": entry for fault, entry in _faults(folder, ARCH)}
+    entries |= dict(_faults(folder, ARCH))
     records = {name: _record(entry) for name, entry in entries.items()}
     (folder / MANIFEST).write_text(json.dumps(records, indent=1) + "\n")
     return load_all(folder)
@@ -116,31 +116,45 @@ def _legal(problem: GemmProblem, text: str) -> Legal:
 
 
 def _faults(folder: Path, arch: Arch) -> Iterator[tuple[str, Entry]]:
-    from kernel_space.arguments import arguments_from_header
-    from kernel_space.dsl_compile import compile_function
+    """Kernels of ``tests/kernels`` by the name of their object: those that go wrong, and those that overlap."""
     from kernel_space.dsl_env import import_dsl
 
     import_dsl(arch.name)
-    from tests.kernels import faulty
+    from tests.kernels import faulty, overlapping
 
     for fault in faulty.FAULTS:
         function, arguments = faulty.host_function(fault, FAULT_PROBLEM.problem_class, arch)
-        prefix, options = f"fault_{fault}", faulty.OPTIONS.get(fault, "")
-        _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix, options=options)
-        assert made.header is not None
-        candidate = Loadable(
-            object_path=_write(folder, prefix, made.object_code),
-            object_sha256=hashlib.sha256(made.object_code).hexdigest(),
-            prefix=prefix,
-            arguments=arguments_from_header(made.header),
-            config=f"fault={fault}",
-        )
-        yield (
-            fault,
-            Entry(
-                candidate=candidate, case=Case(problem=FAULT_PROBLEM, workspace_bytes=1024, zeroed_bytes=256)
-            ),
-        )
+        case = Case(problem=FAULT_PROBLEM, workspace_bytes=1024, zeroed_bytes=256)
+        options = faulty.OPTIONS.get(fault, "")
+        yield f"fault-{fault}", _compiled(folder, f"fault_{fault}", function, arguments, case, arch, options)
+    for way in overlapping.WAYS:
+        function, arguments = overlapping.host_function(way, FAULT_PROBLEM.problem_class, arch)
+        case = Case(problem=FAULT_PROBLEM, workspace_bytes=4 * FAULT_PROBLEM.m * FAULT_PROBLEM.n)
+        yield f"overlap-{way}", _compiled(folder, f"overlap_{way}", function, arguments, case, arch)
+
+
+def _compiled(
+    folder: Path,
+    prefix: str,
+    function: Any,
+    arguments: tuple[Any, ...],
+    case: Case,
+    arch: Arch,
+    options: str = "",
+) -> Entry:
+    from kernel_space.arguments import arguments_from_header
+    from kernel_space.dsl_compile import compile_function
+
+    _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix, options=options)
+    assert made.header is not None
+    candidate = Loadable(
+        object_path=_write(folder, prefix, made.object_code),
+        object_sha256=hashlib.sha256(made.object_code).hexdigest(),
+        prefix=prefix,
+        arguments=arguments_from_header(made.header),
+        config=prefix.replace("_", "=", 1),
+    )
+    return Entry(candidate=candidate, case=case)
 
 
 def _write(folder: Path, name: str, data: bytes) -> str:

@@ -3,6 +3,10 @@
     time_launches(launch, sets, fidelity, telemetry) -> Samples          one candidate
     interleave(launches, sets, options, telemetry) -> list[Samples]      finalists: one replay of each per round
 
+With ``outputs`` the graphs are replayed once more in the end, and what they wrote is compared with launches one at a
+time: in a graph launches follow one another without a gap and, with programmatic dependent launch, overlap.
+
+
 ``launch(i)`` enqueues one launch with operand set i on torch's current stream and may be captured. The sets together
 exceed three times the L2 (``sets_needed``), so no launch finds its operands there. A graph of at least ``replay_ms``
 walks through the sets in order; replays follow one another without a gap, and each gives one sample: the time between
@@ -74,7 +78,7 @@ class FinalsOptions:
 
 
 class Gpu(Protocol):
-    """The three things that timing needs of a card; ``TorchGpu`` is one, tests have another."""
+    """The three things that timing needs of a card; ``torch_gpu.TorchGpu`` is one, tests have another."""
 
     def graph(self, launch: Launch, order: Sequence[int]) -> Callable[[], None]:
         """What replays ``launch(i)`` for i in ``order``."""
@@ -93,49 +97,16 @@ class Gpu(Protocol):
         ...
 
 
-class TorchGpu:
-    """A stream of its own on torch's current device."""
+class Outputs(Protocol):
+    """What launches write; ``timed_outputs.TimedOutputs`` is one."""
 
-    def __init__(self) -> None:
-        import torch
+    def blank(self) -> None:
+        """Make it nothing that a launch writes."""
+        ...
 
-        self._torch = torch
-        self._stream = torch.cuda.Stream()
-
-    def graph(self, launch: Launch, order: Sequence[int]) -> Callable[[], None]:
-        # Not torch.cuda.graph: entering that collects garbage and empties the allocator's cache, tens of milliseconds.
-        torch = self._torch
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(self._stream):
-            launch(order[0])  # what is loaded or allocated on first use is not allowed in a capture
-            self._stream.synchronize()
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                for index in order:
-                    launch(index)
-            except BaseException:
-                with contextlib.suppress(RuntimeError):  # the first error is the one to tell
-                    graph.capture_end()
-                raise
-            graph.capture_end()
-
-        def replay() -> None:
-            with torch.cuda.stream(self._stream):
-                graph.replay()
-
-        return replay
-
-    def mark(self) -> Any:
-        event = self._torch.cuda.Event(enable_timing=True)
-        event.record(self._stream)
-        return event
-
-    def ms(self, begin: Any, end: Any) -> float:
-        end.synchronize()
-        return begin.elapsed_time(end)
-
-    def finish(self) -> None:
-        self._stream.synchronize()
+    def judge(self) -> None:
+        """Raises ``CheckFailed`` when it is not what launches one at a time write."""
+        ...
 
 
 def sets_needed(bytes_per_set: int, l2_bytes: int) -> int:
@@ -144,10 +115,19 @@ def sets_needed(bytes_per_set: int, l2_bytes: int) -> int:
 
 
 def time_launches(
-    launch: Launch, sets: int, fidelity: Fidelity, telemetry: Telemetry, *, gpu: Gpu | None = None
+    launch: Launch,
+    sets: int,
+    fidelity: Fidelity,
+    telemetry: Telemetry,
+    *,
+    outputs: Outputs | None = None,
+    gpu: Gpu | None = None,
 ) -> Samples:
-    """Time one candidate alone. Raises what ``launch`` and the card raise."""
-    gpu = gpu or TorchGpu()
+    """Time one candidate alone. ``outputs`` are judged after the graph that was timed.
+
+    Raises ``CheckFailed`` and what ``launch`` and the card raise.
+    """
+    gpu = gpu or _card()
     runner = _runner(gpu, launch, sets, fidelity.replay_ms)
     replays = _replays(gpu, itertools.repeat(runner))
     with telemetry.watching() as watch, contextlib.closing(replays):
@@ -155,7 +135,9 @@ def time_launches(
         taken: list[_Replay] = []
         while len(taken) < fidelity.least_samples or sum(one.ms for one in taken) < fidelity.gpu_ms:
             taken.append(next(replays))
-        return _samples(runner, taken, warm_up, watch, telemetry)
+        samples = _samples(runner, taken, warm_up, watch, telemetry)
+    _judge(gpu, runner, outputs)
+    return samples
 
 
 def interleave(
@@ -164,14 +146,16 @@ def interleave(
     options: FinalsOptions,
     telemetry: Telemetry,
     *,
+    outputs: Sequence[Outputs] = (),
     gpu: Gpu | None = None,
 ) -> list[Samples]:
     """Time finalists against one another: sample r of each comes from round r, so that they make pairs.
 
-    ``sets``: of all, or of each. A drift of clock or temperature meets all of a round alike. At the power limit they
-    share one clock, set by the mean of their powers. Raises what the launches and the card raise.
+    ``sets``: of all, or of each. ``outputs``: none, or of each; judged after a replay more of its graph. A drift of
+    clock or temperature meets all of a round alike. At the power limit they share one clock, set by the mean of their
+    powers. Raises ``CheckFailed`` and what the launches and the card raise.
     """
-    gpu = gpu or TorchGpu()
+    gpu = gpu or _card()
     counts = [sets] * len(launches) if isinstance(sets, int) else sets
     runners = [
         _runner(gpu, launch, count, options.replay_ms) for launch, count in zip(launches, counts, strict=True)
@@ -194,10 +178,21 @@ def interleave(
         for _ in range(options.rounds):
             for index in orders.popleft():
                 taken[index].append(next(replays))
-        return [
+        samples = [
             _samples(runner, own, warm_up, watch, telemetry)
             for runner, own in zip(runners, taken, strict=True)
         ]
+    for runner, own_outputs in zip(runners, outputs, strict=bool(outputs)):
+        _judge(gpu, runner, own_outputs)
+    return samples
+
+
+def _card() -> Gpu:
+    from tuner.gpu.torch_gpu import (
+        TorchGpu,
+    )  # torch takes seconds to import, and the tuner itself times nothing
+
+    return TorchGpu()
 
 
 class _Runner(NamedTuple):
@@ -235,6 +230,16 @@ def _runner(gpu: Gpu, launch: Launch, sets: int, replay_ms: float) -> _Runner:
     if passes == 1:
         return _Runner(once, sets, sets)
     return _Runner(gpu.graph(launch, list(range(sets)) * passes), sets * passes, sets)
+
+
+def _judge(gpu: Gpu, runner: _Runner, outputs: Outputs | None) -> None:
+    """Replay once more: operand sets are shared, so others may have written their outputs since."""
+    if outputs is None:
+        return
+    outputs.blank()
+    runner.replay()
+    gpu.finish()
+    outputs.judge()
 
 
 def _replays(gpu: Gpu, runners: Iterator[_Runner]) -> Generator[_Replay, None, None]:

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 from kernel_space.arch import Arch
 from kernel_space.errors import InputError
-from kernel_space.nvfp4 import blocked_scale_bytes
+from kernel_space.operands import argument_bytes
 from kernel_space.problem import GemmProblem
 from tuner.device import Card, DeviceClass
 from tuner.disagreement import with_simulation
 from tuner.gpu.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
 from tuner.gpu.candidate import Case, Loadable
 from tuner.gpu.card_worker import CandidateFault, CardWorker
-from tuner.gpu.check import CHECK_VERSION, CHUNK_ROWS, CaseReport, describe
+from tuner.gpu.chains import chain_bytes
+from tuner.gpu.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
 from tuner.gpu.ragged import ragged_problems
 from tuner.gpu.samples import Samples
 from tuner.outcome import Kind, Outcome, Status
@@ -149,11 +150,11 @@ class CudaDevice:
 
 def bytes_needed(problem: GemmProblem, l2_bytes: int) -> int:
     """About what checking and timing a candidate takes on the card, without its workspace."""
-    m, k, n, r = problem.m, problem.k, problem.n, problem.r
-    scales = blocked_scale_bytes(m, k) + blocked_scale_bytes(n, k)
-    operands = (m + n) * k // 2 + scales + 2 * (m + n) * r + 2 * m * n + 8 * n
-    rotated = sets_needed(operands, l2_bytes) * operands
+    m, k, n = problem.m, problem.k, problem.n
+    sizes = argument_bytes(problem)
+    operands, output = sum(sizes.values()), sizes[OUTPUT]
+    rotated = sets_needed(operands, l2_bytes) * (operands + output)  # outputs are kept to compare with
     # The oracle: weights twice in fp32 and an index of theirs, and some float64 matrices of a chunk of rows.
     rows = min(m, CHUNK_ROWS)
-    oracle = 16 * n * k + 12 * rows * k + 10 * 8 * rows * n
-    return max(rotated, 3 * operands + oracle) + SPARE_BYTES
+    oracle = 16 * n * k + 12 * rows * k + 20 * 8 * rows * n
+    return max(rotated, 3 * operands + oracle, 2 * operands + chain_bytes(problem)) + SPARE_BYTES

@@ -19,10 +19,14 @@ from kernel_space.problem import GemmProblem
 from kernel_space.runtime_symbols import Runtime
 from tuner.gpu.bench import sets_needed
 from tuner.gpu.candidate import Case, Loadable
+from tuner.gpu.check import OUTPUT, WORKSPACE
+from tuner.gpu.timed_outputs import TimedOutputs
+from tuner.gpu.torch_gpu import capture
 
 DISTINCT_SETS = (
     8  # with data of their own; further ones are copies at other addresses, which is what a cache sees
 )
+HELD_CYCLES = 400_000  # 0.2 ms: enqueueing a chain takes less
 
 
 def load_candidate(candidate: Loadable, runtime: Runtime) -> LoadedObject:
@@ -110,27 +114,60 @@ class OperandSets:
             else:
                 like = self._tensors[number % DISTINCT_SETS]
                 self._tensors.append({name: tensor.clone() for name, tensor in like.items()})
-        self.addresses = [
-            {name: tensor.data_ptr() if tensor.numel() else 0 for name, tensor in tensors.items()}
-            for tensors in self._tensors
-        ]
+        self.addresses = [addresses_of(tensors) for tensors in self._tensors]
+        self.outputs = [tensors[OUTPUT] for tensors in self._tensors]
+
+
+def addresses_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """0 for an empty tensor: a pointer that must not be used."""
+    return {name: tensor.data_ptr() if tensor.numel() else 0 for name, tensor in tensors.items()}
+
+
+class CardLane:
+    """``chains.Lane`` of a loaded candidate; to be used on a stream of its own, on which launches may overlap."""
+
+    def __init__(
+        self, loaded: LoadedObject, problem: GemmProblem, clusters: int, wait: Callable[[str], None]
+    ) -> None:
+        self._loaded, self._problem, self._clusters = loaded, problem, clusters
+        self.wait = wait
+
+    def bind(self, sets: Sequence[Mapping[str, torch.Tensor]]) -> Callable[[int], None]:
+        addresses = [addresses_of(tensors) for tensors in sets]
+        return bind(self._loaded, self._problem, addresses, self._clusters, stream=current_stream)
+
+    def eager(self, launch: Callable[[int], None], count: int) -> None:
+        torch.cuda._sleep(HELD_CYCLES)
+        for index in range(count):
+            launch(index)
+
+    def graph(self, launch: Callable[[int], None], count: int) -> Callable[[], None]:
+        return capture(torch.cuda.current_stream(), launch, range(count)).replay
 
 
 class Launcher:
-    """``launcher(i)`` for timing: operand sets that rotate, and a workspace of its own."""
+    """``launcher(i)`` for timing: operand sets that rotate, and a workspace of its own; ``outputs`` judges what they
+    hold afterwards. ``wait`` as in ``check_case``."""
 
     def __init__(
-        self, loaded: LoadedObject, candidate: Loadable, case: Case, operands: OperandSets, clusters: int
+        self,
+        loaded: LoadedObject,
+        candidate: Loadable,
+        case: Case,
+        operands: OperandSets,
+        clusters: int,
+        wait: Callable[[str], None],
     ) -> None:
         self._loaded = loaded
         device = torch.device("cuda", torch.cuda.current_device())
         # Zeroed once; every launch leaves the counters zero. Partial sums are written before they are read.
         self._workspace = torch.zeros(case.workspace_bytes, dtype=torch.uint8, device=device)
         workspace = self._workspace.data_ptr() if case.workspace_bytes else 0
-        sets = [{**addresses, "workspace": workspace} for addresses in operands.addresses]
+        sets = [{**addresses, WORKSPACE: workspace} for addresses in operands.addresses]
         self.candidate = candidate
         self.sets = operands.count
         self._launch = bind(loaded, case.problem, sets, clusters, stream=current_stream)
+        self.outputs = TimedOutputs(case.problem, self, operands.outputs, wait)
 
     def __call__(self, index: int) -> None:
         self._launch(index)

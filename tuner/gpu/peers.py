@@ -254,7 +254,9 @@ def _time_kernel(
     clusters = max_active_clusters(candidate, problem, index, properties.multi_processor_count)
     with load_candidate(candidate, CudaRuntime((index,))) as loaded:
         sets = OperandSets(problem, device, properties.L2_cache_size, seed=0)
-        launcher = Launcher(loaded, candidate, case, sets, clusters)
+        launcher = Launcher(
+            loaded, candidate, case, sets, clusters, lambda what: torch.cuda.synchronize(device)
+        )
         return time_launches(launcher, launcher.sets, FULL, telemetry)
 
 

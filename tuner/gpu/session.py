@@ -16,9 +16,11 @@ from kernel_space.runtime_symbols import CudaRuntime
 from tuner.gpu import bench
 from tuner.gpu.arena import Arena
 from tuner.gpu.candidate import Case, Loadable
-from tuner.gpu.check import WORKSPACE, CheckFailed, check_case
+from tuner.gpu.chains import check_chains
+from tuner.gpu.check import WORKSPACE, CaseReport, CheckFailed, check_case
 from tuner.gpu.cuda_calls import CudaCalls, CudaFault
 from tuner.gpu.launch import (
+    CardLane,
     Launcher,
     OperandSets,
     bind,
@@ -51,6 +53,9 @@ class CardSession:
         self._calls = CudaCalls(self._runtime.library)
         self._loaded: dict[str, LoadedObject] = {}  # SHA-256 -> LoadedObject, the latest last
         self._clusters: dict[tuple[str, int, int], int] = {}
+        self._stream = (
+            torch.cuda.Stream()
+        )  # of launches that may overlap: the default stream has rules of its own
         self._operands: OperandSets | None = None  # of the problem that was timed last
 
     def handle(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -77,34 +82,46 @@ class CardSession:
         reports = []
         for number, record in enumerate(request["cases"]):
             case = Case.from_record(record)
-            loaded, clusters = self._load(candidate, case)
-            report = check_case(
-                lambda arena, loaded=loaded, case=case, clusters=clusters: self._bound(
-                    loaded, arena, case, clusters
-                ),
-                case,
-                split_k=candidate.split_k,
-                repeats=request["repeats"],
-                seed=request["seed"] + number,
-                device=self._device,
-                wait=self._wait,
-                phase=self._phase,
-            )
+            report = self._check_one(candidate, case, request["repeats"], request["seed"] + number)
             reports.append(dataclasses.asdict(report))
         return {"report": reports}
+
+    def _check_one(self, candidate: Loadable, case: Case, repeats: int, seed: int) -> CaseReport:
+        loaded, clusters = self._load(candidate, case)
+        report = check_case(
+            lambda arena: self._bound(loaded, arena, case, clusters),
+            case,
+            split_k=candidate.split_k,
+            repeats=repeats,
+            seed=seed,
+            device=self._device,
+            wait=self._wait,
+            phase=self._phase,
+        )
+        self._wait(f"the check on {case.problem}")  # the other stream begins on memory at rest
+        with torch.cuda.stream(self._stream):
+            lane = CardLane(loaded, case.problem, clusters, self._wait)
+            chained = check_chains(
+                lane, case, repeats=repeats, seed=seed, device=self._device, phase=self._phase
+            )
+        return dataclasses.replace(report, chained=chained)
 
     def _time(self, request: dict[str, Any]) -> dict[str, Any]:
         launcher = self._launcher(request)
         self._phase("time")
         fidelity = bench.Fidelity(**request["fidelity"])
-        samples = bench.time_launches(launcher, launcher.sets, fidelity, self._telemetry)
+        samples = bench.time_launches(
+            launcher, launcher.sets, fidelity, self._telemetry, outputs=launcher.outputs
+        )
         return {"samples": dataclasses.asdict(samples)}
 
     def _finals(self, request: dict[str, Any]) -> dict[str, Any]:
         launchers = [self._launcher(entry) for entry in request["entries"]]
         self._phase("time")
         options = bench.FinalsOptions(**request["options"])
-        samples = bench.interleave(launchers, launchers[0].sets, options, self._telemetry)
+        samples = bench.interleave(
+            launchers, launchers[0].sets, options, self._telemetry, outputs=[one.outputs for one in launchers]
+        )
         return {"samples": [dataclasses.asdict(one) for one in samples]}
 
     def _unload(self, _: dict[str, Any]) -> dict[str, Any]:
@@ -138,7 +155,7 @@ class CardSession:
             self._phase("operands")
             self._operands = None
             self._operands = OperandSets(case.problem, self._device, self._l2_bytes, seed=0)
-        launcher = Launcher(loaded, candidate, case, self._operands, clusters)
+        launcher = Launcher(loaded, candidate, case, self._operands, clusters, self._wait)
         self._phase("launch")
         launcher(0)
         self._wait(f"the first launch on {case.problem}")

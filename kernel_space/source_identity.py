@@ -1,0 +1,58 @@
+"""What of a Python file decides what it does: its code. Where it lies, whom it imports and what it says do not.
+
+Hashes over sources tell whether a result still stands for today's code. Files are moved, imports sorted and comments
+mended far more often than kernels change, and none of that may make a result stale.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import tokenize
+from collections.abc import Iterable, Iterator
+
+_WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def code_only(source: bytes) -> bytes:
+    """``source`` without import statements, docstrings, comments, blank lines and space at line ends.
+
+    Lines are kept as they are written, as printing a syntax tree gives another text from one Python to the next. Raises
+    ``SyntaxError`` for what is no Python.
+    """
+    lines = source.splitlines()
+    for node in _left_out(ast.parse(source)):
+        _cut(lines, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
+    for token in tokenize.generate_tokens(io.StringIO(source.decode()).readline):
+        if token.type == tokenize.COMMENT:
+            kept = lines[token.start[0] - 1]
+            lines[token.start[0] - 1] = kept.removesuffix(token.string.encode())
+    stripped = (line.rstrip() for line in lines)
+    return b"\n".join(line for line in stripped if line)
+
+
+def identity(sources: Iterable[bytes]) -> str:
+    """SHA-256, in hex, over the code of Python files, in whatever order they come and whatever they are called."""
+    codes = (code_only(source) for source in sources)
+    digests = sorted(hashlib.sha256(code).hexdigest() for code in codes if code)
+    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
+
+
+def _left_out(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Imports and docstrings."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, _WITH_DOCSTRING) and ast.get_docstring(node, clean=False) is not None:
+            yield node.body[0]
+
+
+def _cut(lines: list[bytes], first: int, start: int, last: int, end: int) -> None:
+    """Blank from column ``start`` of line ``first`` to column ``end`` of line ``last``; what is beside it stays put."""
+    after = lines[last - 1][end:]
+    for number in range(first, last + 1):
+        begin = start if number == first else 0
+        lines[number - 1] = lines[number - 1][:begin]
+    padding = end - start if first == last else end
+    lines[last - 1] += b" " * padding + after
