@@ -15,6 +15,7 @@ from kernel_space.errors import InputError
 from kernel_space.loading import LoadedObject, load_bytes
 from kernel_space.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
 from kernel_space.operands import Operands, make_operands
+from kernel_space.plain_files import read_plain
 from kernel_space.problem import GemmProblem
 from kernel_space.runtime_symbols import Runtime
 from tuner.gpu.bench import sets_needed
@@ -38,7 +39,7 @@ def object_bytes(candidate: Loadable) -> bytes:
     """Raises ``InputError`` when the file cannot be read or has another SHA-256 than was recorded for it."""
     path = Path(candidate.object_path)
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except OSError as error:
         raise InputError(f"the object {path} cannot be read: {error.strerror}") from None
     found = hashlib.sha256(data).hexdigest()
