@@ -81,4 +81,4 @@ def test_cheap_timings_are_cheap_and_agree_with_full_ones(telemetry: Telemetry) 
     quick: Samples = time_launches(launch, 2, QUICK, telemetry)
     full = time_launches(launch, 2, FULL, telemetry)
     assert quick.gpu_ms < 30
-    assert quick.interval.median == pytest.approx(full.interval.median, rel=0.08)
+    assert quick.interval.median == pytest.approx(full.interval.median, rel=0.15)
