@@ -102,7 +102,7 @@ def test_the_page_shows_peers_that_were_timed_after_the_tune(
     result = run(tmp_path, device=card, space=small_space(**SPACE), trials=3)
     card.card, card.worker = SimpleNamespace(index=0, name="NVIDIA H200"), SimpleNamespace(uuid="test")
     monkeypatch.setattr(cli_peers, "cuda_device", lambda _: card)
-    monkeypatch.setattr(cli_peers, "_compiled", lambda *_: None)
+    monkeypatch.setattr(cli_peers, "_own", lambda *_: None)
     process = SimpleNamespace(ask=lambda request: json.loads(json.dumps(answer(PROBLEM))))
     monkeypatch.setattr(cli_peers, "PeersProcess", lambda _: contextlib.nullcontext(process))
     page = result.report.markdown

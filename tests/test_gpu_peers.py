@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,16 +11,19 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_space.arch import SM90A
 from kernel_space.operands import make_operands
 from kernel_space.problem import OP, GemmProblem
 from tests.fake_card import FakeTelemetry
 from tests.test_gpu_finals import Card
 from tuner import cli_peers
 from tuner.cli import CommandError
+from tuner.dispatch import DispatchTable
 from tuner.gpu import peers
 from tuner.gpu.samples import State
 from tuner.progress import Silent
 from tuner.report_peers import read_peers
+from tuner.runtime.state import RESULTS
 
 PROBLEM = GemmProblem.parse("48,256,192,32")
 
@@ -99,6 +103,21 @@ def test_the_document_is_what_the_report_reads(tmp_path: Path, capsys: pytest.Ca
     assert found.own.us == pytest.approx(10.0, rel=0.01)
     cli_peers.print_peers(PROBLEM, document)
     assert "1.00" in capsys.readouterr().out
+
+
+def test_the_kernel_beside_the_peers_may_come_from_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is compiled or cached on a machine that only serves: what is timed there is what it launches."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    problem = GemmProblem.parse("64,3840,3072,128")
+    row = DispatchTable.load(RESULTS / "h200", arch=SM90A).lookup(problem)
+    args = SimpleNamespace(objects=None, out=RESULTS)
+    own = cli_peers._own(row.config, problem, SimpleNamespace(name="h200", arch=SM90A), args)
+    assert own is not None and own.config == str(row.config)
+    assert hashlib.sha256(Path(own.object_path).read_bytes()).hexdigest() == own.object_sha256
+    other = SimpleNamespace(objects=None, out=tmp_path)
+    assert cli_peers._own(row.config, problem, SimpleNamespace(name="h200", arch=SM90A), other) is None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")

@@ -83,16 +83,7 @@ def _check(bundle: Bundle, entry: Entry, device: CudaDevice) -> CardCheck:
     if file is None:
         raise InputError(f"no kernel of today has the config {entry.config}; run tune.py bundle again")
     file.read()
-    candidate = Loadable(
-        object_path=str(file.path.absolute()),
-        object_sha256=file.sha256,
-        prefix=file.prefix,
-        arguments=file.arguments,
-        config=str(config),
-        cluster_size=config.cluster_size,
-        ctas_per_sm=getattr(config, "ctas_per_sm", 1),
-        split_k=config.partial_sums,
-    )
+    candidate = Loadable.of_bundled(file, config)
     ragged = ragged_of_object(config, problem, bundle.arch)
     reports = device.check_object(candidate, config, [problem, *ragged])
     return _evidence(reports, device)

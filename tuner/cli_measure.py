@@ -17,6 +17,7 @@ from tuner.cli_peers import PeersProcess, cuda_device, measure_peers
 from tuner.cli_tune import show_results
 from tuner.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.driver import TuneOptions, TuneResult, tune
+from tuner.gpu.candidate import Loadable
 from tuner.gpu.device import CudaDevice
 from tuner.gpu.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
 from tuner.gpu.turns import in_turn
@@ -116,6 +117,7 @@ def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: 
         compiled = cached_build(
             config, problem.problem_class, device.arch, cache_dir=below(args.folder, OBJECTS), foreign=True
         )
-    measure_peers(process, problem, device, args.out, config, compiled, Progress(str(problem)))
+    own = None if config is None or compiled is None else Loadable.of(compiled, config)
+    measure_peers(process, problem, device, args.out, config, own, Progress(str(problem)))
     trials = [*result.trials, *result.illegal]
     write_sweep(args.out, problem, device, trials, space=result.space, facts=result.facts)

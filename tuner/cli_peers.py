@@ -18,6 +18,7 @@ from kernel_space.errors import InputError
 from kernel_space.plain_files import below
 from kernel_space.problem import OP, GemmProblem
 from tuner import cli_text as text
+from tuner.bundle import FOLDER, Bundle
 from tuner.cli import CommandError
 from tuner.cli_options import check_out, problems_of
 from tuner.cli_report import write_again
@@ -35,7 +36,6 @@ from tuner.report_peers import FILE_NAME
 from tuner.store import atomic_write, make_folder
 
 if TYPE_CHECKING:
-    from kernel_space.build import CompiledKernel
     from kernel_space.config import KernelConfig
 
 LIMIT_S = 300.0  # Inductor compiles two graphs per problem, some seconds each
@@ -54,10 +54,10 @@ def peers_command(args: argparse.Namespace) -> int:
             progress = Progress(str(problem))
             row = DispatchTable.load(below(args.out, device.name), arch=device.arch).lookup(problem)
             config = row.config if row.source == "exact" else None
-            compiled = None if config is None else _compiled(config, problem, device, args.objects)
-            if compiled is None:
+            own = None if config is None else _own(config, problem, device, args)
+            if own is None:
                 progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
-            documents.append(measure_peers(process, problem, device, args.out, config, compiled, progress))
+            documents.append(measure_peers(process, problem, device, args.out, config, own, progress))
             page = write_again(args.out, problem, device)
             if not args.json:
                 print_peers(problem, documents[-1])
@@ -80,20 +80,17 @@ def measure_peers(
     device: CudaDevice,
     out: Path,
     config: KernelConfig | None,
-    compiled: CompiledKernel | None,
+    own: Loadable | None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Time the peers in their process and write ``peers.json`` beside the trials; returns the document.
 
-    ``config`` (resolved) and ``compiled``: this project's kernel, timed with them. Raises ``CommandError`` when the
+    ``config`` (resolved), ``own`` (its object): this project's kernel, timed too. Raises ``CommandError`` when the
     process fails, ``StoreError`` when the disk refuses.
     """
     kernel = None
-    if config is not None and compiled is not None:
-        kernel = {
-            "candidate": Loadable.of(compiled, config).record(),
-            "case": Case.of(config, problem).record(),
-        }
+    if config is not None and own is not None:
+        kernel = {"candidate": own.record(), "case": Case.of(config, problem).record()}
     request = {"problem": dataclasses.asdict(problem), "kernel": kernel}
     with card_lock(device.worker.uuid, say=progress.say):
         answer = process.ask(request)
@@ -116,19 +113,22 @@ def print_peers(problem: GemmProblem, document: dict[str, Any]) -> None:
         )
 
 
-def _compiled(
-    config: KernelConfig, problem: GemmProblem, device: CudaDevice, objects: Path | None
-) -> CompiledKernel | None:
-    """The object in ``objects``, or else in the user's build cache."""
+def _own(
+    config: KernelConfig, problem: GemmProblem, device: CudaDevice, args: argparse.Namespace
+) -> Loadable | None:
+    """The object in ``--objects``, else in the user's build cache, else beside the table."""
     from kernel_space.build import cached_build
 
-    folder = None if objects is None else below(objects, OBJECTS)
-    try:
-        return cached_build(
-            config, problem.problem_class, device.arch, cache_dir=folder, foreign=objects is not None
+    folder = None if args.objects is None else below(args.objects, OBJECTS)
+    with contextlib.suppress(InputError):  # no compiler here, so no name for what it would have built
+        compiled = cached_build(
+            config, problem.problem_class, device.arch, cache_dir=folder, foreign=folder is not None
         )
-    except InputError:  # no compiler here, so no name for what it would have built
-        return None
+        if compiled is not None:
+            return Loadable.of(compiled, config)
+    bundle = Bundle.load(below(below(args.out, device.name), FOLDER), device.arch)
+    file = bundle.find(config, problem)
+    return None if file is None else Loadable.of_bundled(file, config)
 
 
 class PeersProcess:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.arguments import Argument
@@ -13,6 +14,7 @@ from kernel_space.workspace import workspace_bytes, zeroed_bytes
 if TYPE_CHECKING:
     from kernel_space.build import CompiledKernel
     from kernel_space.config import KernelConfig
+    from tuner.bundle import ObjectFile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,11 +40,20 @@ class Loadable:
     @classmethod
     def of(cls, compiled: CompiledKernel, config: KernelConfig) -> Self:
         """Of a built candidate; ``config`` is its resolved config."""
+        return cls._of(compiled.object_path, compiled.object_sha256, compiled, config)
+
+    @classmethod
+    def of_bundled(cls, file: ObjectFile, config: KernelConfig) -> Self:
+        """Of an object of a bundle; its bytes are compared with its SHA-256 where it is loaded."""
+        return cls._of(file.path, file.sha256, file, config)
+
+    @classmethod
+    def _of(cls, path: Path, sha256: str, made: CompiledKernel | ObjectFile, config: KernelConfig) -> Self:
         return cls(
-            object_path=str(compiled.object_path.absolute()),
-            object_sha256=compiled.object_sha256,
-            prefix=compiled.prefix,
-            arguments=compiled.arguments,
+            object_path=str(path.absolute()),
+            object_sha256=sha256,
+            prefix=made.prefix,
+            arguments=made.arguments,
             config=str(config),
             cluster_size=config.cluster_size,
             ctas_per_sm=getattr(config, "ctas_per_sm", 1),  # kernels without the knob have one CTA per SM
