@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 import torch
 
 from kernel_space.arch import SM90A
+from kernel_space.errors import InputError
 from kernel_space.operands import make_operands
 from kernel_space.problem import OP, GemmProblem
 from tests.fake_card import FakeTelemetry
 from tests.test_gpu_finals import Card
 from tuner import cli_peers
-from tuner.cli import CommandError
+from tuner.cli import CommandError, parser_of
 from tuner.dispatch import DispatchTable
 from tuner.gpu import peers
 from tuner.gpu.samples import State
@@ -118,6 +120,35 @@ def test_the_kernel_beside_the_peers_may_come_from_the_bundle(
     assert hashlib.sha256(Path(own.object_path).read_bytes()).hexdigest() == own.object_sha256
     other = SimpleNamespace(objects=None, out=tmp_path)
     assert cli_peers._own(row.config, problem, SimpleNamespace(name="h200", arch=SM90A), other) is None
+
+
+def test_without_a_compiler_all_problems_are_timed_and_no_page_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A machine that only serves: two problems with trials, where writing the first page asks for the compiler."""
+    process = SimpleNamespace(ask=lambda request: json.loads(json.dumps(answer(PROBLEM))))
+    device = SimpleNamespace(
+        name="h200",
+        arch=SM90A,
+        worker=SimpleNamespace(uuid="test"),
+        card=SimpleNamespace(index=0, name="NVIDIA H200"),
+    )
+
+    def no_compiler(*_: Any) -> None:
+        raise InputError("the CuTe DSL is not installed")
+
+    monkeypatch.setattr(cli_peers, "cuda_device", lambda name: device)
+    monkeypatch.setattr(cli_peers, "PeersProcess", lambda card: contextlib.nullcontext(process))
+    monkeypatch.setattr(cli_peers, "write_again", no_compiler)
+    shapes = ["--shape", "48,256,192,32", "--shape", "64,256,192,32"]
+    args = parser_of("peers").parse_args([*shapes, "--out", str(tmp_path)])
+    assert cli_peers.peers_command(args) == 0
+    written = sorted(path.parent.name for path in tmp_path.rglob("peers.json"))
+    assert written == ["48x256x192x32", "64x256x192x32"]
+    assert (
+        capsys.readouterr().err.count("the page is not written again here (the CuTe DSL is not installed)")
+        == 2
+    )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card here")

@@ -31,7 +31,7 @@ from tuner.gpu.locks import card_lock
 from tuner.gpu.manifest import OBJECTS, Manifest
 from tuner.gpu.worker_process import worker_command
 from tuner.progress import Progress
-from tuner.report import report_folder
+from tuner.report import ReportFiles, report_folder
 from tuner.report_peers import FILE_NAME
 from tuner.store import atomic_write, make_folder
 
@@ -58,13 +58,25 @@ def peers_command(args: argparse.Namespace) -> int:
             if own is None:
                 progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
             documents.append(measure_peers(process, problem, device, args.out, config, own, progress))
-            page = write_again(args.out, problem, device)
+            page = _page(args.out, problem, device, progress)
             if not args.json:
                 print_peers(problem, documents[-1])
                 text.print_block([] if page is None else [("report", page.html), ("", page.markdown)])
     if args.json:
         text.print_json({"device": text.device_record(device), "results": documents})
     return 0
+
+
+def _page(out: Path, problem: GemmProblem, device: CudaDevice, progress: Progress) -> ReportFiles | None:
+    """The report with what was timed now. Without the compiler nobody knows which trials are today's: said, and the
+    times are kept beside them for ``tune.py report``."""
+    try:
+        return write_again(out, problem, device)
+    except InputError as error:
+        progress.say(
+            f"the page is not written again here ({error}); run tune.py report where the compiler is"
+        )
+        return None
 
 
 def cuda_device(name: str) -> CudaDevice:
