@@ -217,9 +217,10 @@ def test_every_published_entry_is_legal_somewhere() -> None:
 
 def test_bad_published_files(tmp_path: Path) -> None:
     path = tmp_path / "published.yaml"
-    for text in ("[", "published: 3", "published: [{name: x}]"):
+    wrong = "not a list of published"
+    for text, said in (("[", "not YAML"), ("published: 3", wrong), ("published: [{name: x}]", wrong)):
         path.write_text(text)
-        with pytest.raises(InputError, match="not a list of published"):
+        with pytest.raises(InputError, match=said):
             read_published.__wrapped__(path)
     entry = "{name: x, kernel: svdquant_gemm_sm100a, when: {}, config: bogus=1, source: s}"
     path.write_text(f"published: [{entry}]")
