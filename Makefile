@@ -11,6 +11,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 ARGS ?=
+# A process per core, each with whole files: fixtures of a module compile kernels.
+SIDE_BY_SIDE := -n auto --dist loadfile
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -4
@@ -46,10 +48,10 @@ tune: $(STAMP)
 	@$(PY) tune.py $(foreach shape,$(SHAPE),--shape $(shape)) $(ARGS)
 
 test: $(STAMP)
-	@$(PY) -m pytest -q $(ARGS)
+	@$(PY) -m pytest -q $(SIDE_BY_SIDE) $(ARGS)
 
 test-slow: $(STAMP)
-	@$(PY) -m pytest -q -m "not gpu" $(ARGS)
+	@$(PY) -m pytest -q $(SIDE_BY_SIDE) -m "not gpu" $(ARGS)
 
 check: $(STAMP)
 	@$(PY) -m ruff check .
