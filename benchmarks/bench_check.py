@@ -20,13 +20,13 @@ from pathlib import Path
 
 import torch
 
-from kernel_space.arch import SM100A
-from kernel_space.build import build
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from kernel_space.validate import CheckResult, check_candidate, check_full
-from tuner.space import SearchSpace
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import build
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.check.validate import CheckResult, check_candidate, check_full
+from tuner.space.space import SearchSpace
 
 HERE = Path(__file__).resolve().parent.parent
 

@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel_space.arch import SM100A
-from kernel_space.build import build
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from tuner.compile_pool import CompilePool
-from tuner.outcome import Status
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import build
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from tuner.compile.pool import CompilePool
+from tuner.trials.outcome import Status
 
 PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)
 TILES = (((128, 128), (1, 1)), ((128, 256), (1, 1)), ((256, 128), (2, 1)), ((256, 256), (2, 1)))

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_space.arch import SM90A
-from kernel_space.dsl_env import import_dsl
-from kernel_space.kernel_spec import parse_config
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
+from kernel_space.core.arch import SM90A
+from kernel_space.build.dsl_env import import_dsl
+from kernel_space.core.kernel_spec import parse_config
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
 
 KERNELS = {
     "mma": ("64,3840,3072,128", "mainloop=mma register_operand=wgt tile_mnk=128x64x128 split_k=4"),
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def _build(problem: str, config: str) -> None:
-    from kernel_space.build import build
+    from kernel_space.build.build import build
 
     parsed = GemmProblem.parse(problem)
     legal = legalize(parse_config(SM90A, config), parsed, SM90A)
@@ -68,7 +68,8 @@ def _time_stages() -> dict[str, float]:
     from cutlass.base_dsl.compiler import Compiler
     from cutlass.base_dsl.dsl import BaseDSL
 
-    from kernel_space import build, dsl_compile
+    from kernel_space.build import build
+    from kernel_space.build import dsl_compile
 
     spent: dict[str, float] = {}
     _wrap(BaseDSL, "generate_original_ir", "tracing", spent)

@@ -17,13 +17,13 @@ import timeit
 from collections.abc import Callable
 from pathlib import Path
 
-from kernel_space.arch import SM100A
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
-from tuner.dispatch import DispatchTable, record
-from tuner.dispatch_merge import Current
-from tuner.dispatch_row import DispatchKey, Provenance, Row
-from tuner.outcome import Kind
+from kernel_space.core.arch import SM100A
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.tables.dispatch import DispatchTable, record
+from tuner.tables.merge import Current
+from tuner.tables.row import DispatchKey, Provenance, Row
+from tuner.trials.outcome import Kind
 
 REPEAT = 9
 PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)

@@ -21,14 +21,14 @@ from pathlib import Path
 
 import torch
 
-from kernel_space.operands import make_operands
-from kernel_space.packing import PackedSVDQuant
-from kernel_space.problem import GemmProblem
-from tuner.device import DEVICE_CLASSES
+from kernel_space.operators.svdquant_gemm.operands import make_operands
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import DEVICE_CLASSES
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run
-from tuner.runtime.trampoline import Mutex
+from tuner.runtime.load.trampoline import Mutex
 
 ROUNDS = 15
 CALLS = 300

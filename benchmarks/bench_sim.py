@@ -20,15 +20,15 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kernel_space.arch import SM100A
-from kernel_space.build import CompiledKernel, build
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.operands import Operands, make_operands
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Rejection, legalize
-from kernel_space.sim.run import SimResult, run_compiled
-from kernel_space.sim.schedules import SCHEDULES
-from kernel_space.workspace import workspace_bytes
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import CompiledKernel, build
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Rejection, legalize
+from kernel_space.machine.run.run import SimResult, run_compiled
+from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
 
 CHECK_SHAPE = "520,1056,520,128"
 FULL_SHAPE = "4352,3840,3072,128"

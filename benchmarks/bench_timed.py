@@ -10,15 +10,15 @@ from __future__ import annotations
 import statistics
 import time
 
-from kernel_space.arch import SM100A
-from kernel_space.build import build
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from kernel_space.sim.timed.program import timed_program
-from tuner.clock_sets import admissible_sets
-from tuner.simulated_device import Chip
-from tuner.simulated_time import simulate
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import build
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.clock.program import timed_program
+from tuner.simulated.constants.sets import admissible_sets
+from tuner.devices.simulated import Chip
+from tuner.simulated.time import simulate
 
 SHAPES = (
     "256,3840,3072,128",

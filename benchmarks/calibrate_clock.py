@@ -19,15 +19,15 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.clocked_rows import SM_COUNT, Row, cutlass_rows, ncu_rows
-from kernel_space.arch import SM100A
-from kernel_space.build import build
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from tuner import clock_witness
-from tuner.clock_sets import ConstantSets, draw_sets, store_sets
-from tuner.model_work import cluster_places
-from tuner.simulated_time import arrivals, capture_launch, map_names
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import build
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from tuner.simulated.constants import witness as clock_witness
+from tuner.simulated.constants.sets import ConstantSets, draw_sets, store_sets
+from tuner.simulated.model_work import cluster_places
+from tuner.simulated.time import arrivals, capture_launch, map_names
 
 CUTLASS_BAND = 0.15
 STAND_IN_BAND = 0.20

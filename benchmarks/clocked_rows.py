@@ -17,16 +17,16 @@ from pathlib import Path
 
 import numpy as np
 
-from kernel_space.arch import SM100A
-from kernel_space.build import CompiledKernel, build
-from kernel_space.capture import Launch
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from kernel_space.sim.timed.clock import Clock, Times
-from kernel_space.sim.timed.estimate import simulate_launch
-from tuner.model_work import cluster_places
-from tuner.simulated_time import capture_launch
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import CompiledKernel, build
+from kernel_space.launch.capture import Launch
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.clock.clock import Clock, Times
+from kernel_space.machine.clock.estimate import simulate_launch
+from tuner.simulated.model_work import cluster_places
+from tuner.simulated.time import capture_launch
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 SM_COUNT = 148

@@ -30,9 +30,9 @@ from typing import TypeAlias
 import numpy as np
 
 from benchmarks.sass_issue import NONE, Instruction, issue
-from kernel_space.errors import InputError
-from kernel_space.sim.timed.clock import Times
-from tuner.machine_constants import Constant
+from kernel_space.core.errors import InputError
+from kernel_space.machine.clock.clock import Times
+from tuner.simulated.constants.machine import Constant
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 LOOPS = DATA / "svdquant_mma_loops.csv"

@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.parity import CHIP, ours
-from kernel_space.arch import SM100A
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.errors import InputError
-from kernel_space.problem import GemmProblem
-from kernel_space.sim.timed.clock import Times
-from tuner.clock_sets import admissible_sets
-from tuner.dispatch import DispatchTable
-from tuner.simulated_time import SimulatedTime
+from kernel_space.core.arch import SM100A
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.machine.clock.clock import Times
+from tuner.simulated.constants.sets import admissible_sets
+from tuner.tables.dispatch import DispatchTable
+from tuner.simulated.time import SimulatedTime
 
 RATE = 4  # NVFP4 over half precision
 ALLOWANCE = 0.02

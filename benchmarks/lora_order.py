@@ -28,9 +28,9 @@ from benchmarks.compiled_then import (
 from benchmarks.listed_rows import ListedRow, instructions_behind_the_wait, listed, own_charge
 from benchmarks.sass_issue import Instruction, issue
 from benchmarks.warp_marks import FENCES, marked
-from kernel_space.arch import SM100A
-from tuner.clock_constants import records_of
-from tuner.clock_sets import ConstantSets, admissible_sets
+from kernel_space.core.arch import SM100A
+from tuner.simulated.constants.clock import records_of
+from tuner.simulated.constants.sets import ConstantSets, admissible_sets
 
 WARPS = {
     "MMA warp": ("mma",), "and TMA warp": ("mma", "tma head", "tma"), "and epilogue": ("mma", "epilogue"),

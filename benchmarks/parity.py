@@ -17,18 +17,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.nvidia_gemm import ALL_SHAPES
-from kernel_space.arch import SM100A
-from kernel_space.build import build
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.errors import InputError
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from kernel_space.sim.timed.estimate import simulate_launch
-from tuner.clock_sets import admissible_sets
-from tuner.dispatch import DispatchTable
-from tuner.model_work import cluster_places
-from tuner.simulated_device import Chip
-from tuner.simulated_time import SimulatedTime, agreement, simulate, time_of
+from kernel_space.core.arch import SM100A
+from kernel_space.build.build import build
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.clock.estimate import simulate_launch
+from tuner.simulated.constants.sets import admissible_sets
+from tuner.tables.dispatch import DispatchTable
+from tuner.simulated.model_work import cluster_places
+from tuner.devices.simulated import Chip
+from tuner.simulated.time import SimulatedTime, agreement, simulate, time_of
 
 CHIP = Chip(name="b200", arch=SM100A, sm_count=148)
 

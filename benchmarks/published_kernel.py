@@ -15,7 +15,7 @@ generator with two roles changed to the order that is described there; layouts, 
 Left as they are here: the accumulator is free after its last TMEM load (there: after its last store), and scale and
 bias come from shared memory (there: both off in the sweep of LoRA stages).
 
-A generator like those of ``kernel_space.kernels``: ``dataclasses.replace(SM100A, kernel=__name__)`` names it.
+A generator like those of ``kernel_space.operators``: ``dataclasses.replace(SM100A, kernel=__name__)`` names it.
 """
 
 from typing import Any
@@ -26,15 +26,15 @@ import cutlass.pipeline as pipeline
 from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import tcgen05
 
-from kernel_space.arch import Arch
-from kernel_space.config import ALL
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.errors import InputError
-from kernel_space.kernels import svdquant_gemm_sm100a as own
-from kernel_space.kernels.allocations import ACC_DTYPE
-from kernel_space.kernels.epilogue_sm100a import accumulators
-from kernel_space.kernels.layouts_sm100a import LORA_MMA_K, SF_DTYPE
-from kernel_space.problem import ProblemClass
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import ALL
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.sm100a import kernel as own
+from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
+from kernel_space.operators.svdquant_gemm.sm100a.epilogue import accumulators
+from kernel_space.operators.svdquant_gemm.sm100a.layouts import LORA_MMA_K, SF_DTYPE
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 ARGUMENTS, POINTERS = own.ARGUMENTS, own.POINTERS
 

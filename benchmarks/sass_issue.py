@@ -25,8 +25,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from kernel_space.errors import InputError
-from kernel_space.sim.timed.clock import Times
+from kernel_space.core.errors import InputError
+from kernel_space.machine.clock.clock import Times
 
 NONE = 7
 SCOREBOARDS = 6

@@ -17,9 +17,9 @@ from scipy.stats import spearmanr
 from benchmarks.calibrate_clock import admissible, best, counts, leave_one_out, log_errors
 from benchmarks.clocked_rows import Row, additive_cost, cutlass_rows, ncu_rows, shape_rows
 from benchmarks.lora_order import Tables, print_by_warps, print_loops, print_other_warps, print_sweep
-from kernel_space.arch import SM100A
-from tuner.clock_constants import records_of
-from tuner.clock_sets import ConstantSets, admissible_sets, draw_sets
+from kernel_space.core.arch import SM100A
+from tuner.simulated.constants.clock import records_of
+from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
 
 
 def main() -> None:

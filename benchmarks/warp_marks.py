@@ -14,8 +14,8 @@ from typing import cast
 
 import numpy as np
 
-from kernel_space.errors import InputError
-from kernel_space.sim.timed.clock import Clock, Times
+from kernel_space.core.errors import InputError
+from kernel_space.machine.clock.clock import Clock, Times
 
 FENCE = "\tfence.acq_rel.gpu;"
 FENCES = {"mma": 1, "tma head": 2, "tma": 3, "epilogue": 4}

@@ -12,15 +12,15 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from kernel_space.arch import SM100A
-from kernel_space.errors import InputError
-from kernel_space.rules import Legal, legalize
-from tuner.outcome import Kind, Trial
-from tuner.published import published_config
-from tuner.rank_stability import faster_in, ranked
-from tuner.report import read_trials
-from tuner.report_causes import CLASSES
-from tuner.report_data import knobs_of
+from kernel_space.core.arch import SM100A
+from kernel_space.core.errors import InputError
+from kernel_space.core.rules import Legal, legalize
+from tuner.trials.outcome import Kind, Trial
+from tuner.space.published import published_config
+from tuner.trials.rank_stability import faster_in, ranked
+from tuner.report.write import read_trials
+from tuner.report.data.causes import CLASSES
+from tuner.report.data.sweep import knobs_of
 
 SMALL_SHARE = 0.02
 SHOWN = ("mma_tiler_mn", "cluster_shape_mn")  # of a winner, whether or not they differ

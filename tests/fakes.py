@@ -11,13 +11,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from kernel_space.arch import SM100A, Arch
-from kernel_space.config import KernelConfig
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem, ProblemClass
-from kernel_space.rules import Legal
-from tuner.outcome import Kind, Outcome, Status, Timing
-from tuner.space import SearchSpace
+from kernel_space.core.arch import SM100A, Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.core.rules import Legal
+from tuner.trials.outcome import Kind, Outcome, Status, Timing
+from tuner.space.space import SearchSpace
 
 KERNEL = "svdquant_gemm_sm100a"
 

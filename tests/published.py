@@ -6,9 +6,9 @@ import csv
 import dataclasses
 from pathlib import Path
 
-from kernel_space.arch import SM100A, Arch
-from kernel_space.config_sm100a import KernelConfigSm100a
-from kernel_space.problem import GemmProblem
+from kernel_space.core.arch import SM100A, Arch
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 DATA = Path(__file__).parent / "data"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.config_sm100a import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernel_space", "tuner")
@@ -30,7 +30,7 @@ MEDIAN_FUNCTION_LINES = 12
 
 # A warp role, or the kernel that starts the roles, is one traced sequence of barriers and copies: cut in pieces, its
 # order would have to be gathered from several places.
-_KERNEL = "kernel_space/kernels/svdquant_gemm_sm100a.py"
+_KERNEL = "kernel_space/operators/svdquant_gemm/sm100a/kernel.py"
 _ROLE = "one warp role"
 LONG_FILES = {_KERNEL: "the kernel: host side, launch, TMA warp and MMA warp, which walk the same sequence"}
 LONG_FUNCTIONS = {
@@ -38,24 +38,24 @@ LONG_FUNCTIONS = {
     f"{_KERNEL}:SvdquantGemmSm100a.kernel": "allocations and barriers",
     f"{_KERNEL}:SvdquantGemmSm100a.tma_warp": _ROLE,
     f"{_KERNEL}:SvdquantGemmSm100a.mma_warp": _ROLE,
-    "kernel_space/kernels/epilogue_sm100a.py:EpilogueSm100a.epilogue_warps": _ROLE,
-    "kernel_space/kernels/consumer_sm90a.py:ConsumerSm90a.consumer_warps": _ROLE,
-    "kernel_space/kernels/producer_sm90a.py:ProducerSm90a.dequant_warps": _ROLE,
+    "kernel_space/operators/svdquant_gemm/sm100a/epilogue.py:EpilogueSm100a.epilogue_warps": _ROLE,
+    "kernel_space/operators/svdquant_gemm/sm90a_ring/consumer.py:ConsumerSm90a.consumer_warps": _ROLE,
+    "kernel_space/operators/svdquant_gemm/sm90a_ring/producer.py:ProducerSm90a.dequant_warps": _ROLE,
     "benchmarks/published_kernel.py:PublishedKernel.mma_warp": _ROLE,
 }
 
 KERNELS = ROOT / "kernel_space" / "kernels"
 STAND_IN = "benchmarks/published_kernel.py"  # a generator too: another's kernel, for the timing evidence only
 TOUCHES_ENVIRONMENT = {
-    "kernel_space/build_cache.py": "where the cache lies",
-    "kernel_space/dsl_env.py": "sets what the DSL reads at import",
-    "tuner/compile_worker.py": "sets what the DSL reads at import, and hides GPUs from it",
+    "kernel_space/build/cache.py": "where the cache lies",
+    "kernel_space/build/dsl_env.py": "sets what the DSL reads at import",
+    "tuner/compile/worker.py": "sets what the DSL reads at import, and hides GPUs from it",
 }
 OPENS_BY_ITSELF = {
-    "tuner/plain_yaml.py": "the loader",
-    "tuner/calibration_store.py": "a file of this checkout",
+    "tuner/files/plain_yaml.py": "the loader",
+    "tuner/simulated/constants/store.py": "a file of this checkout",
     "kernel_space/selfcheck/fixture.py": "a file that the user names",
-    "tuner/machine_check.py": "verdicts in the user's build cache",
+    "tuner/simulated/machine_check.py": "verdicts in the user's build cache",
 }
 
 
@@ -157,7 +157,7 @@ def test_only_kernel_files_load_the_dsl() -> None:
         for path in SOURCES
         if KERNELS not in path.parents and relative(path) != STAND_IN
         for module, line in imported_at_load(parse(path))
-        if module.split(".")[0] in ("cutlass", "cuda") or module.startswith("kernel_space.kernels.")
+        if module.split(".")[0] in ("cutlass", "cuda") or module.startswith("kernel_space.operators.")
     ]
     assert not found
 
@@ -246,7 +246,7 @@ def test_every_knob_is_explained_where_it_is_defined() -> None:
 
 def test_readme_names_what_exists() -> None:
     """Every knob, command and option of README exists, and every knob and command is in README."""
-    from tuner.cli import COMMANDS, parser_of
+    from tuner.cli.main import COMMANDS, parser_of
 
     text = (ROOT / "README.md").read_text()
     assert not [

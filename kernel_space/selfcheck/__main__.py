@@ -7,7 +7,7 @@ import datetime
 import sys
 from pathlib import Path
 
-from kernel_space.errors import InputError
+from kernel_space.core.errors import InputError
 from kernel_space.selfcheck.card import run_on_card
 from kernel_space.selfcheck.catalogue import catalogue
 from kernel_space.selfcheck.fixture import save

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
-from kernel_space.errors import InputError
+from kernel_space.core.errors import InputError
 from kernel_space.selfcheck.driver import Card, CardInfo
-from kernel_space.selfcheck.probe import Ending, Probe, Result
+from kernel_space.selfcheck.text.probe import Ending, Probe, Result
 
 START_SECONDS = 60.0  # driver initialisation
 PROBE_SECONDS = 20.0  # JIT of one program included

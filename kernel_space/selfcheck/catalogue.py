@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 
-from kernel_space.selfcheck.probe import Probe
+from kernel_space.selfcheck.text.probe import Probe
 
 _MODULES = (
     "convert", "float", "integer", "warp", "memory", "matrix", "atomic", "barrier", "cluster", "tma_load", "tma_store",

@@ -6,7 +6,7 @@ import dataclasses
 import struct
 from enum import StrEnum
 
-from kernel_space.selfcheck.probe import Ending, Probe, Result
+from kernel_space.selfcheck.text.probe import Ending, Probe, Result
 
 SHOWN = 4  # differing items named in a report
 

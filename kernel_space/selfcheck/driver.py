@@ -8,9 +8,9 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-from kernel_space.errors import InputError
-from kernel_space.selfcheck.probe import Ending, MapSpec, Probe, Result, Target
-from kernel_space.selfcheck.tensor_maps import DTYPES, INTERLEAVES, SWIZZLES, steps
+from kernel_space.core.errors import InputError
+from kernel_space.selfcheck.text.probe import Ending, MapSpec, Probe, Result, Target
+from kernel_space.selfcheck.text.tensor_maps import DTYPES, INTERLEAVES, SWIZZLES, steps
 
 _LIBRARY = "libcuda.so.1"
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*

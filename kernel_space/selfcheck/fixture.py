@@ -8,9 +8,9 @@ import json
 import zlib
 from pathlib import Path
 
-from kernel_space.errors import InputError
+from kernel_space.core.errors import InputError
 from kernel_space.selfcheck.driver import CardInfo
-from kernel_space.selfcheck.probe import Ending, Probe, Result
+from kernel_space.selfcheck.text.probe import Ending, Probe, Result
 
 FORMAT = 1
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from kernel_space.selfcheck.probe import Ending, Probe, Result
-from kernel_space.selfcheck.tensor_maps import encode
+from kernel_space.selfcheck.text.probe import Ending, Probe, Result
+from kernel_space.selfcheck.text.tensor_maps import encode
 
 _ALIGNMENT = 256  # of cuMemAlloc
 _BUDGET = 20_000_000
@@ -41,7 +41,7 @@ class Buffer:
 
 def run_in_machine(probe: Probe, *, schedule: str = "eager", seed: int = 0) -> Result:
     """Execute ``probe`` in the machine, races checked. A race or any other finding ends as FAULT with its text."""
-    from kernel_space.sim.run import run_ptx
+    from kernel_space.machine.run.run import run_ptx
 
     source, target = Buffer.of(probe.inputs), Buffer.of(probe.output)
     addresses = {"in": source.address, "out": target.address}

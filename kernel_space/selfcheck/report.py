@@ -11,7 +11,7 @@ from kernel_space.selfcheck.compare import Comparison, Verdict, compare
 from kernel_space.selfcheck.driver import CardInfo
 from kernel_space.selfcheck.known import reason_of
 from kernel_space.selfcheck.machine import descriptors, run_in_machine
-from kernel_space.selfcheck.probe import Probe, Result
+from kernel_space.selfcheck.text.probe import Probe, Result
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

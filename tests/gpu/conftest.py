@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.gpu.objects import FOLDER, MANIFEST, Entry, build_all, load_all
-from tuner.gpu.card_worker import CardWorker, Limits
-from tuner.gpu.worker_process import worker_command
+from tuner.card.card_worker import CardWorker, Limits
+from tuner.card.worker_process import worker_command
 
 LAUNCH_LIMIT_S = 2.0
 CARD_LOCK = Path(tempfile.gettempdir()) / "svdquant-gpu-tests.lock"

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel_space.arch import SM90A, Arch
-from kernel_space.config_sm90a import KernelConfigSm90a
-from kernel_space.problem import GemmProblem
-from kernel_space.rules import Legal, legalize
-from tuner.gpu.candidate import Case, Loadable
-from tuner.gpu.ragged import ragged_problems
+from kernel_space.core.arch import SM90A, Arch
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from tuner.card.worker.candidate import Case, Loadable
+from tuner.card.ragged import ragged_problems
 
 FOLDER = Path(__file__).resolve().parents[2] / ".pack" / "gpu"
 MANIFEST = "manifest.json"
@@ -71,7 +71,7 @@ class Entry:
 
 def build_all(folder: Path) -> dict[str, Entry]:
     """Compile everything into ``folder``. Needs the DSL."""
-    from kernel_space.build import build
+    from kernel_space.build.build import build
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = {}
@@ -117,7 +117,7 @@ def _legal(problem: GemmProblem, text: str) -> Legal:
 
 def _faults(folder: Path, arch: Arch) -> Iterator[tuple[str, Entry]]:
     """Kernels of ``tests/kernels`` by the name of their object: those that go wrong, and those that overlap."""
-    from kernel_space.dsl_env import import_dsl
+    from kernel_space.build.dsl_env import import_dsl
 
     import_dsl(arch.name)
     from tests.kernels import faulty, overlapping
@@ -142,8 +142,8 @@ def _compiled(
     arch: Arch,
     options: str = "",
 ) -> Entry:
-    from kernel_space.arguments import arguments_from_header
-    from kernel_space.dsl_compile import compile_function
+    from kernel_space.core.arguments import arguments_from_header
+    from kernel_space.build.dsl_compile import compile_function
 
     _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix, options=options)
     assert made.header is not None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu.objects import RIGHT, Entry
-from tuner.gpu.bench import QUICK, FinalsOptions
-from tuner.gpu.card_worker import CandidateFault, CardWorker
-from tuner.outcome import Status
+from tuner.card.worker.bench import QUICK, FinalsOptions
+from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.trials.outcome import Status
 
 pytestmark = pytest.mark.gpu
 

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.elf import read_elf
+from kernel_space.launch.elf import read_elf
 from tests.gpu.objects import Entry
-from tests.test_study import IDENTITY, trial
-from tuner.gpu.bench import QUICK
-from tuner.gpu.candidate import Case, Loadable
-from tuner.gpu.card_worker import CandidateFault, CardWorker
-from tuner.outcome import Status
-from tuner.store import StoreError
-from tuner.study import Study
+from tests.trials.test_study import IDENTITY, trial
+from tuner.card.worker.bench import QUICK
+from tuner.card.worker.candidate import Case, Loadable
+from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.trials.outcome import Status
+from tuner.files.store import StoreError
+from tuner.trials.study import Study
 
 pytestmark = pytest.mark.gpu
 
@@ -137,7 +137,7 @@ def test_a_hang_while_timing(worker: CardWorker, objects: dict[str, Entry]) -> N
 def test_a_worker_ends_with_its_tuner(scratch: Path) -> None:
     """Even if that is killed: nothing of it stays on the card."""
     program = (
-        "import time; from pathlib import Path; from tuner.gpu.card_worker import CardWorker\n"
+        "import time; from pathlib import Path; from tuner.card.card_worker import CardWorker\n"
         f"worker = CardWorker(0, 'gpu-tests', lock_folder=Path({str(scratch)!r}))\n"
         "assert worker.health; print(worker._process.pid, flush=True); time.sleep(600)"
     )

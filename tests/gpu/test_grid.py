@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernel_space.problem import GemmProblem
-from tuner.gpu.candidate import Loadable
-from tuner.gpu.launch import max_active_clusters
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.card.worker.candidate import Loadable
+from tuner.card.worker.launch import max_active_clusters
 from tuner.runtime.state import active, class_of_card
 
 pytestmark = pytest.mark.gpu

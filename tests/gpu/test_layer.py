@@ -11,15 +11,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernel_space.inputs import PackedInputs
-from kernel_space.nvfp4 import quantize_nvfp4, unblock_scales
-from kernel_space.operands import Operands
-from kernel_space.packing import PackedSVDQuant
-from kernel_space.reference import check_packed
+from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
+from kernel_space.core.nvfp4 import quantize_nvfp4, unblock_scales
+from kernel_space.operators.svdquant_gemm.operands import Operands
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
+from kernel_space.operators.svdquant_gemm.reference import check_packed
 from tests.gpu.test_runtime import OWN, OnCard, bits
-from tests.test_runtime_linear import activations, linear_of
+from tests.layers.test_linear import activations, linear_of
 from tuner.runtime import InputError, SVDQuantLinear, explain, quantize_act, svdquant_gemm, use_table
-from tuner.runtime.ranks import pad_rank
+from tuner.runtime.choice.ranks import pad_rank
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tuner.gpu.device_node import device_node
+from tuner.card.device_node import device_node
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,7 +20,7 @@ pytestmark = [
 ]
 HOLD = """
 import sys, time
-from tuner.gpu.locks import card_lock
+from tuner.card.locks import card_lock
 with card_lock(sys.argv[1], say=print):
     print("held", flush=True)
     sys.stdin.readline()

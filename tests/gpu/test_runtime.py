@@ -17,12 +17,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_space.nvfp4 import block_scales, quantize_nvfp4
-from kernel_space.operands import Operands, make_operands
-from kernel_space.packing import PackedSVDQuant
-from kernel_space.problem import GemmProblem
-from kernel_space.reference import check_packed
-from kernel_space.workspace import workspace_bytes
+from kernel_space.core.nvfp4 import block_scales, quantize_nvfp4
+from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.reference import check_packed
+from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
 from tuner.runtime import InputError, SVDQuantLinear, explain, prepare, quantize_act, svdquant_gemm, use_table
 from tuner.runtime.state import class_of_card, workspaces
 
@@ -239,8 +239,8 @@ def model() -> Model:
 @pytest.mark.parametrize("shape", ["1,512,1024,128", "64,512,1024,128"])
 def test_layer_against_the_float64_operator(model: Model, shape: str) -> None:
     """The same quantized operator, from the layer's buffers, in float64 on the CPU."""
-    from kernel_space.inputs import PackedInputs
-    from kernel_space.reference import check_packed
+    from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
+    from kernel_space.operators.svdquant_gemm.reference import check_packed
 
     m = int(shape.split(",")[0])
     x = torch.randn(m, 512, generator=torch.Generator().manual_seed(m)).half().cuda()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from kernel_space.workspace import workspace_bytes
+from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
 from tests.gpu.test_runtime import OWN, OnCard, bits
 from tuner.runtime import explain, svdquant_gemm, use_table
 

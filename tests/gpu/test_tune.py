@@ -15,19 +15,19 @@ import pytest
 pytest.importorskip("cutlass")
 pytest.importorskip("optuna")
 
-from kernel_space.arch import SM90A, Arch
-from kernel_space.config import KernelConfig
-from kernel_space.problem import GemmProblem, ProblemClass
+from kernel_space.core.arch import SM90A, Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from tests.gpu.conftest import LAUNCH_LIMIT_S
 from tests.gpu.objects import Entry
-from tuner.compile_pool import CompilePool
-from tuner.device import select_device
-from tuner.driver import TuneOptions, TuneResult, tune
-from tuner.gpu.card_worker import CardWorker
-from tuner.gpu.device import CudaDevice
-from tuner.gpu.worker_process import worker_command
-from tuner.outcome import Kind, Status
-from tuner.space import SearchSpace
+from tuner.compile.pool import CompilePool
+from tuner.devices.device import select_device
+from tuner.tune.driver import TuneOptions, TuneResult, tune
+from tuner.card.card_worker import CardWorker
+from tuner.devices.card import CudaDevice
+from tuner.card.worker_process import worker_command
+from tuner.trials.outcome import Kind, Status
+from tuner.space.space import SearchSpace
 
 pytestmark = pytest.mark.gpu
 

@@ -16,18 +16,18 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_space.errors import InputError
+from kernel_space.core.errors import InputError
 from tests.gpu.conftest import LAUNCH_LIMIT_S
 from tests.gpu.objects import RIGHT, Entry
-from tuner.device import select_device
-from tuner.gpu.bench import FULL, QUICK, FinalsOptions
-from tuner.gpu.card_worker import CandidateFault, CardWorker, Limits
-from tuner.gpu.device import CudaDevice
-from tuner.gpu.locks import card_lock
-from tuner.gpu.samples import State
-from tuner.gpu.telemetry import Telemetry
-from tuner.gpu.worker_process import worker_command
-from tuner.outcome import Status
+from tuner.devices.device import select_device
+from tuner.card.worker.bench import FULL, QUICK, FinalsOptions
+from tuner.card.card_worker import CandidateFault, CardWorker, Limits
+from tuner.devices.card import CudaDevice
+from tuner.card.locks import card_lock
+from tuner.card.samples.samples import State
+from tuner.card.worker.telemetry import Telemetry
+from tuner.card.worker_process import worker_command
+from tuner.trials.outcome import Status
 
 CARDS = (0, 1)
 pytestmark = [
@@ -187,7 +187,7 @@ def test_a_worker_leaves_the_other_card_alone(objects: dict[str, Entry]) -> None
     code = (
         "import torch\n"
         "from tests.gpu.objects import FOLDER, load_all\n"
-        "from tuner.gpu.session import CardSession\n"
+        "from tuner.card.worker.session import CardSession\n"
         "entry = load_all(FOLDER)['clusters']\n"
         "session = CardSession(1, lambda phase: None, 10.0)\n"
         "session.handle({'op': 'health'})\n"

@@ -7,7 +7,7 @@ from typing import Any
 import cutlass
 from cutlass import Int32, cute
 
-from kernel_space.kernels.stream_k_sm90a import StreamKSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import StreamKSm90a
 
 HEAD, ITEM = 2, 5
 

@@ -12,7 +12,7 @@ import cutlass.cute as cute
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
 
-from kernel_space.kernels import svdquant_gemm_sm90a
+from kernel_space.operators.svdquant_gemm.sm90a import kernel as svdquant_gemm_sm90a
 
 WAYS = (
     "waits",  # before it reads or writes

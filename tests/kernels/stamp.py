@@ -15,7 +15,7 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_ptr
 
-from kernel_space.arguments import Argument
+from kernel_space.core.arguments import Argument
 
 ARGUMENTS = (Argument("y", "pointer"), Argument("stream", "stream"))
 

@@ -17,7 +17,7 @@ from cutlass.cute.nvgpu import cpasync
 from cutlass.cute.runtime import make_ptr
 from cutlass.memory import SmemAllocator
 
-from kernel_space.arguments import Argument
+from kernel_space.core.arguments import Argument
 
 TILE = 64  # rows and columns; a row is 128 bytes, the span of the widest swizzle
 THREADS = 32

@@ -5,12 +5,12 @@
 Needs torch and llvmlite; neither the compiler nor the search. See docs/runtime.md.
 """
 
-from kernel_space.errors import InputError
-from kernel_space.loading import HostCallError
-from kernel_space.packing import PackedSVDQuant, pack_svdquant_weights
+from kernel_space.core.errors import InputError
+from kernel_space.launch.loading import HostCallError
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_svdquant_weights
 from tuner.runtime.ask import explain, prepare
-from tuner.runtime.choose import Choice
-from tuner.runtime.linear import SVDQuantLinear
+from tuner.runtime.choice.choose import Choice
+from tuner.layers.linear import SVDQuantLinear
 from tuner.runtime.operator import svdquant_gemm
 from tuner.runtime.quantize import quantize_act
 from tuner.runtime.state import use_table

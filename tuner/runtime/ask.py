@@ -6,11 +6,11 @@ import re
 
 import torch
 
-from kernel_space.errors import InputError
-from kernel_space.problem import GemmProblem
-from tuner.device import DEVICE_CLASSES, DeviceClass
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import DEVICE_CLASSES, DeviceClass
 from tuner.runtime import state
-from tuner.runtime.choose import Choice
+from tuner.runtime.choice.choose import Choice
 
 
 def explain(problem: GemmProblem | str, device: str | torch.device | None = None) -> Choice:

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import torch
 
-from kernel_space.errors import InputError
-from kernel_space.inputs import TORCH_DTYPES, require_matrix, require_tensor
-from kernel_space.nvfp4 import blocked_scale_bytes
-from kernel_space.problem import GemmProblem
-from tuner.runtime.remembered import Recent
-from tuner.runtime.trampoline import ALIGN
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, require_matrix, require_tensor
+from kernel_space.core.nvfp4 import blocked_scale_bytes
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.runtime.choice.remembered import Recent
+from tuner.runtime.load.trampoline import ALIGN
 
 MAX_RECORDS = 1024  # kinds of weights, not layers
 WEIGHTS = ("wgt", "wscales", "lora_up", "wcscale", "bias")

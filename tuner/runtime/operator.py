@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from kernel_space.errors import InputError
-from kernel_space.packing import PackedSVDQuant
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from tuner.runtime.launch import run
 from tuner.runtime.operands import require_no_grad
 from tuner.runtime.quick import quick_call

@@ -16,10 +16,10 @@ import torch
 from torch._C._dynamo.guards import TensorGuards
 
 from tuner.runtime import state
-from tuner.runtime.loaded import launch_error
-from tuner.runtime.plan import Plan, new_tensor
-from tuner.runtime.remembered import MAX_CALLS, Recent
-from tuner.runtime.trampoline import MISALIGNED
+from tuner.runtime.load.loaded import launch_error
+from tuner.runtime.load.plan import Plan, new_tensor
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent
+from tuner.runtime.load.trampoline import MISALIGNED
 
 MAX_VARIANTS = (
     8  # of one shape: rank, card, and modes such as inference mode, which have dispatch keys of their own

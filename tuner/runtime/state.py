@@ -14,17 +14,17 @@ from pathlib import Path
 
 import torch
 
-from kernel_space.build_cache import default_cache_dir
-from kernel_space.errors import InputError
-from kernel_space.plain_files import below
-from kernel_space.problem import GemmProblem
-from tuner.device import DEVICE_CLASSES, DeviceClass
-from tuner.dispatch import FILE_NAME
-from tuner.runtime.choose import Choice, Library, Prepared
-from tuner.runtime.loaded import Launchable, load_launchable
-from tuner.runtime.plan import Plan
-from tuner.runtime.remembered import MAX_CALLS, Recent, forget_tables
-from tuner.runtime.workspace import Workspaces
+from kernel_space.build.cache import default_cache_dir
+from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import DEVICE_CLASSES, DeviceClass
+from tuner.tables.dispatch import FILE_NAME
+from tuner.runtime.choice.choose import Choice, Library, Prepared
+from tuner.runtime.load.loaded import Launchable, load_launchable
+from tuner.runtime.load.plan import Plan
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent, forget_tables
+from tuner.runtime.load.workspace import Workspaces
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

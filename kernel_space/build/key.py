@@ -1,0 +1,156 @@
+"""What a compiled kernel depends on: its sources, the compiler packages, and the candidate itself.
+
+Nothing here imports the DSL, so a cache can be asked without paying for that import.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import platform
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.source_identity import identity
+
+KEY_SCHEMA = 1  # raise it when the files of a cache entry or the way they are made change
+KERNEL_PACKAGE = "kernel_space.operators"
+_DSL = "nvidia-cutlass-dsl"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """``dsl_version`` of nvidia-cutlass-dsl; ``variant`` of its libraries, which decides PTX version and
+    ptxas:
+    ``cu12`` or ``cu13``; ``packages``: every package that takes part, ``name==version``.
+    """
+
+    dsl_version: str
+    variant: str
+    packages: tuple[str, ...]
+
+
+def toolchain() -> Toolchain:
+    """The installed compiler, or the one that ``adopt_toolchain`` named. Raises ``InputError`` without either."""
+    return _adopted[-1] if _adopted else _installed()
+
+
+def adopt_toolchain(made_by: Toolchain) -> None:
+    """From now on this process is about objects of ``made_by``, whatever is installed: a machine that only launches
+    what another compiled. It finds them in a cache under the same keys; compiling would put a wrong name on them.
+    """
+    _adopted.append(made_by)
+
+
+_adopted: list[Toolchain] = []
+
+
+@functools.cache
+def _installed() -> Toolchain:
+    versions = {
+        name: distribution.version
+        for distribution in importlib.metadata.distributions()
+        if (name := distribution.metadata["Name"] or "").startswith(_DSL)
+    }
+    variants = sorted(match.group(1) for name in versions if (match := re.search(r"-libs-(cu\d+)$", name)))
+    if _DSL not in versions or not variants:
+        raise InputError(f"the CuTe DSL is not installed; pip install {_DSL}")
+    packages = tuple(f"{name}=={version}" for name, version in sorted(versions.items()))
+    return Toolchain(dsl_version=versions[_DSL], variant=variants[-1], packages=packages)
+
+
+def kernel_module_name(kernel: str) -> str:
+    """``svdquant_gemm_sm100a`` names a module of ``kernel_space.operators``; a dotted name is a module as it
+    is.
+    """
+    return kernel if "." in kernel else f"{KERNEL_PACKAGE}.{kernel}"
+
+
+@functools.cache
+def kernel_source_hash(kernel: str) -> str:
+    """``identity`` of the kernel's module and of every module of this project that it imports, directly or not.
+
+    Raises ``InputError`` for a kernel that does not exist.
+    """
+    module = kernel_module_name(kernel)
+    if _source(module) is None:
+        raise InputError(f"there is no kernel {kernel!r}: no module {module}")
+    return identity(_closure(module).values())
+
+
+def build_key(config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> str:
+    """SHA-256 of everything that decides the artifacts; also the name of the cache entry.
+
+    The exported object is host code, so the kind of this machine is part of it.
+    """
+    parts = {
+        "schema": KEY_SCHEMA,
+        "kernel": arch.kernel,
+        "sources": kernel_source_hash(arch.kernel),
+        "packages": toolchain().packages,
+        "host": platform.machine(),
+        "arch": arch.name,
+        "class": str(problem_class),
+        "config": str(config),
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+
+
+def _closure(module: str) -> dict[str, bytes]:
+    roots = {module.partition(".")[0], KERNEL_PACKAGE.partition(".")[0]}
+    found: dict[str, bytes] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in found or name.partition(".")[0] not in roots:
+            continue
+        source = _source(name)
+        if source is None:
+            continue
+        found[name] = source
+        waiting += _imports(name, source)
+    return found
+
+
+def _imports(module: str, source: bytes) -> Iterator[str]:
+    """Names that may be modules: ``from a import b`` gives ``a`` and ``a.b``. Parents of a module run as
+    well.
+    """
+    yield module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(module, node)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _absolute(module: str, node: ast.ImportFrom) -> str:
+    if not node.level:
+        return node.module or ""
+    parent = module.rsplit(".", node.level)[0]
+    return f"{parent}.{node.module}" if node.module else parent
+
+
+def _source(module: str) -> bytes | None:
+    """The source of ``module``, or None if there is no such Python file. Imports nothing: it could be the DSL."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top) if top else None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    path = Path(spec.submodule_search_locations[0]).joinpath(*rest)
+    for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+        if file.is_file():
+            return file.read_bytes()
+    return None

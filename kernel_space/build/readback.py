@@ -1,0 +1,35 @@
+"""Read the sizes of one slot of every ring from the layouts a kernel allocates; imports the DSL when called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from kernel_space.build import footprint_store
+from kernel_space.core.arch import arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.build.dsl_env import mlir_for
+from kernel_space.core.kernel_spec import kernel_spec
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+
+
+def footprint_fields(one_slot: KernelConfig, problem_class: ProblemClass, arch_name: str) -> dict[str, Any]:
+    """Fields of the kernel's ``Footprint``: those kept on disk, or else read from the layouts now and kept.
+
+    ``one_slot`` must have every stage count 1.
+    """
+    kernel = arch(arch_name).kernel
+    key = f"{arch_name} {problem_class} {one_slot}"
+    fields = footprint_store.load(kernel, key)
+    if fields is None:
+        fields = with_layouts(one_slot, problem_class, arch_name, lambda layouts: layouts.footprint())
+        footprint_store.save(kernel, key, fields)
+    return {**fields, "smem": tuple(tuple(row) for row in fields["smem"])}
+
+
+def with_layouts(
+    config: KernelConfig, problem_class: ProblemClass, arch_name: str, read: Callable[[Any], Any]
+) -> Any:
+    """Build the layouts of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
+    with mlir_for(arch_name):
+        return read(kernel_spec(arch(arch_name).kernel).layouts(config, problem_class))

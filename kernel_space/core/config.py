@@ -1,0 +1,200 @@
+"""What configs of all kernels have in common: knobs are dataclass fields, each with its form.
+
+A config prints as it parses.
+
+A kernel's own config is a subclass in ``config_<arch>.py``; a knob is one line there:
+
+    wgmma_k: int = number(16)
+    mainloop: str = word("ring", "direct")  # its choices, the default first
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Self
+
+from kernel_space.core.errors import InputError
+
+AUTO = "auto"
+ALL = "all"
+
+_FORM = "form"
+_WORD = "word"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class KernelConfig:
+    """One point of a kernel space: base of the config classes, without knobs of its own.
+
+    Legality is not decided here but in ``rules.py``; configs only know spelling and types.
+    """
+
+    if TYPE_CHECKING:  # knobs and properties that every kernel's config has
+        cluster_shape_mn: tuple[int, int]
+        split_k: int
+        swap_ab: bool
+        use_pdl: bool
+
+        @property
+        def cta_tile_mnk(self) -> tuple[int, int, int]: ...
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """``"split_k=4 num_ab_stage=3"`` -> config; knobs not named keep their default.
+
+        Raises ``InputError`` for an unknown or repeated knob and for a value of the wrong form.
+        """
+        return cls.from_fields(_split_fields(text))
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """Knob name -> value or its printed form. Raises ``InputError`` as ``parse`` does."""
+        return cls(**{name: cls.parse_knob(name, value) for name, value in fields.items()})
+
+    @classmethod
+    def knob_names(cls) -> tuple[str, ...]:
+        return tuple(field.name for field in dataclasses.fields(cls))
+
+    @classmethod
+    def stage_names(cls) -> tuple[str, ...]:
+        """Knobs that may be left to the stage solver: ``auto``."""
+        return tuple(field.name for field in dataclasses.fields(cls) if field.metadata[_WORD] == AUTO)
+
+    @classmethod
+    def parse_knob(cls, name: str, value: Any) -> Any:
+        """The value of knob ``name`` from its printed form (or from the value itself). Raises ``InputError``."""
+        for field in dataclasses.fields(cls):
+            if field.name == name:
+                text = print_knob(tuple(value) if isinstance(value, list) else value)
+                return field.metadata[_FORM](name, text)
+        raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(cls.knob_names())}")
+
+    def fields(self) -> dict[str, str]:
+        """Knob name -> printed form, in the order of the dataclass."""
+        return {name: print_knob(getattr(self, name)) for name in self.knob_names()}
+
+    def replace(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def ctas_per_sm(self) -> int:
+        """CTAs that share an SM; a kernel may make it a knob."""
+        return 1
+
+    @property
+    def expands_act(self) -> bool:
+        """Whether a launch expands the activations into the workspace first."""
+        return False
+
+    @property
+    def splits_in_workspace(self) -> int:
+        """CTAs that share an output tile along K and add their sums through the workspace."""
+        return self.split_k
+
+    def sums_in_workspace(self, tiles: int) -> tuple[int, int]:
+        """For ``tiles`` CTA tiles of output: int32 counters, and CTA tiles of fp32 sums behind them."""
+        splits = self.splits_in_workspace
+        return (tiles, tiles * splits) if splits > 1 else (0, 0)
+
+    @property
+    def partial_sums(self) -> int:
+        """Parts of K that are summed apart and then added."""
+        return self.split_k
+
+    @property
+    def cluster_size(self) -> int:
+        return self.cluster_shape_mn[0] * self.cluster_shape_mn[1]
+
+    def max_active_clusters(self, sm_count: int) -> int:
+        """Clusters that a chip of ``sm_count`` SMs holds at once: the launch argument of that name."""
+        return sm_count * self.ctas_per_sm // self.cluster_size
+
+    def __str__(self) -> str:
+        return " ".join(f"{name}={text}" for name, text in self.fields().items())
+
+
+def print_knob(value: Any) -> str:
+    """One spelling for logs, YAML, Optuna, cache keys and tables."""
+    if isinstance(value, tuple):
+        return "x".join(str(part) for part in value)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+# -- forms of a knob: the default of its field, and how its text is read ----------------------------------------
+
+
+def number(default: int | str, word: str | None = None) -> Any:
+    """A whole number, or ``word`` if there is one."""
+
+    def parse(name: str, text: str) -> int | str:
+        if word is not None and text == word:
+            return text
+        if not _is_number(text):
+            hint = f" or {word}" if word else ""
+            raise InputError(f"{name} must be a whole number{hint}, got {text!r}")
+        return int(text)
+
+    return _knob(default, parse, word)
+
+
+def stages() -> Any:
+    """Slots of a ring: a number, or ``auto`` for what the solver finds (the default)."""
+    return number(AUTO, AUTO)
+
+
+def sizes(*default: int, form: str) -> Any:
+    """As many whole numbers as the default has, written with ``x`` between them; ``form`` shows it in errors."""
+
+    def parse(name: str, text: str) -> tuple[int, ...]:
+        parts = text.split("x")
+        if len(parts) != len(default) or not all(_is_number(part) for part in parts):
+            raise InputError(f"{name} must be {form}, got {text!r}")
+        return tuple(int(part) for part in parts)
+
+    return _knob(default, parse)
+
+
+def word(*choices: str) -> Any:
+    """One of ``choices``, by default the first."""
+
+    def parse(name: str, text: str) -> str:
+        if text not in choices:
+            raise InputError(f"{name} must be one of {', '.join(choices)}, got {text!r}")
+        return text
+
+    return _knob(choices[0], parse)
+
+
+def flag(default: bool = False) -> Any:
+    """``true`` or ``false``."""
+
+    def parse(name: str, text: str) -> bool:
+        if text not in ("true", "false"):
+            raise InputError(f"{name} must be true or false, got {text!r}")
+        return text == "true"
+
+    return _knob(default, parse)
+
+
+def _knob(default: Any, parse: Callable[[str, str], Any], word: str | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={_FORM: parse, _WORD: word})
+
+
+def _is_number(text: str) -> bool:
+    """Decimal digits that ``int`` takes; ``isdigit`` alone also accepts superscripts."""
+    return text.isascii() and text.isdigit()
+
+
+def _split_fields(text: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    for item in text.split():
+        name, equals, value = item.partition("=")
+        if not equals or not value:
+            raise InputError(f"a config is written knob=value knob=value ..., got {item!r}")
+        if name in fields:
+            raise InputError(f"knob {name!r} is given twice")
+        fields[name] = value
+    return fields

@@ -1,0 +1,47 @@
+"""``st.async``: each active lane stores to the shared memory of a CTA of the cluster and completes bytes there.
+
+Stores are issued and completed like copies; whoever waits for the barrier's phase sees the data.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel_space.machine.values.faults import IllegalAccess
+from kernel_space.machine.values.lanes import Value, first_lane, lane_list
+from kernel_space.machine.units.mbarrier import MBarrier, find
+
+if TYPE_CHECKING:
+    from kernel_space.machine.run.machine import Cta, Warp
+
+
+class AsyncStore:
+    """Bytes on their way to one CTA."""
+
+    kind = "tma"
+
+    def __init__(self, cta: Cta, offset: int, data: bytes, barrier: MBarrier, who: str) -> None:
+        self.cta, self.offset, self.data, self.barrier, self.who = cta, offset, data, barrier, who
+
+    def run(self) -> None:
+        end = self.offset + len(self.data)
+        self.cta.smem.u8[self.offset : end] = memoryview(self.data)
+        self.barrier.complete(len(self.data), self.who)
+
+
+def st_async(
+    w: Warp, to: Value, size: int, values: tuple[Value, ...], barrier: Value, mask: int, site: int
+) -> None:
+    w.site = site
+    span = size * len(values)
+    for lane in lane_list(mask):
+        bit = 1 << lane
+        where, on = first_lane(to, bit), find(w, first_lane(barrier, bit))
+        cta, offset = w.cta.peer(where >> 24), where & 0xFFFFFF
+        if on.cta is not cta:
+            raise IllegalAccess(f"st.async into CTA {cta.rank} completes on a barrier of CTA {on.cta.rank}")
+        cta.smem.check(offset, offset + span, span, "st.async")
+        data = b"".join(first_lane(value, bit).to_bytes(size, "little") for value in values)
+        if w.races is not None:
+            w.races.async_store(w, cta, offset, span, on, site)
+        w.machine.issue(AsyncStore(cta, offset, data, on, f"st.async of {w.who}"), w.cta)

@@ -1,0 +1,94 @@
+"""Atomic operations on global and shared memory, lane by lane in lane order. PTX ISA 9.7.13 "atom", "red"."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kernel_space.machine.values.faults import Unsupported
+from kernel_space.machine.values.floats import BITS, binary, maximum, minimum, packed
+from kernel_space.machine.memory.global_memory import _is_shared
+from kernel_space.machine.values.lanes import MASKS, UNSIGNED, Array, Value, first_lane, lane_list, signed
+
+if TYPE_CHECKING:
+    from kernel_space.machine.run.machine import Warp
+
+import numpy as np
+
+_FLOAT_FUNCTIONS = {"add": np.add, "min": minimum, "max": maximum}
+
+
+@functools.cache
+def update(how: str, kind: str, shared: bool = True) -> Callable[..., int]:
+    """(old, operand, third) -> new value, on bits. Raises ``Unsupported``.
+
+    Adding f32 in global memory flushes subnormal operands and results, in shared memory not (measured on Hopper).
+    """
+    if kind.endswith("x2"):
+        half = update(how, kind[:-2])
+        return lambda old, a, b=0: packed(half, old, a)  # type: ignore[return-value]
+    if kind in BITS and how in _FLOAT_FUNCTIONS:
+        function = _FLOAT_FUNCTIONS[how]
+        ftz = kind == "f32" and how == "add" and not shared
+        return lambda old, a, b=0: binary(function, old, a, kind, ftz)  # type: ignore[return-value]
+    if kind in BITS and how != "exch":
+        raise Unsupported(f"atomic {how} of {kind} is not modelled")
+    width = BITS.get(kind) or int(kind[1:])
+    mask = MASKS[width]
+    order: Callable[[int], int] = (lambda v: signed(v, width)) if kind[0] == "s" else (lambda v: v)
+    functions: dict[str, Callable[..., int]] = {
+        "add": lambda old, a, b=0: (old + a) & mask,
+        "min": lambda old, a, b=0: min(old, a, key=order),
+        "max": lambda old, a, b=0: max(old, a, key=order),
+        "and": lambda old, a, b=0: old & a,
+        "or": lambda old, a, b=0: old | a,
+        "xor": lambda old, a, b=0: old ^ a,
+        "exch": lambda old, a, b=0: a,
+        "cas": lambda old, a, b=0: b if old == a else old,
+        "inc": lambda old, a, b=0: 0 if old >= a else old + 1,
+        "dec": lambda old, a, b=0: a if old == 0 or old > a else old - 1,
+    }
+    return functions[how]
+
+
+def atomic(
+    w: Warp, address: Value, how: str, kind: str, operands: tuple[Value, ...], mask: int, site: int, order: str,
+    scope: str, space: str, vector: bool,
+) -> Value:  # fmt: skip
+    """Old values. With ``vector`` each operand goes to the next element and nothing is returned."""
+    w.site = site
+    width = 32 if kind.endswith("x2") else BITS.get(kind) or int(kind[1:])
+    size = width // 8
+    shared = space == "shared" or (space == "" and _is_shared(address, mask))
+    function = update(how, kind, shared)
+    olds = np.zeros(32, UNSIGNED[width])
+    if not shared:
+        w.machine.global_version += 1
+    for lane in lane_list(mask):
+        bit = 1 << lane
+        values = [first_lane(operand, bit) for operand in operands]
+        where = first_lane(address, bit)
+        groups = [[value] for value in values] if vector else [values]
+        for number, group in enumerate(groups):
+            view, at = _cell(w, where + number * size, size, shared, site, order)
+            olds[lane] = old = int(view[at])
+            view[at] = function(old, *group)
+    lanes = lane_list(mask)
+    return int(olds[lanes[0]]) if len(lanes) == 1 and mask == 1 else olds
+
+
+def _cell(w: Warp, address: int, size: int, shared: bool, site: int, order: str) -> tuple[Array, int]:
+    from kernel_space.machine.memory.global_memory import _check_alignment
+
+    _check_alignment(address, size, "atomic")
+    if shared:
+        cta, offset = w.cta.peer((address & 0xFFFFFFFF) >> 24), address & 0xFFFFFF
+        cta.smem.check(offset, offset + size, size, "atomic")
+        if w.races is not None:
+            w.races.shared_atomic(w, cta, offset, size, order, site)
+        return cta.smem.views[size], offset // size
+    region = w.machine.memory.find(address, address + size, "atomic")
+    if w.races is not None:
+        w.races.global_atomic(w, region, address - region.base, size, order, site)
+    return region.views[size], (address - region.base) // size

@@ -1,0 +1,150 @@
+"""Plain bulk copies, bulk groups and ``cp.async``. PTX ISA 9.7.9.24-25."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernel_space.machine.values.faults import IllegalAccess
+from kernel_space.machine.values.lanes import Value, first_lane, lane_list
+from kernel_space.machine.units.mbarrier import MBarrier, find
+from kernel_space.machine.memory.tma import BulkStore, reduced, target_barrier
+
+if TYPE_CHECKING:
+    from kernel_space.machine.run.machine import Cta, Warp
+
+
+class BulkLoad:
+    """Bytes to one or several CTAs. ``targets``: (CTA, offset, barrier)."""
+
+    kind = "tma"
+
+    def __init__(
+        self, source: object, size: int, targets: list[tuple[Cta, int, MBarrier]], who: str, times: int
+    ) -> None:
+        self.source, self.size, self.targets, self.who, self.times = source, size, targets, who, times
+
+    def run(self) -> None:
+        for cta, offset, barrier in self.targets:
+            cta.smem.u8[offset : offset + self.size] = self.source
+            barrier.complete(self.size * self.times, self.who)
+
+
+class PlainStore(BulkStore):
+    def __init__(
+        self, cta: Cta, warp: Warp, group: int, to: int, offset: int, size: int, how: str, kind: str
+    ) -> None:
+        super().__init__(cta, warp, group)
+        self.to, self.offset, self.size, self.how, self.element = to, offset, size, how, kind
+
+    def move(self) -> None:
+        machine = self.cta.machine
+        machine.global_version += 1
+        region = machine.memory.find(self.to, self.to + self.size, "bulk store")
+        at = self.to - region.base
+        view = region.u8[at : at + self.size]
+        data = self.cta.smem.u8[self.offset : self.offset + self.size]
+        view[:] = reduced(view, data, self.how, self.element) if self.how else data
+
+
+def _check(size: int, *addresses: int) -> None:
+    if size % 16 or any(address % 16 for address in addresses):
+        raise IllegalAccess(
+            f"a bulk copy needs addresses and a size that are multiples of 16 bytes, got {size} bytes"
+        )
+
+
+def bulk_load(
+    w: Warp,
+    to: int,
+    come: int,
+    size: int,
+    barrier: int,
+    ctas: int | None,
+    is_global: bool,
+    mask: int,
+    site: int,
+) -> None:
+    """``cp.async.bulk`` into shared memory, from global memory or from this CTA's shared memory."""
+    w.site = site
+    _check(size, to, come)
+    if is_global:
+        region = w.machine.memory.find(come, come + size, "bulk load")
+        source = region.u8[come - region.base : come - region.base + size]
+    else:
+        w.cta.smem.check(come & 0xFFFFFF, (come & 0xFFFFFF) + size, 16, "bulk copy")
+        source = w.cta.smem.u8[come & 0xFFFFFF : (come & 0xFFFFFF) + size]
+    offset = to & 0xFFFFFF
+    ranks = [to >> 24] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
+    targets = []
+    for rank in ranks:
+        w.cta.peer(rank).smem.check(offset, offset + size, 16, "bulk load")
+        targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
+    if w.races is not None:
+        if not is_global:
+            w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
+        w.races.bulk_load(w, size, targets, site)
+    w.machine.issue(BulkLoad(source, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
+
+
+def bulk_store(w: Warp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int) -> None:
+    """``cp.async.bulk`` and ``cp.reduce.async.bulk`` from shared to global memory."""
+    w.site = site
+    _check(size, to, come)
+    offset = come & 0xFFFFFF
+    w.cta.smem.check(offset, offset + size, 16, "bulk store")
+    region = w.machine.memory.find(to, to + size, "bulk store")
+    for _ in range(mask.bit_count() if how else 1):
+        store = PlainStore(w.cta, w, w.bulk_open(), to, offset, size, how, kind)
+        if w.races is not None:
+            w.races.async_read(w, w.cta, offset, size, site)
+            w.races.async_global_write(w, region, to - region.base, size, how, site)
+        w.machine.issue(store, w.cta)
+
+
+def bulk_commit(w: Warp) -> None:
+    """Close the current bulk group of the warp."""
+    w.bulk_current += 1
+
+
+def bulk_wait(w: Warp, most: int, reads: bool, site: int) -> bool:
+    """True: more than ``most`` groups are pending, sleep. Reading the source and writing the result end together."""
+    w.site = site
+    limit = w.bulk_current - most
+    if any(group < limit for group in w.bulk_pending):
+        w.sleep(("bulk", None, most, site))
+        w.bulk_waits = True
+        return True
+    if w.races is not None:
+        w.races.bulk_waited(w, limit, reads)
+    return False
+
+
+def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int, site: int) -> None:
+    """Completes at issue: what follows must still wait, which the race checker cannot tell here."""
+    w.site = site
+    for lane in lane_list(mask):
+        bit = 1 << lane
+        source, offset = first_lane(come, bit), first_lane(to, bit) & 0xFFFFFF
+        count = min(first_lane(used, bit), size)
+        cta = w.cta
+        cta.smem.check(offset, offset + size, size, "cp.async")
+        block = np.zeros(size, np.uint8)
+        if count:
+            region = w.machine.memory.find(source, source + count, "cp.async")
+            block[:count] = region.u8[source - region.base : source - region.base + count]
+        if w.races is not None:
+            w.races.shared_write(w, cta, offset, size, site)
+        cta.smem.u8[offset : offset + size] = block
+
+
+def cp_async_arrive(w: Warp, address: int, keeps: bool, mask: int, site: int) -> None:
+    """``cp.async.mbarrier.arrive``: all copies are complete, so the lanes arrive now."""
+    w.site = site
+    barrier = find(w, address)
+    if w.races is not None:
+        w.races.arrive(w, barrier, True, site)
+    if not keeps:
+        barrier.pending += mask.bit_count()
+    barrier.arrive(mask.bit_count(), w.who)

@@ -1,0 +1,196 @@
+"""Shared memory of a CTA and the generic-proxy accesses to it: ld, st, ldmatrix, stmatrix.
+
+A 32-bit shared address is ``(cluster_ctarank << 24) | offset`` (measured on Hopper). Offsets below 0x400 are reserved.
+Memory starts out as 0xFF bytes: NaN in every floating format that has one, so that unwritten data shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
+from kernel_space.machine.values.lanes import (
+    FULL,
+    UNSIGNED,
+    Array,
+    Value,
+    blend,
+    first_lane,
+    lane_flags,
+    lane_mask,
+    ndarray,
+    spread,
+)
+
+if TYPE_CHECKING:
+    from kernel_space.machine.run.machine import Cta, Warp
+
+FIRST_OFFSET = 0x400
+OFFSET_MASK = 0xFFFFFF
+
+
+class Smem:
+    """``limit``: first offset that is not ours. Views of one buffer by element size; ``chunks`` are 16 bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        size = -(-limit // 1024) * 1024
+        self.chunks = np.empty(size // 16, np.complex128)
+        self.u8 = self.chunks.view(np.uint8)
+        self.u8[:] = 0xFF
+        self.views: dict[int, Array] = {n: self.u8.view(UNSIGNED[8 * n]) for n in (1, 2, 4, 8)}
+
+    def check(self, low: int, high: int, alignment: int, what: str) -> None:
+        """Raises ``IllegalAccess`` unless [low, high) lies inside."""
+        if low < FIRST_OFFSET or high > self.limit:
+            raise IllegalAccess(
+                f"{what} touches shared offsets {low:#x}..{high:#x}; this CTA has {FIRST_OFFSET:#x}..{self.limit:#x}"
+            )
+        if low % alignment:
+            raise IllegalAccess(f"{what} at shared offset {low:#x} is not aligned to {alignment} bytes")
+
+
+def _lanes_by_cta(address: Array, mask: int) -> list[int]:
+    """``mask``, or one mask per CTA of the cluster that its lanes mean."""
+    ranks = address >> 24
+    if (ranks == ranks[0]).all():
+        return [mask]
+    found = {int(rank) for rank in ranks[lane_flags(mask)]}
+    return [lane_mask(ranks == rank) & mask for rank in sorted(found)]
+
+
+def _split_address(w: Warp, address: Array, mask: int) -> tuple[Cta, Array]:
+    """(the CTA meant by the active lanes, offsets). The lanes of a matrix move all mean one CTA."""
+    ranks = address >> 24
+    rank = first_lane(ranks, mask)
+    flags = lane_flags(mask)
+    if not (ranks[flags] == rank).all():
+        raise ProtocolError("one shared access goes to several CTAs of the cluster")
+    return w.cta.peer(rank), (address & OFFSET_MASK).astype(np.int64)
+
+
+def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site: int) -> list[Value]:
+    """``count`` values of ``size`` bytes from each lane's address."""
+    w.site = site
+    if type(address) is not ndarray:
+        cta, offset = w.cta.peer(address >> 24), address & OFFSET_MASK
+        cta.smem.check(offset, offset + size * count, size * count, "ld.shared")
+        if w.races is not None:
+            w.races.shared_read(w, cta, offset, size * count, site)
+        at = offset // size
+        return cta.smem.views[size][at : at + count].tolist()
+    parts = _lanes_by_cta(address, mask)
+    if len(parts) > 1:
+        loaded = [load_shared(w, address, size, count, part, site) for part in parts]
+        merged = loaded[0]
+        for part, values in zip(parts[1:], loaded[1:], strict=True):
+            merged = [blend(new, old, part, 8 * size) for new, old in zip(values, merged, strict=True)]
+        return merged
+    cta, offsets = _split_address(w, address, mask)
+    active = offsets if mask == FULL else offsets[lane_flags(mask)]
+    _check_lanes(cta, active, size * count, "ld.shared")
+    if w.races is not None:
+        w.races.shared_read(w, cta, active, size * count, site)
+    if mask != FULL:
+        offsets = np.where(lane_flags(mask), offsets, active[0])
+    at = offsets // size
+    view = cta.smem.views[size]
+    return [view[at + n] for n in range(count)]
+
+
+def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int, site: int) -> None:
+    """Where lanes write to one place the highest lane wins."""
+    w.site = site
+    span = size * len(values)
+    if type(address) is not ndarray:
+        cta, offset = w.cta.peer(address >> 24), address & OFFSET_MASK
+        cta.smem.check(offset, offset + span, span, "st.shared")
+        if w.races is not None:
+            w.races.shared_write(w, cta, offset, span, site)
+        view, last = cta.smem.views[size], 1 << (mask.bit_length() - 1)
+        for number, value in enumerate(values):
+            view[offset // size + number] = first_lane(value, last)
+        return
+    parts = _lanes_by_cta(address, mask)
+    if len(parts) > 1:
+        for part in parts:
+            store_shared(w, address, size, values, part, site)
+        return
+    cta, offsets = _split_address(w, address, mask)
+    flags = lane_flags(mask)
+    active = offsets if mask == FULL else offsets[flags]
+    _check_lanes(cta, active, span, "st.shared")
+    if w.races is not None:
+        w.races.shared_write(w, cta, active, span, site)
+    lanes = [value if type(value) is not ndarray or mask == FULL else value[flags] for value in values]
+    if span == 16 and size == 4:
+        block = np.empty((len(active), 4), np.uint32)
+        for number, value in enumerate(lanes):
+            block[:, number] = value
+        cta.smem.chunks[active >> 4] = block.view(np.complex128)[:, 0]
+        return
+    at, view = active // size, cta.smem.views[size]
+    for number, value in enumerate(lanes):
+        view[at + number] = value
+
+
+def _check_lanes(cta: Cta, offsets: Array, span: int, what: str) -> None:
+    low, high = int(offsets.min()), int(offsets.max())
+    cta.smem.check(low, high + span, 1, what)
+    if (offsets & (span - 1)).any():
+        bad = int(offsets[(offsets & (span - 1)) != 0][0])
+        raise IllegalAccess(f"{what} at shared offset {bad:#x} is not aligned to {span} bytes")
+
+
+def _matrix_rows(w: Warp, address: Value, count: int, mask: int, what: str) -> tuple[Cta, Array]:
+    """Offsets of the 8 rows of each of ``count`` 8x8 matrices: lane 8 m + r points at row r of matrix m."""
+    if mask != FULL:
+        raise ProtocolError(f"{what} needs all 32 lanes")
+    cta, offsets = _split_address(w, spread(address, 32), mask)
+    rows = offsets[: 8 * count]
+    _check_lanes(cta, rows, 16, what)
+    return cta, rows
+
+
+def store_matrix(
+    w: Warp, address: Value, values: tuple[Value, ...], transposed: bool, byte: bool, mask: int, site: int
+) -> None:
+    """``stmatrix.m8n8.b16``: lane t holds elements (t / 4, 2 (t % 4)) and the next one of each matrix."""
+    w.site = site
+    cta, rows = _matrix_rows(w, address, len(values), mask, "stmatrix")
+    if byte:
+        if not transposed:
+            raise ProtocolError("stmatrix.m16n8 needs .trans")
+        return _store_bytes(w, cta, rows, values, site)
+    matrices = np.stack([spread(value, 32) for value in values]).view(np.uint16).reshape(len(values), 8, 8)
+    if transposed:
+        matrices = matrices.transpose(0, 2, 1)
+    if w.races is not None:
+        w.races.shared_write(w, cta, rows, 16, site)
+    cta.smem.chunks[rows >> 4] = np.ascontiguousarray(matrices).reshape(-1, 8).view(np.complex128)[:, 0]
+
+
+def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site: int) -> None:
+    """``stmatrix.m16n8.trans.b8``: byte 2h + e of lane t is row t / 4 + 8h, column 2 (t % 4) + e.
+
+    Columns are stored.
+    """
+    if w.races is not None:
+        w.races.shared_write(w, cta, rows, 16, site)
+    held = np.stack([spread(value, 32) for value in values]).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
+    columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1)).reshape(len(values) * 8, 16)
+    cta.smem.chunks[rows >> 4] = columns.view(np.complex128)[:, 0]
+
+
+def load_matrix(w: Warp, address: Value, count: int, transposed: bool, mask: int, site: int) -> list[Array]:
+    """``ldmatrix.m8n8.b16``, the inverse of ``store_matrix``."""
+    w.site = site
+    cta, rows = _matrix_rows(w, address, count, mask, "ldmatrix")
+    if w.races is not None:
+        w.races.shared_read(w, cta, rows, 16, site)
+    matrices = cta.smem.chunks[rows >> 4].view(np.uint16).reshape(count, 8, 8)
+    if transposed:
+        matrices = matrices.transpose(0, 2, 1)
+    return list(np.ascontiguousarray(matrices).view(np.uint32).reshape(count, 32))

@@ -1,0 +1,160 @@
+"""Ends of lives: what must be over before a CTA exits, a pair frees its TMEM, or an accumulator is released."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Mem, Operand, Pair, Reg, Vec
+from kernel_space.machine.races.tensor import ALL_LANES, TensorRaces
+from kernel_space.machine.races.shadow import Access
+
+if TYPE_CHECKING:
+    from kernel_space.machine.units.barriers import NamedBarrier
+    from kernel_space.machine.run.machine import Cluster, Cta, Warp
+    from kernel_space.machine.units.mbarrier import MBarrier
+    from kernel_space.machine.units.tensor_pipe import TensorPipe
+
+
+class ExitRaces(TensorRaces):
+    """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers. ``loads``: per warp,
+    (number, instruction) of each tcgen05.ld not known to be complete, the oldest first."""
+
+    def __init__(self, program: Any) -> None:
+        super().__init__(program)
+        self.visits: dict[Cta, dict[int, tuple[int, int, MBarrier]]] = {}
+        self.loads: dict[Warp, list[tuple[int, int]]] = {}
+        self.consumed: dict[tuple[int, int], bool] = {}
+
+    # -- arrivals in a CTA that may have ended ---------------------------------------------------------------------
+    def arrive(self, w: Warp, barrier: MBarrier, release: bool, site: int) -> None:
+        self._visit(w.cta, barrier, w.clock.slot, w.clock.epoch, site)
+        self._settle_loads(w, site)
+        super().arrive(w, barrier, release, site)
+
+    def named_arrive(self, w: Warp, barrier: NamedBarrier) -> None:
+        self._settle_loads(w, w.site)
+        super().named_arrive(w, barrier)
+
+    def cluster_arrive(self, w: Warp, cluster: Cluster, release: bool) -> None:
+        self._settle_loads(w, w.site)
+        super().cluster_arrive(w, cluster, release)
+
+    def tensor_commit(self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], site: int) -> Any:
+        for barrier in barriers:
+            self._visit(w.cta, barrier, pipe.slot, pipe.sequence, site)
+        return super().tensor_commit(w, pipe, barriers, site)
+
+    def _visit(self, cta: Cta, barrier: MBarrier, slot: int, value: int, site: int) -> None:
+        if barrier.cta is not cta:
+            self.visits.setdefault(barrier.cta, {})[slot] = (value, site, barrier)
+
+    def cta_done(self, cta: Cta) -> None:
+        """Some warp of the CTA must know of every arrival from outside and of every bulk store's last read."""
+        known = np.max([warp.clock.clock[0] for warp in cta.warps], axis=0)
+        names = cta.cluster.slots.names
+        for slot, (value, site, barrier) in self.visits.pop(cta, {}).items():
+            if known[slot] < value:
+                self.report(
+                    ("exit", site), f"CTA {cta.rank} may end before {names[slot]} arrives on its {barrier.label}: none "
+                    "of its warps waits for that", site, names[slot], -1, "",
+                )  # fmt: skip
+        for warp in cta.warps:
+            self._check_stores(cta, warp)
+            self.loads.pop(warp, None)
+        super().cta_done(cta)
+
+    def _check_stores(self, cta: Cta, warp: Warp) -> None:
+        slot = warp.clock.read_slot
+        found = cta.shadow.readers.get(slot)
+        if found is None:
+            return
+        values, sites = found
+        at = int(np.argmax(values))
+        if values[at] > warp.clock.clock[0, slot]:
+            site = int(sites[at])
+            self.report(
+                ("exit", site), f"{warp.who} ends while a bulk store may still read SMEM {self._smem(cta, at)}; no "
+                "cp.async.bulk.wait_group covers it", site, warp.who, -1, "",
+            )  # fmt: skip
+
+    # -- deallocation by a pair ------------------------------------------------------------------------------------
+    def tmem_dealloc(self, w: Warp, base: int, columns: int, group: int, site: int) -> None:
+        """Under cta_group::2 the columns of both CTAs go, so the peer must be done with its own too."""
+        super().tmem_dealloc(w, base, columns, group, site)
+        if group == 1:
+            return
+        peer = w.cta.peer(w.cta.rank ^ 1)
+        shadow = peer.tmem_shadow
+        if shadow is None:
+            return
+        cells = (ALL_LANES, slice(base, base + columns))
+        access = Access(w.clock.slot, w.clock.epoch, site)
+        for conflict in (
+            shadow.writers_before(cells, w.clock.clock[0]),
+            shadow.readers_before(cells, w.clock.clock[0], w.clock.slot),
+        ):
+            if conflict is not None:
+                self._tmem_conflict(w, peer, conflict, access, "tcgen05.dealloc", "deallocation race")
+
+    # -- loads of TMEM that are still under way --------------------------------------------------------------------
+    def tmem_read(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        """The read is over when it is waited for, or when its registers are used: then, not now, others may write."""
+        clock = w.clock
+        clock.loads += 1
+        self.loads.setdefault(w, []).append((clock.loads, site))
+        cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
+        self._tmem(w, w.cta, cells, False, Access(clock.load_slot, clock.loads, site), "tcgen05.ld")
+
+    def tmem_write(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        self._settle_loads(w, site)
+        super().tmem_write(w, lane, lanes, column, count, site)
+
+    def tmem_wait(self, w: Warp, what: str) -> None:
+        super().tmem_wait(w, what)
+        if what == "ld":
+            self._loaded(w)
+
+    def _loaded(self, w: Warp) -> None:
+        self.loads.pop(w, None)
+        w.clock.raise_slot(w.clock.load_slot, w.clock.loads)
+
+    def _settle_loads(self, w: Warp, site: int) -> None:
+        """Before a release: loads whose registers were used since count as complete, up to the first that were not."""
+        loads = self.loads.get(w)
+        while loads and self._used(loads[0][1], site):
+            w.clock.raise_slot(w.clock.load_slot, loads.pop(0)[0])
+
+    def _used(self, load: int, site: int) -> bool:
+        key = (load, site)
+        if key not in self.consumed:
+            self.consumed[key] = load > site or uses_results(self.program.kernel.instrs, load, site)
+        return self.consumed[key]
+
+
+def uses_results(instrs: list[Instr], load: int, end: int) -> bool:
+    """Does an instruction between the two, in the order of the text, need a register of the load?
+
+    A ``mov`` only gives registers another name, so it does not count, and its result is followed.
+    """
+    results = set(_registers(instrs[load].operands[0]))
+    for instr in instrs[load + 1 : end]:
+        sources = set().union(*(_registers(operand) for operand in instr.operands))
+        if not sources & results:
+            continue
+        if instr.tokens[0] != "mov":
+            return True
+        results |= set(_registers(instr.operands[0]))
+    return False
+
+
+def _registers(operand: Operand) -> tuple[Reg, ...]:
+    if isinstance(operand, Reg):
+        return (operand,)
+    if isinstance(operand, Vec):
+        return tuple(register for item in operand.items for register in _registers(item))
+    if isinstance(operand, Pair):
+        return (*_registers(operand.first), *_registers(operand.second))
+    return _registers(operand.base) if isinstance(operand, Mem) else ()

@@ -1,0 +1,200 @@
+"""Public entry: run a compiled CuTe DSL function on the CPU, in the executable model of sm_100a."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from kernel_space.launch.capture import Launch
+from kernel_space.core.errors import InputError
+from kernel_space.machine.values.faults import Fault, SimStatus, Unsupported
+from kernel_space.machine.memory.global_memory import GlobalMemory
+from kernel_space.machine.run.launch import add_tensor, prepare, tensor_extent
+from kernel_space.machine.run.machine import Grid, Machine
+from kernel_space.machine.ptx.parse import parse_ptx
+from kernel_space.machine.races.checker import Races
+from kernel_space.machine.observe.report import Finding, budget_finding, deadlock_finding, fault_finding, race_findings
+from kernel_space.machine.run.schedules import make_schedule
+from kernel_space.machine.translate.translate import Program, translate
+
+if TYPE_CHECKING:
+    from kernel_space.machine.observe.trace import Observer
+
+DEFAULT_BUDGET = 50_000_000  # some two minutes; the largest problem tuned here needs 4 million
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimResult:
+    """Outcome of one run.
+
+    ``status``        verdict; ``OK`` says nothing about the numbers, which are in the caller's tensors
+    ``findings``      what was wrong, the most important first; empty when OK
+    ``instructions``  warp-instructions executed
+    ``seconds``       {"capture", "translate", "run"}: host time
+    """
+
+    status: SimStatus
+    findings: tuple[Finding, ...]
+    instructions: int
+    seconds: dict[str, float]
+
+    @property
+    def ok(self) -> bool:
+        return self.status is SimStatus.OK
+
+    def __str__(self) -> str:
+        head = (
+            f"{self.status}: {self.instructions} warp-instructions simulated in {self.seconds['run']:.2f} s"
+        )
+        return "\n".join([head, *(str(finding) for finding in self.findings)])
+
+
+def run_compiled(
+    compiled: Any,
+    *args: Any,
+    sms: int = 148,
+    schedule: str = "eager",
+    seed: int = 0,
+    check_races: bool = True,
+    ptx: str | None = None,
+    max_instructions: int = DEFAULT_BUDGET,
+    barrier_names: dict[int, str] | None = None,
+    roles: dict[int, str] | None = None,
+    memory: Sequence[Any] = (),
+    observer: Observer | None = None,
+) -> SimResult:
+    """Call a compiled function as its owner would, with torch CPU tensors or numpy arrays for the pointers.
+
+    ``compiled``       ``CompiledKernel``, ``sim.launch.Exported`` or what ``cute.compile`` returned with ``--keep-ptx``
+    ``args``           one value per argument of the function; a tensor stands for its address and makes its bytes
+                       accessible; tuples are flattened; a last stream argument may be left out
+    ``sms``            SMs of the chip: bounds the clusters that run at the same time; the others wait their turn
+    ``schedule``       one of ``sim.schedules.SCHEDULES``; ``seed`` drives ``random``
+    ``check_races``    happens-before checking of shared, tensor and global memory
+    ``ptx``            run this text instead of the compiled one, with the same launch
+    ``barrier_names``  offset from the start of dynamic shared memory -> name, for reports
+    ``roles``          warp number -> name, for reports
+    ``memory``         further tensors that the kernel may touch through pointers it finds in memory
+    ``observer``       sees events as they happen (``sim.trace``)
+
+    What the program does wrong is in the result. Raises ``InputError`` for arguments that do not fit.
+    """
+    started = time.perf_counter()
+    compiled_ptx, launches, regions = prepare(compiled, args, memory)
+    seconds = {"capture": time.perf_counter() - started, "translate": 0.0, "run": 0.0}
+    instructions = 0
+    for launch in launches:
+        result = run_launch(
+            launch, ptx or compiled_ptx, regions, sms=sms, schedule=schedule, seed=seed, check_races=check_races,
+            max_instructions=max_instructions, barrier_names=barrier_names, roles=roles, observer=observer,
+        )  # fmt: skip
+        instructions += result.instructions
+        for part in ("translate", "run"):
+            seconds[part] += result.seconds[part]
+        if not result.ok:
+            break
+    return dataclasses.replace(result, instructions=instructions, seconds=seconds)
+
+
+def run_ptx(
+    ptx: str,
+    *params: Any,
+    grid: tuple[int, int, int] = (1, 1, 1),
+    block: tuple[int, int, int] = (32, 1, 1),
+    cluster: tuple[int, int, int] = (1, 1, 1),
+    smem_bytes: int = 0,
+    memory: Sequence[Any] = (),
+    **options: Any,
+) -> SimResult:
+    """Run the one kernel of a PTX text, without any host code.
+
+    ``params``: one per ``.param``: a tensor or array (its address, its bytes become accessible), an integer, or the
+    bytes of the parameter. ``options`` as for ``run_launch``. Raises ``InputError`` for a wrong number of parameters.
+    """
+    regions = GlobalMemory()
+    kernel = parse_ptx(ptx)
+    if len(params) != len(kernel.params):
+        raise InputError(f"kernel {kernel.name} has {len(kernel.params)} parameters, got {len(params)}")
+    packed = []
+    for declared, value in zip(kernel.params, params, strict=True):
+        extent = tensor_extent(value)
+        if extent is not None:
+            regions.add(*extent, declared.name)
+            value = extent[0]
+        packed.append(
+            value if isinstance(value, bytes) else value.to_bytes(declared.size, "little", signed=value < 0)
+        )
+    for number, item in enumerate(memory):
+        add_tensor(regions, item, f"memory[{number}]")
+    launch = Launch(
+        kernel_name=kernel.name, grid=grid, cluster=cluster, block=block, smem_bytes=smem_bytes, params=tuple(packed),
+        tensor_maps={}, attributes={}, stream=0,
+    )  # fmt: skip
+    return run_launch(launch, ptx, regions, **options)
+
+
+def run_launch(
+    launch: Launch,
+    ptx: str,
+    regions: GlobalMemory,
+    *,
+    sms: int = 148,
+    schedule: str = "eager",
+    seed: int = 0,
+    check_races: bool = True,
+    max_instructions: int = DEFAULT_BUDGET,
+    barrier_names: dict[int, str] | None = None,
+    roles: dict[int, str] | None = None,
+    observer: Observer | None = None,
+) -> SimResult:
+    """Run one captured launch on the given memory. See ``run_compiled``."""
+    started = time.perf_counter()
+    grid = Grid(
+        grid=launch.grid,
+        block=launch.block,
+        cluster=launch.cluster,
+        smem_bytes=launch.smem_bytes,
+        params=launch.params,
+    )
+    try:
+        program = translate(ptx, launch.kernel_name)
+    except Unsupported as error:
+        return _unsupported(error, started)
+    translated = time.perf_counter()
+    races = Races(program) if check_races else None
+    machine = Machine(
+        program, grid, regions, make_schedule(schedule, seed), sms=sms, races=races, barrier_names=barrier_names,
+        roles=roles, max_instructions=max_instructions, observer=observer,
+    )  # fmt: skip
+    status, findings = _execute(machine, program, races)
+    seconds = {"capture": 0.0, "translate": translated - started, "run": time.perf_counter() - translated}
+    return SimResult(status=status, findings=tuple(findings), instructions=machine.executed, seconds=seconds)
+
+
+def _unsupported(error: Unsupported, started: float) -> SimResult:
+    seconds = {"capture": 0.0, "translate": time.perf_counter() - started, "run": 0.0}
+    finding = Finding(status=SimStatus.UNSUPPORTED, text=str(error))
+    return SimResult(status=SimStatus.UNSUPPORTED, findings=(finding,), instructions=0, seconds=seconds)
+
+
+def _execute(machine: Machine, program: Program, races: Races | None) -> tuple[SimStatus, list[Finding]]:
+    try:
+        # Small products: threads of the BLAS cost more than they bring, and other processes want the cores.
+        with threadpool_limits(1, user_api="blas"), np.errstate(all="ignore"):
+            status = machine.run()
+    except Unsupported as error:
+        return SimStatus.UNSUPPORTED, [fault_finding(machine, SimStatus.UNSUPPORTED, str(error))]
+    except Fault as error:
+        found = race_findings(races)
+        return error.status, [*found, fault_finding(machine, error.status, error.reason)]
+    found = race_findings(races)
+    if status is SimStatus.DEADLOCK:
+        return status, [deadlock_finding(machine), *found]
+    if status is SimStatus.BUDGET_EXCEEDED:
+        return status, [budget_finding(machine), *found]
+    return (SimStatus.RACE, found) if found else (status, [])

@@ -1,0 +1,115 @@
+"""Named barriers of a CTA, the barrier of a cluster, and pauses. PTX ISA 9.7.13 "bar", "barrier.cluster"."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from kernel_space.machine.values.faults import ProtocolError
+
+if TYPE_CHECKING:
+    from kernel_space.machine.run.machine import Warp
+
+LATER = -3
+
+
+class NamedBarrier:
+    """``arrived`` threads of ``expected``; complete when they are equal."""
+
+    __slots__ = ("arrived", "clock", "expected", "members", "number", "waiters")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.arrived = self.expected = 0
+        self.waiters: list[Warp] = []
+        self.members: list[str] = []
+        self.clock: Any = None
+
+    def __str__(self) -> str:
+        return f"bar {self.number}: {self.arrived} of {self.expected} threads arrived ({', '.join(self.members)})"
+
+
+def _arrive(w: Warp, number: int, count: int, site: int) -> tuple[NamedBarrier, bool]:
+    w.site = site
+    barrier = w.cta.named.get(number)
+    if barrier is None:
+        barrier = w.cta.named[number] = NamedBarrier(number)
+    expected = count or w.cta.threads
+    if expected % 32:
+        raise ProtocolError(f"bar {number} is given {expected} threads, which is not a multiple of 32")
+    if barrier.arrived and barrier.expected != expected:
+        raise ProtocolError(
+            f"bar {number} is used with {barrier.expected} and with {expected} threads at once"
+        )
+    barrier.expected = expected
+    barrier.arrived += 32
+    barrier.members.append(w.who)
+    if w.races is not None:
+        w.races.named_arrive(w, barrier)
+    if barrier.arrived > expected:
+        raise ProtocolError(f"bar {number}: {barrier.arrived} threads arrived, {expected} were expected")
+    return barrier, barrier.arrived == expected
+
+
+def _release(w: Warp, barrier: NamedBarrier, *, waits: bool) -> None:
+    """Wake everybody who waits; ``waits``: the last to arrive is one of them."""
+    waiters, barrier.waiters = barrier.waiters, []
+    barrier.arrived, barrier.members = 0, []
+    if w.races is not None:
+        w.races.named_release([*waiters, w] if waits else waiters, barrier)
+    for warp in waiters:
+        warp.wake()
+
+
+def bar_arrive(w: Warp, number: int, count: int, site: int) -> None:
+    barrier, full = _arrive(w, number, count, site)
+    if full:
+        _release(w, barrier, waits=False)
+
+
+def bar_sync(w: Warp, number: int, count: int, following: int, site: int) -> int:
+    """The next block, or ``LATER`` when the warp has to wait for others."""
+    barrier, full = _arrive(w, number, count, site)
+    if full:
+        _release(w, barrier, waits=True)
+        return following
+    barrier.waiters.append(w)
+    w.pc = following
+    w.sleep(("bar", barrier, 0, site))
+    return LATER
+
+
+def cluster_arrive(w: Warp, release: bool, mask: int, site: int) -> None:
+    """Counted in warps: every thread of every CTA of the cluster has to arrive."""
+    w.site = site
+    cluster = w.cta.cluster
+    if w.cluster_phase > cluster.phase:
+        raise ProtocolError("a warp arrives twice at the cluster barrier without waiting")
+    w.cluster_phase = cluster.phase + 1
+    cluster.arrived += 1
+    if w.races is not None:
+        w.races.cluster_arrive(w, cluster, release)
+    cluster.settle()
+
+
+def cluster_wait(w: Warp, site: int) -> bool:
+    """True: sleep."""
+    w.site = site
+    cluster = w.cta.cluster
+    if cluster.phase < w.cluster_phase:
+        cluster.waiters.append(w)
+        w.sleep(("cluster", cluster, 0, site))
+        return True
+    if w.races is not None:
+        w.races.cluster_observe(w, cluster)
+    return False
+
+
+def pause(w: Warp, following: int) -> int:
+    """``nanosleep``: let the others run."""
+    w.pc = following
+    w.resting = True
+    return LATER
+
+
+def trap(w: Warp) -> None:
+    raise ProtocolError("trap: the program ended itself")

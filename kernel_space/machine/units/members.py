@@ -1,0 +1,67 @@
+"""Member masks of ``.sync`` instructions among the lanes of a warp. PTX ISA 9.7.9 "shfl.sync", 9.7.13 "vote.sync",
+"match.sync", "redux.sync", "elect.sync", "bar.warp.sync".
+
+A lane must be named by its own mask, and waits for every named lane that has not exited. In this machine lanes that
+went different ways meet again at the post-dominator; one that is named before that counts as one that never comes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kernel_space.machine.ptx.cfg import EXIT, ends_flow
+from kernel_space.machine.values.faults import ProtocolError, Unsupported
+from kernel_space.machine.values.lanes import Value, first_lane, lane_flags, lane_list, ndarray
+
+if TYPE_CHECKING:
+    from kernel_space.machine.ptx.cfg import Graph
+    from kernel_space.machine.run.machine import Warp
+
+
+def members(w: Warp, named: Value, mask: int, site: int) -> None:
+    """Lanes ``mask`` execute an instruction with member mask ``named``. Raises ``ProtocolError``."""
+    w.site = site
+    opcode = w.machine.program.sites[site].opcode
+    lanes = first_lane(named, mask)
+    if type(named) is ndarray and (named[lane_flags(mask)] != lanes).any():
+        raise Unsupported("member masks that differ between lanes are not modelled", opcode=opcode)
+    outside = mask & ~lanes
+    if outside:
+        raise ProtocolError(
+            f"{opcode} is executed by {_text(outside)} of {w.who}, which its member mask {lanes:#x} does not name"
+        )
+    absent = lanes & w.alive & ~mask
+    if absent:
+        absent &= ~_about_to_exit(w)
+    if absent:
+        raise ProtocolError(
+            f"{opcode} names {_text(absent)} of {w.who} in its member mask {lanes:#x}, which went another way and "
+            "never come"
+        )
+
+
+def _about_to_exit(w: Warp) -> int:
+    """Lanes whose next instruction but branches is the end of the program."""
+    exiting = 0
+    for pc, lanes, _ in w.frames:
+        if _ends(w.machine.program.graph, pc):
+            exiting |= lanes
+    return exiting
+
+
+def _ends(graph: Graph, index: int) -> bool:
+    seen = set()
+    while index != EXIT and index not in seen:
+        seen.add(index)
+        block = graph.blocks[index]
+        if len(block.instrs) != 1 or not ends_flow(block.instrs[0]) or len(block.successors) != 1:
+            return False
+        index = block.successors[0]
+    return index == EXIT
+
+
+def _text(mask: int) -> str:
+    lanes = lane_list(mask)
+    return (
+        f"lane {lanes[0]}" if len(lanes) == 1 else f"{len(lanes)} lanes (first {lanes[0]}, last {lanes[-1]})"
+    )

@@ -1,0 +1,358 @@
+"""SVDQuant W4A4 linear layer for sm_90a.
+
+``y[M,N] = (scaled_mma(act[M,K], wgt[N,K]) + lora_act_in[M,R] @ lora_up[N,R].T) * wcscale[N] + bias[N]``
+
+act, wgt: E2M1, K-major, two elements a byte; ascales, wscales: E4M3, one per 16 K elements, in the 32x4x4 blocked
+layout; lora_act_in, lora_up: fp16 or bf16, R-major; wcscale, bias: fp32; y: fp16 or bf16, row-major; accumulation
+in fp32, one rounding.
+
+Hopper has no FP4 tensor cores: both operands become fp16 on chip, exactly (``dequant_sm90a``). The *row* operand
+(act, or wgt with ``register_operand=wgt``, which computes y.T) goes from its packed SMEM slot to the registers that
+wgmma reads; the *column* operand is dequantized once per CTA into a swizzled SMEM ring. So SMEM carries 16 bits an
+element of only one operand.
+
+| warps | role |
+|---|---|
+| 0 | TMA loads of packed operands and scale factors |
+| 1 | TMA loads of LoRA slices |
+| 2, 3 | none: setmaxnreg works on whole warpgroups |
+| dequant warpgroups | column operand: packed ring -> fp16 in the dq ring |
+| consumer warpgroups | row operand: packed ring -> registers; wgmma; epilogue |
+
+| ring | producer -> consumer | slots | full barrier | empty barrier |
+|---|---|---|---|---|
+| ab | TMA -> dequant and consumer warps | num_ab_stage | bytes of one k-tile | a lane of every reading warp |
+| dq | dequant -> consumer warps | num_dq_stage (64 of K) | a lane of every dequant warp | as above, consumers |
+| lora | TMA -> consumer warps | num_lora_stage | bytes of one slice | a lane of every consumer warp |
+
+With ``pingpong`` the consumer warps of a slot are those of the warpgroup whose tile it belongs to (``pingpong_sm90a``).
+
+K order: in a k-tile of 128 the MMA's K index is permuted, for both operands alike, so that lane c of a quad owns the
+32 consecutive elements 32c..32c+31 of a row: one 16-byte shared load and two scale factors.
+
+LoRA comes first in a tile; its sum is then multiplied by 2^-14, which is what both dequantized operands together lack,
+and the epilogue multiplies by 2^14 (all exact).
+
+``split_k`` CTAs share a tile: each writes its fp32 partial sums to the workspace and counts itself in; the last
+to arrive adds all partials in the order of the split index, so the result does not depend on who was last.
+
+Not supported: batches, other scale-factor vector sizes, K-major operands other than packed E2M1.
+"""
+
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.memory as memory
+import cutlass.pipeline as pipeline
+from cutlass import Float32, Int32, cute
+from cutlass.cute.nvgpu import cpasync
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.arguments import Argument
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
+from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
+    SF_BLOCK_K,
+    SF_BLOCK_ROWS,
+    SF_BLOCK_WORDS,
+    WARPS_PER_GROUP,
+    LayoutsSm90a,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_ring.producer import ProducerSm90a
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+
+GROUP_THREADS = 128
+# Registers per thread of each role by number of dequantizing warpgroups; with what the launch gives every thread
+# (64 K over the CTA's threads, in eights) their sum must not grow.
+REGISTERS = {1: (24, 56, 216), 2: (24, 40, 184)}
+
+
+class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
+    """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
+
+    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
+        self.config = config
+        self.problem_class = problem_class
+        self.cta_group_size = 1
+        self.split_k = config.split_k
+        self.stream_k = config.stream_k
+        self.has_lora = problem_class.r > 0
+        self.interleave = False
+        self.threads = GROUP_THREADS * (1 + config.num_dequant_warpgroups + config.consumer_warpgroups)
+
+    def _layouts(self) -> LayoutsSm90a:
+        return LayoutsSm90a(self.config, self.problem_class)
+
+    @cute.jit
+    def __call__(
+        self,
+        act: cute.Pointer,
+        ascales: cute.Pointer,
+        wgt: cute.Pointer,
+        wscales: cute.Pointer,
+        lora_act_in: cute.Pointer,
+        lora_up: cute.Pointer,
+        wcscale: cute.Pointer,
+        bias: cute.Pointer,
+        y: cute.Pointer,
+        workspace: cute.Pointer,
+        m: Int32,
+        n: Int32,
+        k: Int32,
+        max_active_clusters: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Build TMA descriptors for M, N, K and launch. ``max_active_clusters`` bounds the persistent grid."""
+        lay = self._layouts()
+        if cutlass.const_expr(self.config.swap_ab):
+            a_ptr, sfa_ptr, la_ptr, rows = wgt, wscales, lora_up, n
+            b_ptr, sfb_ptr, lb_ptr, columns = act, ascales, lora_act_in, m
+        else:
+            a_ptr, sfa_ptr, la_ptr, rows = act, ascales, lora_act_in, m
+            b_ptr, sfb_ptr, lb_ptr, columns = wgt, wscales, lora_up, n
+        cluster_m, cluster_n = self.config.cluster_shape_mn
+        tma_a, mA = self._tma_packed(lay.a_box, a_ptr, rows, k, cluster_n)
+        tma_b, mB = self._tma_packed(lay.b_box, b_ptr, columns, k, cluster_m)
+        tma_sfa, mSFA = self._tma_scales(lay, lay.sfa, sfa_ptr, rows, k)
+        tma_sfb, mSFB = self._tma_scales(lay, lay.sfb, sfb_ptr, columns, k)
+        tma_la, mLA, tma_lb, mLB = None, None, None, None
+        if cutlass.const_expr(self.has_lora):
+            tma_la, mLA = self._tma_lora(lay.lora_a_box, la_ptr, rows)
+            tma_lb, mLB = self._tma_lora(lay.lora_b_box, lb_ptr, columns)
+        mC = cute.make_tensor(y, cute.make_layout((m, n), stride=(cute.assume(n, 8), 1)))
+        tma_c, mC_tma = cpasync.make_tiled_tma_atom(
+            cpasync.CopyBulkTensorTileS2GOp(), mC, lay.c_box, lay.store_shape
+        )
+        clusters_m = cute.ceil_div(rows, lay.rows * cluster_m)
+        clusters_n = cute.ceil_div(columns, lay.columns * cluster_n)
+        num_work = clusters_m * clusters_n * self.split_k
+        self.kernel(
+            (tma_a, tma_b, tma_sfa, tma_sfb),
+            (mA, mB, mSFA, mSFB),
+            (tma_la, tma_lb),
+            (mLA, mLB),
+            tma_c,
+            mC_tma,
+            wcscale,
+            bias,
+            workspace,
+            clusters_m,
+            clusters_n,
+            cute.ceil_div(k, lay.k),
+            n,
+        ).launch(
+            grid=(cluster_m, cluster_n, cutlass.min(num_work, max_active_clusters)),
+            block=[self.threads, 1, 1],
+            cluster=(cluster_m, cluster_n, 1),
+            stream=stream,
+            min_blocks_per_mp=self.config.ctas_per_sm,
+            # Left out, the DSL asks a driver for the shared memory of the device when several CTAs share an SM.
+            preferred_smem_carveout=100,
+            use_pdl=self.config.use_pdl,
+        )
+
+    @staticmethod
+    def _load_op(multicast: int) -> Any:
+        return (
+            cpasync.CopyBulkTensorTileG2SMulticastOp() if multicast > 1 else cpasync.CopyBulkTensorTileG2SOp()
+        )
+
+    def _tma_packed(self, box: Any, ptr: cute.Pointer, extent: Int32, k: Int32, multicast: int) -> Any:
+        """Packed codes as bytes, ``[extent, K/2]``."""
+        packed_k = cute.assume(k // 2, 16)
+        codes = cute.recast_ptr(ptr, dtype=cutlass.Uint8)
+        gmem = cute.make_tensor(codes, cute.make_layout((extent, packed_k), stride=(packed_k, 1)))
+        tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
+        return cpasync.make_tiled_tma_atom(self._load_op(multicast), gmem, box, tiler, multicast)
+
+    def _tma_scales(self, lay: LayoutsSm90a, smem: Any, ptr: cute.Pointer, extent: Int32, k: Int32) -> Any:
+        """Scale-factor blocks as ``[row blocks, K blocks, 128 words]``.
+
+        Tiles that do not start at a block boundary share blocks: the coordinates of row blocks overlap, so that tile
+        coordinate i begins at block i.
+        """
+        blocks, k_blocks = cute.ceil_div(extent, SF_BLOCK_ROWS), cute.ceil_div(k, SF_BLOCK_K)
+        words = cute.recast_ptr(ptr, dtype=cutlass.Int32)
+        stride = (k_blocks * SF_BLOCK_WORDS, SF_BLOCK_WORDS, 1)
+        gmem = cute.make_tensor(words, cute.make_layout((blocks, k_blocks, SF_BLOCK_WORDS), stride=stride))
+        box = cute.slice_(smem, (None, None, None, 0))
+        per_tile = cute.size(smem, mode=[0])
+        tiler = (per_tile, lay.sf_k_blocks, SF_BLOCK_WORDS)
+        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
+        shape, stride = coords.shape, coords.stride
+        overlapping = cute.make_layout(
+            ((per_tile, shape[0]), shape[1], shape[2]), stride=((stride[0], stride[0]), stride[1], stride[2])
+        )
+        return atom, cute.make_tensor(coords.iterator, overlapping)
+
+    def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32, sharers: int = 1) -> Any:
+        """Slices of a LoRA operand ``[extent, R]``; with several sharers a load writes to all of them.
+
+        Coordinates go on beyond R where slices do (R = 16): those of a tensor of one slice would be 0 for the second.
+        """
+        lay, r = self._layouts(), self.problem_class.r
+        gmem = cute.make_tensor(ptr, cute.make_layout((extent, r), stride=(r, 1)))
+        tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
+        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(sharers), gmem, box, tiler)
+        slices = cute.make_layout((extent, lay.num_lora_slices * lay.lora_k), stride=coords.stride)
+        return atom, cute.make_tensor(coords.iterator, slices)
+
+    @cute.kernel
+    def kernel(
+        self,
+        atoms: Any,
+        tensors: Any,
+        lora_atoms: Any,
+        lora_tensors: Any,
+        tma_c: cute.CopyAtom,
+        mC: cute.Tensor,
+        wcscale: cute.Pointer,
+        bias: cute.Pointer,
+        workspace: cute.Pointer,
+        clusters_m: Int32,
+        clusters_n: Int32,
+        k_tiles: Int32,
+        n: Int32,
+    ):
+        lay = self._layouts()
+        warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        group = warp_idx // WARPS_PER_GROUP
+        if warp_idx == 0:
+            for atom in (*atoms, *lora_atoms, tma_c):
+                if cutlass.const_expr(atom is not None):
+                    cpasync.prefetch_descriptor(atom)
+        buffers = self._allocate(lay)
+        self._init_barriers(lay, buffers, warp_idx)
+        if cutlass.const_expr(self.config.use_pdl):
+            # Everything above overlaps the previous kernel; from here on its writes are visible.
+            cute.arch.griddepcontrol_wait()
+            cute.arch.griddepcontrol_launch_dependents()
+
+        tiles = (clusters_m, clusters_n, k_tiles)
+        producer_registers, dequant_registers, consumer_registers = REGISTERS[
+            self.config.num_dequant_warpgroups
+        ]
+        moves_registers = self.config.ctas_per_sm == 1
+        if group == 0:
+            if cutlass.const_expr(moves_registers):
+                cute.arch.setmaxregister_decrease(producer_registers)
+            if warp_idx == 0:
+                self.tma_warp(tiles, atoms, tensors, buffers)
+            if cutlass.const_expr(self.has_lora):
+                if warp_idx == 1:
+                    self.lora_warp(tiles, lora_atoms, lora_tensors, buffers)
+        elif group <= self.config.num_dequant_warpgroups:
+            if cutlass.const_expr(moves_registers):
+                cute.arch.setmaxregister_decrease(dequant_registers)
+            self.dequant_warps(tiles, buffers)
+        else:
+            if cutlass.const_expr(moves_registers):
+                cute.arch.setmaxregister_increase(consumer_registers)
+            self.consumer_warps(tiles, (tma_c, mC), (wcscale, bias, workspace), n, buffers)
+
+    @staticmethod
+    def _allocate(lay: LayoutsSm90a) -> dict[str, Any]:
+        """Shared memory by the names of the layouts."""
+        smem = memory.SmemAllocator()
+        buffers = {}
+        for region in lay.allocations():
+            layout, swizzle = region.layout, None
+            if isinstance(layout, cute.ComposedLayout):
+                layout, swizzle = layout.outer, layout.inner
+            buffers[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
+        return buffers
+
+    def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
+        """Arrivals per phase of every barrier of a ring: see the table of rings in the module's docstring."""
+        readers = lay.num_reading_warps + lay.num_dequant_warps
+        return {
+            "ab_full": 1,
+            "ab_empty": readers,
+            "dq_full": WARPS_PER_GROUP,  # of the warpgroup that fills the slot
+            "dq_empty": lay.num_reading_warps,
+            "lora_full": 1,
+            "lora_empty": lay.num_reading_warps,
+        }
+
+    @cute.jit
+    def _init_barriers(self, lay: LayoutsSm90a, buffers: Any, warp_idx: Int32):
+        counts = self._arrivals(lay)
+        barriers = [
+            (buffers[name].iterator + slot, counts[name])
+            for name, count, _ in lay.barriers()
+            for slot in range(count)
+        ]
+        if warp_idx == 0:
+            with cute.arch.elect_one():
+                self._init_each(barriers)
+            cute.arch.mbarrier_init_fence()
+        pipeline.pipeline_init_arrive(cluster_shape_mn=self.config.cluster_shape_mn, is_relaxed=True)
+        pipeline.pipeline_init_wait(cluster_shape_mn=self.config.cluster_shape_mn)
+
+    @staticmethod
+    def _init_each(barriers: Any) -> None:
+        for barrier, arrivals in barriers:
+            cute.arch.mbarrier_init(barrier, arrivals)
+
+
+POINTERS = (
+    "act",
+    "ascales",
+    "wgt",
+    "wscales",
+    "lora_act_in",
+    "lora_up",
+    "wcscale",
+    "bias",
+    "y",
+    "workspace",
+)
+INTEGERS = ("m", "n", "k", "max_active_clusters")
+ARGUMENTS = (
+    *(Argument(name=name, kind="pointer") for name in POINTERS),
+    *(Argument(name=name, kind="int32") for name in INTEGERS),
+    Argument(name="stream", kind="stream"),
+)
+
+
+def host_function(
+    config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch
+) -> tuple[Any, tuple[Any, ...]]:
+    """The function to compile and arguments that give it the types of a call, in the order of ``ARGUMENTS``.
+
+    ``config`` must be resolved and legal. Addresses and sizes are run-time values: those given here only carry types.
+    """
+    generator = SvdquantGemmSm90a
+    if config.mainloop == "expand":
+        from kernel_space.operators.svdquant_gemm.sm90a_expand.kernel import SvdquantExpandSm90a
+
+        generator = SvdquantExpandSm90a
+    elif config.mainloop == "mma":
+        from kernel_space.operators.svdquant_gemm.sm90a_small_m.kernel import SmallMSm90a
+        from kernel_space.operators.svdquant_gemm.sm90a_small_m.wgmma import SmallMWgmmaSm90a
+
+        generator = SmallMWgmmaSm90a if config.num_dq_stage else SmallMSm90a
+    return generator(config, problem_class), _typed_arguments(problem_class)
+
+
+def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
+    lora_dtype, out_dtype = HALF_DTYPES[problem_class.lora_dtype], HALF_DTYPES[problem_class.out_dtype]
+    dtypes = {
+        "act": cutlass.Float4E2M1FN,
+        "ascales": cutlass.Float8E4M3FN,
+        "wgt": cutlass.Float4E2M1FN,
+        "wscales": cutlass.Float8E4M3FN,
+        "lora_act_in": lora_dtype,
+        "lora_up": lora_dtype,
+        "wcscale": Float32,
+        "bias": Float32,
+        "y": out_dtype,
+        "workspace": cutlass.Uint8,
+    }
+    pointers = [
+        cute.runtime.make_ptr(dtypes[name], 256, cute.AddressSpace.gmem, assumed_align=16)
+        for name in POINTERS
+    ]
+    return (*pointers, *(Int32(256) for _ in INTEGERS), cuda.CUstream(0))

@@ -1,0 +1,207 @@
+"""``CudaDevice`` and a whole tune on it, with workers that have no card and lose themselves where they are told to."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_space.core.arch import SM90A, Arch
+from kernel_space.core.arguments import Argument
+from kernel_space.core.config import KernelConfig
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.core.rules import Legal, legalize
+from tests import fakes
+from tests.card.fake_card_worker import FREE, UUID
+from tuner.devices.device import Card
+from tuner.tune.driver import TuneOptions, TuneResult, tune
+from tuner.card.worker.bench import FinalsOptions
+from tuner.card.card_worker import CardLost, CardWorker, Limits
+from tuner.devices.card import CudaDevice, bytes_needed
+from tuner.trials.outcome import Kind, Outcome, Status, Trial
+from tuner.space.space import SearchSpace
+
+PROBLEM = GemmProblem.parse("256,3840,3072,128")
+CARD = Card(index=0, name="NVIDIA H200", compute_capability=(9, 0), sm_count=132, uuid=UUID)
+LIMITS = Limits(start_s=60, health_s=30, case_s=0.5, time_s=0.5, final_s=0.5, attempts=2, pause_s=0.01)
+
+
+def compiled(config: KernelConfig) -> Any:
+    return SimpleNamespace(**vars(fakes.compiled(config)), prefix="k", arguments=(Argument("y", "pointer"),))
+
+
+class Pool:
+    """Compiles at once."""
+
+    def submit(
+        self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
+    ) -> concurrent.futures.Future[Any]:
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        future.set_result(
+            SimpleNamespace(status=Status.OK, reason="", compiled=compiled(config), seconds=0.1)
+        )
+        return future
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[[], CudaDevice]]:
+    made: list[CudaDevice] = []
+
+    def make() -> CudaDevice:
+        command = [sys.executable, "-m", "tests.card.fake_card_worker", str(tmp_path)]
+        worker = CardWorker(0, UUID, limits=LIMITS, command=command, lock_folder=tmp_path)
+        made.append(CudaDevice(name="h200", arch=SM90A, sm_count=132, card=CARD, worker=worker))
+        return made[-1]
+
+    yield make
+    for device in made:
+        device.close()
+
+
+def legal(text: str = "") -> Legal:
+    found = legalize(KernelConfigSm90a.parse(text), PROBLEM, SM90A)
+    assert isinstance(found, Legal)
+    return found
+
+
+def deeds(scratch: Path, by_knob: dict[str, str]) -> None:
+    """A candidate whose config has the knob does the deed."""
+    (scratch / "deeds").write_text(json.dumps(by_knob))
+
+
+def asked(scratch: Path) -> list[str]:
+    return [line.split(" ", 1)[1] for line in (scratch / "log").read_text().splitlines()]
+
+
+# -- one candidate
+
+
+def test_a_candidate_is_checked_and_timed_and_the_judge_names_what_decides(
+    make: Callable[[], CudaDevice], tmp_path: Path
+) -> None:
+    device, one = make(), legal()
+    assert device.judge.startswith("Fake card, driver 580.1, CUDA 13.0, power limit 700 W; ")
+    outcome = device.validate(compiled(one.config), one, PROBLEM)
+    assert outcome.ok and "checked on Fake card against float64" in outcome.reason
+    timed = device.time(compiled(one.config), one, PROBLEM)
+    assert timed.ok and timed.timing is not None and timed.timing.kind is Kind.MEASURED
+    assert timed.timing.us == 13.0, "the median of 10, 11, ... 16"
+    assert asked(tmp_path) == ["health", "check", "time"]
+
+
+def test_a_winner_is_checked_on_ragged_problems(make: Callable[[], CudaDevice]) -> None:
+    one = legal()
+    outcome = make().validate_full(compiled(one.config), one, PROBLEM)
+    assert outcome.ok
+    assert "253,3808,3064,128" in outcome.reason and "1,96,8,128" in outcome.reason
+
+
+@pytest.mark.parametrize(
+    ("deed", "status"), [("launch:hang", Status.DEADLOCK), ("compare:wrong", Status.WRONG_RESULT)]
+)
+def test_a_fault_is_an_outcome(
+    make: Callable[[], CudaDevice], tmp_path: Path, deed: str, status: Status
+) -> None:
+    deeds(tmp_path, {"split_k=1": deed})
+    device, one = make(), legal()
+    assert device.validate(compiled(one.config), one, PROBLEM).status is status
+    final = device.interleave([(compiled(one.config), one)], PROBLEM, FinalsOptions(rounds=2))
+    assert isinstance(final, Outcome) and final.status is status
+
+
+def test_a_problem_that_does_not_fit_is_said_before_anything_runs(
+    make: Callable[[], CudaDevice], tmp_path: Path
+) -> None:
+    (tmp_path / "free").write_text(str(3 << 30))
+    large = GemmProblem.parse("4352,15360,3840,128")
+    one = legal()
+    with pytest.raises(InputError, match="3072 of 144384 MiB are free; end what else uses the card"):
+        make().validate(compiled(one.config), one, large)
+    assert asked(tmp_path) == ["health"]
+    assert bytes_needed(PROBLEM, 60 << 20) < FREE
+
+
+# -- a whole tune
+
+
+def space() -> SearchSpace:
+    """Six legal candidates: three split_k times two rasters. The default rule's comes on top."""
+    whole = SearchSpace.load(SM90A.kernel)
+    first = {name: knob.choices[:1] for name, knob in whole.knobs.items()}
+    named = {"tile_mnk": ("128x64x128",), "split_k": ("1", "2", "3"), "raster_order": ("m", "n")}
+    return whole.restrict({**first, **named})
+
+
+def run(device: CudaDevice, out: Path, **options: Any) -> TuneResult:
+    return tune(
+        PROBLEM,
+        device,
+        TuneOptions(out=out, jobs=1, count_space=False, **options),
+        pool=Pool(),
+        space=space(),
+    )
+
+
+def by_knobs(result: TuneResult) -> dict[str, Trial]:
+    def short(trial: Trial) -> str:
+        knobs = dict(item.split("=") for item in trial.resolved.split())
+        return f"{knobs['split_k']}{knobs['raster_order']}"
+
+    return {short(trial): trial for trial in result.trials if "tile_mnk=128x64x128" in trial.resolved}
+
+
+def test_culprits_cost_a_trial_each_and_are_skipped_on_resume(
+    make: Callable[[], CudaDevice], tmp_path: Path
+) -> None:
+    out = tmp_path / "results"
+    deeds(
+        tmp_path,
+        {
+            "raster_order=n swizzle_size=1 ctas_per_sm=1 split_k=2": "launch:hang",
+            "raster_order=n swizzle_size=1 ctas_per_sm=1 split_k=3": "launch:segfault",
+            "raster_order=n swizzle_size=1 ctas_per_sm=1 split_k=1": "launch:killed",
+        },
+    )
+    result = run(make(), out)
+    found = by_knobs(result)
+    assert {name: trial.status for name, trial in found.items()} == {
+        "1m": Status.OK,
+        "2m": Status.OK,
+        "3m": Status.OK,
+        "1n": Status.WORKER_LOST,
+        "2n": Status.DEADLOCK,
+        "3n": Status.FAILED,
+    }
+    assert result.winner is not None and "raster_order=m" in result.winner.resolved
+    assert found["1m"].validation.startswith("checked on Fake card")
+    before = asked(tmp_path).count("check")
+    deeds(tmp_path, {})
+    again = run(make(), out)
+    assert again.winner is not None and again.known == 6 and again.fresh == 1
+    checks = asked(tmp_path).count("check") - before
+    assert checks <= 2, "the one that may be the machine's fault, and the winner"
+    assert by_knobs(again)["1n"].status is Status.OK
+
+
+def test_a_card_that_is_lost_ends_the_tune_with_a_whole_journal(
+    make: Callable[[], CudaDevice], tmp_path: Path
+) -> None:
+    out = tmp_path / "results"
+    deeds(tmp_path, {"split_k=2": "launch:sicken"})
+    with pytest.raises(CardLost, match="must pass its self test but did not in 2 fresh processes"):
+        run(make(), out)
+    deeds(tmp_path, {})
+    (tmp_path / "sick").write_text("0")
+    result = run(make(), out)
+    assert result.winner is not None
+    assert result.known >= 1, "what was measured before the card was lost counts"
+    statuses = {name: trial.status for name, trial in by_knobs(result).items()}
+    assert Status.ILLEGAL_ACCESS in statuses.values(), "the culprit stays the culprit"

@@ -1,0 +1,143 @@
+"""The trampoline hands every value over in its place: the oracle is a C callback that reads the vector."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+
+import pytest
+import torch
+
+from kernel_space.core.arguments import Argument
+from kernel_space.core.errors import InputError
+from kernel_space.operators import __name__ as kernels_package
+from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
+from tuner.runtime.load.trampoline import (
+    INTEGERS,
+    MISALIGNED,
+    POINTERS,
+    SIGNATURE,
+    WRONG_CALL,
+    Launch,
+    Static,
+    check_signature,
+    make_launch,
+)
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
+
+
+class Recorder:
+    """A host function that writes down what it is given and returns ``code``."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.seen: list[dict[str, int]] = []
+        self.code = code
+        self.function = HOST_FUNCTION(self._call)
+        self.entry = ctypes.cast(self.function, ctypes.c_void_p).value or 0
+
+    def _call(self, vector: int, length: int) -> None:
+        assert length == len(SIGNATURE) + 1
+        addresses = (ctypes.c_void_p * length).from_address(vector)
+        ctypes.c_int32.from_address(addresses[-1]).value = self.code
+        kinds = {"int32": ctypes.c_int32, "pointer": ctypes.c_uint64, "stream": ctypes.c_uint64}
+        self.seen.append(
+            {
+                argument.name: kinds[argument.kind].from_address(address).value
+                for argument, address in zip(SIGNATURE, addresses, strict=False)
+            }
+        )
+
+    def launch(self, *sizes: int) -> Launch:
+        self.constant = Static(self.entry, *sizes)
+        return make_launch(self.constant)
+
+
+def operands(first: int = 0) -> list[torch.Tensor]:
+    return [torch.zeros(first + 16 + index) for index in range(len(POINTERS))]
+
+
+def test_every_value_arrives_in_its_place() -> None:
+    recorder, tensors = Recorder(), operands()
+    stream = 0xABCDEF0123456789
+    assert recorder.launch(1, 2, 2**31 - 1, 132)(*tensors, 0, stream) == 0
+    pointers = {name: tensor.data_ptr() for name, tensor in zip(POINTERS, tensors, strict=True)}
+    sizes = dict(zip(INTEGERS, (1, 2, 2**31 - 1, 132), strict=True))
+    assert recorder.seen == [{**pointers, **sizes, "stream": stream}]
+
+
+def test_no_workspace_is_address_0() -> None:
+    recorder, tensors = Recorder(), operands()
+    assert recorder.launch(1, 1, 1, 1)(*tensors[:-1], None, 0, 0) == 0
+    assert recorder.seen[0]["workspace"] == 0
+    assert recorder.seen[0]["y"] == tensors[-2].data_ptr()
+
+
+def test_without_a_branch_both_its_operands_are_address_0() -> None:
+    recorder, tensors = Recorder(), operands()
+    for name in ("lora_act_in", "lora_up"):
+        tensors[POINTERS.index(name)] = torch.zeros(5, 0)
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == 0
+    assert recorder.seen[0]["lora_up"] == recorder.seen[0]["lora_act_in"] == 0
+
+
+@pytest.mark.parametrize("name", ARGUMENT_ORDER)
+def test_an_operand_whose_memory_is_gone_is_not_launched(name: str) -> None:
+    recorder, tensors = Recorder(), operands()
+    tensors[POINTERS.index(name)].untyped_storage().resize_(0)
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == MISALIGNED
+    assert not recorder.seen
+
+
+@pytest.mark.parametrize("index", range(len(POINTERS)), ids=POINTERS)
+def test_a_misaligned_address_is_not_launched(index: int) -> None:
+    recorder, tensors = Recorder(), operands()
+    tensors[index] = torch.zeros(64, dtype=torch.uint8)[8:]
+    assert recorder.launch(1, 1, 1, 1)(*tensors, 0, 0) == MISALIGNED
+    assert not recorder.seen
+
+
+def test_a_call_with_other_arguments_is_not_launched() -> None:
+    recorder = Recorder()
+    assert recorder.launch(1, 1, 1, 1)(*operands(), 0) == WRONG_CALL
+    assert not recorder.seen
+
+
+@pytest.mark.parametrize("code", [719, 1, -5])
+def test_the_error_code_comes_back(code: int) -> None:
+    assert Recorder(code=code).launch(1, 1, 1, 1)(*operands(), 0, 0) == code
+
+
+def test_threads_do_not_mix_their_values() -> None:
+    recorders = [Recorder() for _ in range(4)]
+    tensors = [operands(100 * index) for index in range(4)]
+
+    def work(index: int) -> None:
+        launch = recorders[index].launch(index, index, index, index)
+        for turn in range(300):
+            launch(*tensors[index], 0, turn)
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index, recorder in enumerate(recorders):
+        pointers = [tensor.data_ptr() for tensor in tensors[index]]
+        assert [seen["stream"] for seen in recorder.seen] == list(range(300))
+        assert all([seen[name] for name in POINTERS] == pointers for seen in recorder.seen)
+        assert all(seen["m"] == index for seen in recorder.seen)
+
+
+@pytest.mark.parametrize("kernel", ["svdquant_gemm_sm100a", "svdquant_gemm_sm90a"])
+def test_the_kernels_take_this_signature(kernel: str) -> None:
+    import importlib
+
+    assert importlib.import_module(f"{kernels_package}.{kernel}").ARGUMENTS == SIGNATURE
+
+
+def test_an_object_with_other_arguments_is_refused() -> None:
+    check_signature(SIGNATURE)
+    for arguments in (None, SIGNATURE[:-1], (*SIGNATURE[1:], Argument("act", "pointer"))):
+        with pytest.raises(InputError, match="must take the arguments of svdquant_gemm"):
+            check_signature(arguments)

@@ -1,0 +1,123 @@
+"""``time``: the simulated time of one config by cause, the bound, the next-best change, the clocked timeline."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from kernel_space.build.build import CompileError, build
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal
+from kernel_space.machine.values.faults import Fault, Unsupported
+from kernel_space.machine.clock.chip import Record
+from tuner.cli.options import text
+from tuner.cli.look.explain import legal_config
+from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.devices.device import Device, select_device
+from tuner.search.next_change import Change, best_changes
+from tuner.simulated.time import SimulatedTime, simulate
+from tuner.space.space import SearchSpace
+from tuner.simulated.tail_wave import tail_wave
+
+TIMED_FAMILY = "sm_10"
+
+
+def time_command(args: argparse.Namespace) -> int:
+    problems, device = problems_of(args), select_device(args.device)
+    check_out(args.out)
+    if not device.arch.name.startswith(TIMED_FAMILY):
+        raise InputError(f"times are simulated for b200 and b300 only, got {device.name}")
+    if args.trace is not None and len(problems) > 1:
+        raise InputError(f"--trace writes one timeline, but {len(problems)} shapes were given; give one")
+    documents = [_one(args, problem, device) for problem in problems]
+    if args.json:
+        text.print_json({"device": text.device_record(device), "results": documents})
+    return 0
+
+
+def _one(args: argparse.Namespace, problem: GemmProblem, device: Device) -> dict[str, Any]:
+    asked = config_of(args, device.arch) or SearchSpace.load(device.arch.kernel).default(problem)
+    legal = legal_config(problem, asked, device)
+    try:
+        compiled = build(legal.config, problem.problem_class, device.arch)
+        time = simulate(
+            compiled, legal.config, problem, device, cold=not args.warm, record=args.trace is not None
+        )
+    except (CompileError, Unsupported, Fault) as error:
+        raise InputError(f"the config has no simulated time: {error}") from error
+    if args.trace is not None and time.run.record is not None:
+        write_trace(args.trace, time.run.record, time)
+    changes = [] if args.warm else best_changes(asked, time, problem, device, limit=args.changes)
+    if not args.json:
+        _print(problem, legal, time, changes, device)
+    return _record(problem, legal, time, changes)
+
+
+def _record(problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: list[Change]) -> dict[str, Any]:
+    return {
+        **text.problem_record(problem),
+        "config": str(legal.config),
+        "simulated": {
+            "us": time.us,
+            "low_us": time.low_us,
+            "high_us": time.high_us,
+            "bound": time.bound,
+            "terms_us": time.terms,
+            "constant_sets": len(time.sets_us),
+        },
+        "changes": [
+            {"knob": one.knob, "choice": one.choice, "config": one.config}
+            | {"us": one.time.us, "faster_in": one.faster_in}
+            for one in changes
+        ],
+    }  # fmt: skip
+
+
+def _print(
+    problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: list[Change], device: Device
+) -> None:
+    lost, waves = tail_wave(time, legal.config, problem, device.sm_count)
+    text.print_block(
+        [
+            ("problem", text.describe_problem(problem)),
+            ("device", f"{device.name} ({device.arch.name}, {device.sm_count} SMs), times are simulated"),
+            ("config", legal.config),
+            ("time", text.describe_time(time.us, time.low_us, time.high_us, "simulated")),
+            ("bound", time.bound),
+            ("tail wave", f"{waves}: {lost:.2f} us of the tile loop are idle on average"),
+        ]
+    )
+    print(f"\nsimulated time by cause (the busiest cluster)\n{text.terms_lines(time.terms)}")
+    if not changes:
+        return
+    print("\none knob changed (simulated)")
+    for one in changes:
+        share = f"faster in {one.faster_in:.0%} of the {len(time.sets_us)} sets of constants"
+        print(
+            f"  {one.time.us:8.2f} us  {one.time.us / time.us - 1:+z6.1%}  {one.knob}={one.choice}: {share}"
+        )
+    best = changes[0]
+    if best.time.us < time.us:
+        print(f"\nnext-best change: {best.knob}={best.choice} -> {best.config}")
+    else:
+        print("\nnext-best change: none of these is faster")
+
+
+def write_trace(path: Path, record: Record, time: SimulatedTime) -> None:
+    """One cluster's clocked timeline as a trace that ui.perfetto.dev opens; times are simulated, nominal constants."""
+    per_cycle = (time.us - time.terms["launch"]) / float(time.run.cycles[0])
+    lanes = {lane: number for number, lane in enumerate(sorted({lane for lane, *_ in record}), 1)}
+    events: list[dict[str, Any]] = [
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": number, "args": {"name": lane}}
+        for lane, number in lanes.items()
+    ]
+    for lane, what, begin, end in record:
+        span = {"ts": begin * per_cycle, "dur": (end - begin) * per_cycle}
+        events.append({"ph": "X", "name": what, "pid": 1, "tid": lanes[lane], **span})
+    try:
+        path.write_text(json.dumps({"traceEvents": events, "otherData": {"kind": "simulated"}}))
+    except OSError as error:
+        raise InputError(f"cannot write --trace {path}: {error.strerror}") from None

@@ -1,0 +1,118 @@
+"""``explain``: budget, legality, the schedule and, where there is a model, the modelled time term by term."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from typing import Any
+
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.tiles import Waves, waves
+from tuner.cli.options import text
+from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.devices.device import Device, select_device
+from tuner.simulated.constants.machine import has_model
+from tuner.simulated.timing_model import ModelledTime, model_time
+
+
+def explain_command(args: argparse.Namespace) -> int:
+    problems, device = problems_of(args), select_device(args.device)
+    config = config_of(args, device.arch)
+    check_out(args.out)
+    explained = [(problem, *explain(problem, config, device)) for problem in problems]
+    if args.json:
+        text.print_json(
+            {
+                "device": text.device_record(device),
+                "results": [_record(*one) for one in explained],
+            }
+        )
+        return 0
+    for number, one in enumerate(explained):
+        print("\n" * min(number, 1), end="")
+        _print(*one, device)
+    return 0
+
+
+def explain(
+    problem: GemmProblem, config: KernelConfig | None, device: Device
+) -> tuple[Legal, Waves, ModelledTime | None]:
+    """The legal form of ``config`` (None: the default rule's), its schedule, and its modelled time or None for a kernel
+    without a model. Raises ``InputError``.
+    """
+    legal = legal_config(problem, config, device)
+    schedule = waves(legal.config, problem, device.sm_count)
+    if not has_model(device.arch):
+        return legal, schedule, None
+    time = model_time(legal.config, problem, device)
+    # The model knows that clusters do not fill groups of SMs.
+    return legal, dataclasses.replace(schedule, places=time.work.schedule.places), time
+
+
+def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Device) -> Legal:
+    """Raises ``InputError`` with the rule and its reason for a config that is not legal."""
+    if config is None:
+        from tuner.space.space import SearchSpace
+
+        config = SearchSpace.load(device.arch.kernel).default(problem)
+    legal = legalize(config, problem, device.arch)
+    if isinstance(legal, Rejection):
+        raise InputError(f"the config is not legal for {problem} by rule {legal.rule}: {legal.reason}")
+    return legal
+
+
+def _record(problem: GemmProblem, legal: Legal, schedule: Waves, time: ModelledTime | None) -> dict[str, Any]:
+    return {
+        **text.problem_record(problem),
+        "config": str(legal.config),
+        "budget": text.budget_record(legal.budget),
+        "schedule": {**dataclasses.asdict(schedule), "waves": schedule.waves},
+        "modelled": time and _time_record(time),
+    }
+
+
+def _time_record(time: ModelledTime) -> dict[str, Any]:
+    return {
+        "us": time.us,
+        "low_us": time.low_us,
+        "high_us": time.high_us,
+        "bound": time.bound,
+        "terms_us": time.terms,
+        "demands_us": time.demands,
+    }
+
+
+def _print(
+    problem: GemmProblem, legal: Legal, schedule: Waves, time: ModelledTime | None, device: Device
+) -> None:
+    text.print_block(
+        [
+            ("problem", text.describe_problem(problem)),
+            ("device", text.describe_device(device)),
+            ("config", legal.config),
+            ("legal", "yes, every rule passes"),
+        ]
+    )
+    print(f"\n{legal.budget}\n")
+    at_once = f"{schedule.clusters} cluster tiles, {schedule.places} at once"
+    text.print_block([("schedule", f"{at_once}: {schedule.waves} waves of {schedule.k_tiles} k-tiles")])
+    if time is None:
+        text.print_block(
+            [("time", f"no model of {device.arch.name}; it is measured on a card, --device cuda:N")]
+        )
+    else:
+        _print_time(time)
+
+
+def _print_time(time: ModelledTime) -> None:
+    text.print_block(
+        [
+            ("time", text.describe_time(time.us, time.low_us, time.high_us, "modelled")),
+            ("bound", f"{time.bound}, {time.demands[time.bound]:.2f} us if nothing else took time"),
+        ]
+    )
+    print(f"\nmodelled time by term\n{text.terms_lines(time.terms)}")
+    print(f"\nneeded by each resource alone (modelled)\n{text.terms_lines(time.demands)}")

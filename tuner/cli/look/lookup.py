@@ -1,0 +1,194 @@
+"""``lookup``: what the dispatch table launches for a problem, and why."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kernel_space.build.cache import default_cache_dir
+from kernel_space.build.key import toolchain
+from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.cli.options import text
+from tuner.tune import results
+from tuner.tables.bundle import FOLDER, Bundle
+from tuner.cli.options.common import check_out, problems_of
+from tuner.devices.device import Device, select_device
+from tuner.tables.dispatch import DispatchTable, Lookup, table_path
+from tuner.tables.row import Row
+
+if TYPE_CHECKING:
+    from tuner.runtime.choice.choose import Choice
+
+ALL_RULES = "every rule passes"
+KNOB_RULES = (
+    "the rules on knobs and sizes pass; budgets were not looked at, as the CuTe DSL is not installed here"
+)
+
+
+def lookup_command(args: argparse.Namespace) -> int:
+    problems = problems_of(args)
+    device = select_device(args.device)
+    folder = below(check_out(args.out), device.name)
+    current = results.current(device) if _has_toolchain() else None
+    table = DispatchTable.load(folder, arch=device.arch, current=current, thorough=current is not None)
+    bundle = Bundle.load(folder / FOLDER, device.arch)
+    legal = ALL_RULES if current is not None else KNOB_RULES
+    answers = [_answer(problem, table, bundle, legal) for problem in problems]
+    if current is None:
+        print("stale rows are not told from fresh ones: the CuTe DSL is not installed here", file=sys.stderr)
+    if args.json:
+        records = [_record(answer) for answer in answers]
+        text.print_json(
+            {"device": text.device_record(device), "table": str(table_path(folder)), "results": records}
+        )
+        return 0
+    for number, answer in enumerate(answers):
+        print("\n" * min(number, 1), end="")
+        _print(answer, device)
+    return 0
+
+
+def _has_toolchain() -> bool:
+    """Is there a compiler, whose version tells which rows are stale?"""
+    try:
+        toolchain()
+    except InputError:
+        return False
+    return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """``legal``: which rules were asked of the config, and pass. ``path``: the object, in the bundle or in the build
+    cache, whose bytes are those recorded; None when it must be compiled. ``damage``: what is wrong with the bundled
+    one.
+
+    ``instead``: where there is a bundle, what the run time launches when it does not have that, or why it launches
+    nothing.
+    """
+
+    problem: GemmProblem
+    lookup: Lookup
+    legal: str
+    path: Path | None
+    damage: str
+    instead: Choice | str | None
+
+    @property
+    def state(self) -> str:
+        return "whole" if self.path else "damaged" if self.damage else "missing"
+
+
+def _answer(problem: GemmProblem, table: DispatchTable, bundle: Bundle, legal: str) -> _Answer:
+    lookup = table.lookup(problem)
+    path, damage = _object(lookup, problem, bundle)
+    instead = None
+    launched = path and lookup.source == "exact" and lookup.row is not None and lookup.row.check
+    if bundle.entries and not launched:
+        instead = _at_run_time(problem, table, bundle)
+        if not isinstance(instead, str) and instead.config == lookup.config and not instead.is_padded:
+            instead = None
+    return _Answer(
+        problem=problem,
+        lookup=lookup,
+        legal=ALL_RULES if lookup.row is None else legal,
+        path=path,
+        damage=damage,
+        instead=instead,
+    )
+
+
+def _object(lookup: Lookup, problem: GemmProblem, bundle: Bundle) -> tuple[Path | None, str]:
+    """Where the object is whose bytes are those recorded, and what is wrong with the bundled one."""
+    damage = ""
+    try:
+        if (bundled := bundle.find(lookup.config, problem)) is not None:
+            bundled.read()
+            return bundled.path, ""
+    except InputError as error:
+        damage = str(error)
+    return lookup.object_path(default_cache_dir()), damage
+
+
+def _at_run_time(problem: GemmProblem, table: DispatchTable, bundle: Bundle) -> Choice | str:
+    from tuner.runtime.choice.choose import Library  # seconds: it imports torch
+
+    try:
+        return Library(table, bundle, default_cache_dir()).choose(problem)
+    except InputError as error:
+        return str(error)
+
+
+def _record(found: _Answer) -> dict[str, Any]:
+    answer = found.lookup
+    row = answer.row
+    times = row and {
+        "kind": str(row.kind),
+        "time_us": row.time_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "problem": str(row.key.problem),
+        "check": str(row.check),
+        "checked": row.evidence.get("checked"),
+    }
+    return {
+        **text.problem_record(found.problem),
+        "source": answer.source,
+        "config": str(answer.config),
+        "problem_class": str(answer.problem_class),
+        "reason": answer.reason,
+        "row": times,
+        "legal": found.legal,
+        "object": found.path and str(found.path),
+        "object_state": found.state,
+        "object_damage": found.damage or None,
+        "run_time": _instead_record(found.instead),
+    }
+
+
+def _instead_record(instead: Choice | str | None) -> dict[str, Any] | None:
+    if instead is None:
+        return None
+    if isinstance(instead, str):
+        return {"launches": None, "reason": instead}
+    return {
+        "launches": str(instead.launched),
+        "source": instead.source,
+        "config": str(instead.config),
+        "reason": instead.reason,
+        "object": str(instead.object.path),
+    }
+
+
+def _checked(row: Row) -> str:
+    """In a line's width; the row has the rest of the words."""
+    return str(row.check) + ("" if row.check else ": the run time does not launch it; tune again to its end")
+
+
+def _print(found: _Answer, device: Device) -> None:
+    problem, answer, row = found.problem, found.lookup, found.lookup.row
+    pairs: list[tuple[str, object]] = [
+        ("problem", text.describe_problem(problem)),
+        ("source", f"{answer.source} ({answer.reason})"),
+        ("config", answer.config),
+    ]
+    if row is not None:
+        time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
+        pairs.append(("time", f"{time} at {row.key.problem}"))
+        pairs.append(("checked", _checked(row)))
+    command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
+    missing = f"{found.damage or 'neither bundled nor in the build cache'}; make it: {command}"
+    pairs.append(("legal", found.legal))
+    pairs.append(("object", f"{found.path} (its SHA-256 is the one recorded)" if found.path else missing))
+    if isinstance(found.instead, str):
+        pairs.append(("run time", f"launches nothing: {found.instead}"))
+    elif found.instead is not None:
+        instead = found.instead
+        pairs.append(("run time", f"launches {instead.launched} ({instead.source}): {instead.reason}"))
+        pairs.append(("", f"{instead.config} from {instead.object.path}"))
+    text.print_block(pairs)

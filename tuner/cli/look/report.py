@@ -1,0 +1,105 @@
+"""``report``: write the report of a problem again, from its journal or else from the trials beside the old report."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.cli.options import text
+from tuner.tune import results
+from tuner.cli.options.common import check_out, problems_of
+from tuner.devices.device import Device, select_device
+from tuner.tables.dispatch import DispatchTable
+from tuner.tables.row import Row
+from tuner.trials.outcome import NEVER_COMPILED, Trial
+from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
+
+TRIALS = "trials.parquet"
+
+
+def report_command(args: argparse.Namespace) -> int:
+    problems = problems_of(args)
+    device = select_device(args.device)
+    out = check_out(args.out)
+    sources = [(problem, *_trials(out, problem, device)) for problem in problems]
+    written = [
+        (problem, len(trials), _write(out, device, problem, trials, *about))
+        for problem, trials, *about in sources
+    ]
+    if args.json:
+        records = [_record(*one) for one in written]
+        text.print_json({"device": text.device_record(device), "results": records})
+        return 0
+    for problem, count, files in written:
+        text.print_block([("problem", text.describe_problem(problem)), ("trials", count)])
+        text.print_block(
+            (("report" if path is files.html else ""), path) for path in (files.html, files.markdown)
+        )
+        text.print_block(("", path) for path in (files.csv, files.parquet))
+    return 0
+
+
+def write_again(out: Path, problem: GemmProblem, device: Device) -> ReportFiles | None:
+    """The report of ``problem`` below ``out`` with what lies beside it today (peers, finals); None where there is none.
+
+    Raises ``StoreError`` when the disk refuses.
+    """
+    if not (report_folder(out, device.name, problem) / TRIALS).is_file():
+        return None
+    return _write(out, device, problem, *_trials(out, problem, device))
+
+
+def _write(
+    out: Path,
+    device: Device,
+    problem: GemmProblem,
+    trials: list[Trial],
+    source: str,
+    provenance: dict[str, str] | None,
+) -> ReportFiles:
+    return results.write_sweep(
+        out,
+        problem,
+        device,
+        trials,
+        facts={"trials from": source},
+        provenance=provenance,
+        earlier=read_facts(report_folder(out, device.name, problem) / TRIALS),
+        row=_row(out, problem, device),
+    )
+
+
+def _trials(
+    out: Path, problem: GemmProblem, device: Device
+) -> tuple[list[Trial], str, dict[str, str] | None]:
+    """(trials, where they come from, ``provenance`` of ``write_sweep``). Raises ``InputError`` when there are none.
+
+    A journal holds what was evaluated; the points that its sweep rejected lie beside the page.
+    """
+    parquet = report_folder(out, device.name, problem) / TRIALS
+    beside = read_trials(parquet) if parquet.is_file() else []
+    about = results.identity(problem, device)
+    if below(out, results.STUDY_FOLDER, about.device, about.file_name).is_file():
+        trials = list(results.open_study(out, problem, device).trials.values())
+        if trials:
+            rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
+            return [*trials, *rejected], f"journal {about.file_name}", None
+    if parquet.is_file():  # of another judge or other sources than today's, or their journal is gone
+        return beside, str(parquet), results.recorded_provenance(beside)
+    raise InputError(
+        f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
+    )
+
+
+def _row(out: Path, problem: GemmProblem, device: Device) -> Row | None:
+    """What the dispatch table launches, from any journal."""
+    own = DispatchTable.load(below(out, device.name), arch=device.arch).own(problem)
+    return own[0] if own else None
+
+
+def _record(problem: GemmProblem, count: int, files: ReportFiles) -> dict[str, object]:
+    paths = {name: str(path) for name, path in vars(files).items()}
+    return {**text.problem_record(problem), "trials": count, **paths}

@@ -1,0 +1,175 @@
+"""Commands of ``tune.py``: which there are, their options, and how errors end.
+
+Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation or a check failed, the disk
+refused); 2 bad input, one line on stderr; 130 interrupted, with everything found so far written down. Modules
+that are slow to import are imported by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from kernel_space.core.errors import InputError
+from tuner.cli.options import common as options
+from tuner.cli.options.calibrate import add_calibrate_options
+from tuner.cli.options.card import (
+    add_compile_only_options,
+    add_measure_options,
+    add_merge_options,
+    add_peers_options,
+)
+from tuner.cli.judge.selfcheck import add_selfcheck_options
+from tuner.cli.options.time import add_time_options
+from tuner.files.store import StoreError
+
+DEFAULT_COMMAND = "tune"
+INTERRUPTED = 130
+BAD_INPUT = 2
+
+
+class CommandError(Exception):
+    """The command was understood but has nothing to show: one line, exit code 1."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Command:
+    """``function``: ``module:name``, called with the parsed options, returns the exit code."""
+
+    function: str
+    summary: str
+    adders: tuple
+
+
+_COMMON = (options.add_problem_options, options.add_device_options, options.add_json_option)
+COMMANDS = {
+    "tune": Command(
+        function="tuner.cli.tune.tune:tune_command",
+        summary="search, compile, judge, write dispatch table and report",
+        adders=(*_COMMON, options.add_tune_options),
+    ),
+    "explain": Command(
+        function="tuner.cli.look.explain:explain_command",
+        summary="budgets, legality with its reason, modelled time by term",
+        adders=(*_COMMON, options.add_config_option),
+    ),
+    "time": Command(
+        function="tuner.cli.judge.time:time_command",
+        summary="simulated time by cause, the bound, the next-best change, a timeline",
+        adders=(*_COMMON, options.add_config_option, add_time_options),
+    ),
+    "calibrate": Command(
+        function="tuner.cli.judge.calibrate:calibrate_command",
+        summary="choose the simulator's constants by measured times of b200 or b300",
+        adders=(options.add_json_option, add_calibrate_options),
+    ),
+    "compile": Command(
+        function="tuner.cli.look.compile:compile_command",
+        summary="resources and paths of PTX, cubin, SASS and object",
+        adders=(*_COMMON, options.add_config_option),
+    ),
+    "check": Command(
+        function="tuner.cli.judge.check:check_command",
+        summary="run a config in the sm_100a machine: right, deadlocked or racing",
+        adders=(*_COMMON, options.add_config_option, options.add_check_options),
+    ),
+    "selfcheck": Command(
+        function="tuner.cli.judge.selfcheck:selfcheck_command",
+        summary="the same small programs on this card and in the machine, byte against byte",
+        adders=(options.add_json_option, add_selfcheck_options),
+    ),
+    "compile-only": Command(
+        function="tuner.cli.tune.compile_only:compile_only_command",
+        summary="choose and compile candidates for a machine with a card",
+        adders=(options.add_problem_options, options.add_json_option, add_compile_only_options),
+    ),
+    "measure": Command(
+        function="tuner.cli.tune.measure:measure_command",
+        summary="check and time on a card what compile-only left; writes table and report",
+        adders=(options.add_problem_options, options.add_json_option, add_measure_options),
+    ),
+    "merge": Command(
+        function="tuner.cli.tune.merge:merge_command",
+        summary="take over results that were made elsewhere: table rows, journals, reports",
+        adders=(options.add_json_option, add_merge_options),
+    ),
+    "peers": Command(
+        function="tuner.cli.tune.peers:peers_command",
+        summary="time cuBLAS and torch.compile on a card beside the table's kernel",
+        adders=(options.add_problem_options, options.add_json_option, add_peers_options),
+    ),
+    "lookup": Command(
+        function="tuner.cli.look.lookup:lookup_command",
+        summary="what the dispatch table launches",
+        adders=_COMMON,
+    ),
+    "bundle": Command(
+        function="tuner.cli.tune.bundle:bundle_command",
+        summary="copy the table's objects beside it, to launch without a compiler",
+        adders=(options.add_device_options, options.add_json_option, options.add_bundle_options),
+    ),
+    "report": Command(
+        function="tuner.cli.look.report:report_command",
+        summary="write the report again from the journal",
+        adders=_COMMON,
+    ),
+    "space": Command(
+        function="tuner.cli.look.space:space_command",
+        summary="size of the search space, legal points, rejections by rule",
+        adders=_COMMON,
+    ),
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    except InputError as error:
+        return _fail(str(error), BAD_INPUT)
+    except (CommandError, StoreError) as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        # Whoever read the output has gone; nothing may be written at exit either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    command = COMMANDS[name]
+    default = name == DEFAULT_COMMAND
+    parser = options.Parser(
+        prog="tune.py" if default else f"tune.py {name}",
+        description=command.summary,
+        epilog=_overview() if default else None,
+    )
+    for add in command.adders:
+        add(parser)
+    return parser
+
+
+def _run(argv: list[str]) -> int:
+    name = DEFAULT_COMMAND
+    if argv and not argv[0].startswith("-"):
+        name = argv.pop(0)
+    if name not in COMMANDS:
+        raise InputError(f"unknown command {name!r}; the commands are {', '.join(COMMANDS)}")
+    args = parser_of(name).parse_args(argv)
+    module, _, function = COMMANDS[name].function.partition(":")
+    return getattr(importlib.import_module(module), function)(args)
+
+
+def _overview() -> str:
+    lines = [f"  {name:<13}{command.summary}" for name, command in COMMANDS.items()]
+    return "commands (tune is the default):\n" + "\n".join(lines)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return code

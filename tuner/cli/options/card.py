@@ -1,0 +1,62 @@
+"""Options of the commands that compile on one machine and measure on another."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tuner.cli.options.common import DEFAULT_OUT, add_out_option, seconds_above_0, whole
+
+TRIALS = 64
+
+
+def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device", default="h200", metavar="D", help="class of the card: h200 (default), b200 or b300"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="folder of objects; may hold some"
+    )
+    parser.add_argument(
+        "--results",
+        type=Path,
+        metavar="DIR",
+        help=f"results of earlier visits, from which candidates are chosen ({DEFAULT_OUT}, if there is one)",
+    )
+    parser.add_argument(
+        "--trials", type=whole(1), default=TRIALS, metavar="N", help=f"candidates per problem ({TRIALS})"
+    )
+    parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
+    parser.add_argument(
+        "--seed", type=whole(0), default=0, metavar="N", help="same seed, same candidates (0)"
+    )
+
+
+def add_measure_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="what compile-only wrote")
+    parser.add_argument("--device", default="cuda:0", metavar="cuda:N", help="the card (cuda:0)")
+    add_out_option(parser)
+    parser.add_argument(
+        "--budget-seconds",
+        type=seconds_above_0,
+        metavar="S",
+        help="stop after about so many seconds, shared out evenly; the next run goes on",
+    )
+    parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="also time cuBLAS and torch.compile on the same problems, in the same run",
+    )
+
+
+def add_peers_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", default="cuda:0", metavar="cuda:N", help="the card (cuda:0)")
+    add_out_option(parser)
+    parser.add_argument(
+        "--objects", type=Path, metavar="DIR", help="folder of compile-only that holds the table's kernel"
+    )
+
+
+def add_merge_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="results that were made elsewhere")
+    add_out_option(parser)

@@ -1,0 +1,141 @@
+"""``compile-only``: choose candidates and compile them, for ``measure`` on a machine with a card."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.cli.options import text
+from tuner.space.candidate import Candidate
+from tuner.cli.options.common import DEFAULT_OUT, check_out, problems_of
+from tuner.compile.pool import CompilePool
+from tuner.devices.device import Device, select_device
+from tuner.tables.dispatch import DispatchTable
+from tuner.tune.driver import COMPILE_TIMEOUT_S, NEIGHBOURS, readable_configs
+from tuner.tune.earlier import Earlier, earlier_visits
+from tuner.compile.manifest import Entry, Folder, fill
+from tuner.search.offline_search import choose_candidates
+from tuner.trials.outcome import Status
+from tuner.search.progress import Progress, State
+from tuner.space.space import SearchSpace
+
+BEST = 8  # of an earlier visit, around which new candidates are looked for
+
+
+def compile_only_command(args: argparse.Namespace) -> int:
+    """0 when every problem has an object; Ctrl-C keeps what is compiled. Raises ``InputError`` and ``StoreError``."""
+    problems = problems_of(args)
+    if args.device.startswith("cuda"):
+        raise InputError(
+            f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
+        )
+    device = select_device(args.device)
+    check_out(args.out)
+    results = _results_folder(args.results)
+    known = {problem: _known(results, problem, device) for problem in problems}
+    folder = Folder(
+        args.out, device.name, device.arch
+    )  # made last: what is wrong above leaves nothing behind
+    jobs = args.jobs or os.cpu_count() or 1
+    records = []
+    with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:
+        for problem in problems:
+            candidates = _candidates(problem, known[problem], device, args)
+            entries = _fill(folder, problem, candidates, pool, device)
+            records.append(_record(problem, entries))
+            if not args.json:
+                _print(problem, entries)
+    if args.json:
+        text.print_json({"device": text.device_record(device), "folder": str(args.out), "results": records})
+    elif all(record["objects"] for record in records):
+        print(
+            f"next, on a machine with the card and this checkout: tune.py measure {args.out} --device cuda:0"
+        )
+    return 0 if all(record["objects"] for record in records) else 1
+
+
+def _results_folder(named: Path | None) -> Path:
+    """Raises ``InputError`` for a folder that was named and is not there; the default one need not be."""
+    if named is not None and not named.is_dir():
+        raise InputError(f"--results must be a folder, got {named}; name one that is there, or leave it out")
+    return Path(DEFAULT_OUT) if named is None else named
+
+
+class _Known(NamedTuple):
+    """What candidates are chosen from: earlier visits of the problem, configs of its own row and of the nearest ones.
+
+    The own row comes first: its trials may be of other kernel sources, or on another machine.
+    """
+
+    visits: Earlier
+    own: list[str]
+    others: list[str]
+
+
+def _known(results: Path, problem: GemmProblem, device: Device) -> _Known:
+    """Raises ``InputError`` for damaged files."""
+    table = DispatchTable.load(below(results, device.name), arch=device.arch)
+    own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
+    return _Known(
+        earlier_visits(results, problem, device),
+        [row.config for row in own],
+        [row.config for row in others],
+    )
+
+
+def _candidates(
+    problem: GemmProblem, known: _Known, device: Device, args: argparse.Namespace
+) -> list[Candidate]:
+    return choose_candidates(
+        SearchSpace.load(device.arch.kernel),
+        problem,
+        device.arch,
+        trials=args.trials,
+        seed=args.seed,
+        first=list(readable_configs(known.others, device.arch)),
+        best=list(readable_configs((*known.own, *known.visits.best[:BEST]), device.arch)),
+        known=known.visits.known,
+    )
+
+
+def _fill(
+    folder: Folder, problem: GemmProblem, candidates: list[Candidate], pool: Any, device: Device
+) -> list[Entry]:
+    """Compile with a line that says how far it is."""
+    progress, state = Progress(str(problem)), State(total=len(candidates), compiling=len(candidates))
+
+    def tell(entry: Entry) -> None:
+        nonlocal state
+        failed = state.failed + (entry.status is not Status.OK)
+        state = dataclasses.replace(state, done=state.done + 1, compiling=state.compiling - 1, failed=failed)
+        progress.update(state)
+
+    entries = fill(folder, problem, candidates, pool, device.arch, tell=tell)
+    progress.finish(state)
+    return entries
+
+
+def _record(problem: GemmProblem, entries: list[Entry]) -> dict[str, Any]:
+    counts = collections.Counter(str(entry.status) for entry in entries)
+    return {
+        **text.problem_record(problem),
+        "candidates": len(entries),
+        "objects": counts[str(Status.OK)],
+        "by_status": dict(counts),
+    }
+
+
+def _print(problem: GemmProblem, entries: list[Entry]) -> None:
+    record = _record(problem, entries)
+    counts = ", ".join(f"{count} {status}" for status, count in record["by_status"].items())
+    print(f"{text.describe_problem(problem)}: {counts}")
+    for entry in entries:
+        if entry.status is not Status.OK:
+            print(f"  {entry.status}: {entry.reason}: {entry.resolved}")

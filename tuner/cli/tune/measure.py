@@ -1,0 +1,123 @@
+"""``measure``: check and time on a card what ``compile-only`` left in a folder. Needs neither the DSL nor Optuna."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator
+
+from kernel_space.build.build import cached_build
+from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.cli.options.common import check_out, named_problems
+from tuner.cli.tune.peers import PeersProcess, cuda_device, measure_peers
+from tuner.cli.tune.tune import show_results
+from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
+from tuner.tune.driver import TuneOptions, TuneResult, tune
+from tuner.card.worker.candidate import Loadable
+from tuner.devices.card import CudaDevice
+from tuner.compile.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
+from tuner.tune.turns import in_turn
+from tuner.search.progress import Progress
+from tuner.tune.results import write_sweep
+
+# Of a budget, per problem: the final takes 1 to 4 s of the card, the winner's last check and the files a few more.
+RESERVE_S = 8.0
+PEERS_RESERVE_S = 15.0
+LEAST_S = 3.0
+
+
+def measure_command(args: argparse.Namespace) -> int:
+    """0 when every problem has a winner. Raises ``InputError`` for a folder or a card that does not fit."""
+    start = time.monotonic()
+    check_out(args.out)
+    manifest = Manifest.load(args.folder)
+    device = _device(args.device, manifest)
+    work = _work(manifest, args)
+    manifest.adopt(device.arch)
+    Progress().say(device.note)
+    return show_results(_measure_all(work, device, args, start), device, as_json=args.json)
+
+
+def _device(name: str, manifest: Manifest) -> CudaDevice:
+    device = cuda_device(name)
+    if device.name != manifest.device:
+        raise InputError(f"the objects were compiled for {manifest.device}, {name} is a {device.name}")
+    return device
+
+
+def _work(manifest: Manifest, args: argparse.Namespace) -> dict[GemmProblem, tuple[Entry, ...]]:
+    """What is to be measured: the problems named, or all."""
+    named = named_problems(args)
+    missing = [str(problem) for problem in named if problem not in manifest.problems]
+    if missing:
+        there = "; ".join(map(str, manifest.problems)) or "none"
+        raise InputError(f"{args.folder} has nothing for {'; '.join(missing)}, it has {there}")
+    return {problem: manifest.problems[problem] for problem in named or manifest.problems}
+
+
+def _measure_all(
+    work: dict[GemmProblem, tuple[Entry, ...]], device: CudaDevice, args: argparse.Namespace, start: float
+) -> Iterator[TuneResult]:
+    """One result per problem, until the user interrupts; what is left of the budget is shared by those to come.
+
+    Another ``measure`` into the same folder, on another card of this machine, takes the problems that are not begun.
+    """
+    deadline = None if args.budget_seconds is None else start + args.budget_seconds
+    turns = in_turn(work, args.out, device.name, say=Progress().say, deadline=deadline)
+    with contextlib.ExitStack() as stack:
+        peers = stack.enter_context(PeersProcess(device.card.index)) if args.peers else None
+        stack.enter_context(contextlib.closing(turns))
+        measured = 0
+        for problem in turns:
+            left_s = None if deadline is None else deadline - time.monotonic()
+            if measured and left_s is not None and left_s <= 0:
+                break
+            options = TuneOptions(out=args.out, jobs=1, count_space=False)
+            if left_s is not None:
+                share_s = _share(left_s, len(work) - measured, args.peers)
+                options = dataclasses.replace(options, timeout_s=share_s)
+            result = _measure(problem, work[problem], device, args, options, peers)
+            measured += 1
+            yield result
+            if result.stopped == STOPPED_BY_USER:
+                return
+        if measured < len(work):
+            Progress().say(f"the budget is spent: {len(work) - measured} problems are left for the next run")
+
+
+def _measure(
+    problem: GemmProblem,
+    entries: tuple[Entry, ...],
+    device: CudaDevice,
+    args: argparse.Namespace,
+    options: TuneOptions,
+    peers: PeersProcess | None,
+) -> TuneResult:
+    search = GivenCandidates(entries, problem, device.arch)
+    result = tune(problem, device, options, pool=ObjectsPool(args.folder, entries), search=search)
+    if peers is not None and result.stopped != STOPPED_BY_USER:
+        _peers(peers, result, device, args)
+    return result
+
+
+def _share(left_s: float, problems: int, peers: bool) -> float:
+    """Seconds for the candidates of the next problem, when ``problems`` are still to come, it among them."""
+    return max(LEAST_S, left_s / problems - RESERVE_S - (PEERS_RESERVE_S if peers else 0.0))
+
+
+def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: argparse.Namespace) -> None:
+    """Beside the winner of this visit; the report then shows them."""
+    problem, config, compiled = result.problem, None, None
+    if result.winner is not None:
+        config = result.winner.resolved_config
+        compiled = cached_build(
+            config, problem.problem_class, device.arch, cache_dir=below(args.folder, OBJECTS), foreign=True
+        )
+    own = None if config is None or compiled is None else Loadable.of(compiled, config)
+    measure_peers(process, problem, device, args.out, config, own, Progress(str(problem)))
+    trials = [*result.trials, *result.illegal]
+    write_sweep(args.out, problem, device, trials, space=result.space, facts=result.facts)

@@ -1,0 +1,222 @@
+"""``tune``: run the search for every problem and print what won, by how much, and where it is written down."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib.util
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kernel_space.build.key import toolchain
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.cli.options import text
+from tuner.cli.main import INTERRUPTED, CommandError
+from tuner.cli.options.common import check_out, problems_of
+from tuner.compile.pool import CompilePool
+from tuner.devices.device import Device, require_times, select_device
+from tuner.tables.dispatch import FILE_NAME
+from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
+from tuner.tune.driver import TuneOptions, TuneResult, tune
+from tuner.compile.manifest import ObjectsPool, check_objects
+from tuner.tune.turns import in_turn
+from tuner.search.loop import Pool
+from tuner.trials.outcome import Kind, Trial
+from tuner.search.progress import Progress
+from tuner.trials.rank_stability import faster_in
+from tuner.report.data.sweep import differences
+
+
+def tune_command(args: argparse.Namespace) -> int:
+    problems = problems_of(args)
+    device = select_device(args.device)
+    require_times(device)  # before anything is made in --out
+    _check_compiler(device)
+    check_out(args.out)
+    if args.objects is not None:
+        check_objects(args.objects)
+    if device.note:
+        Progress().say(device.note)
+    return show_results(_tune_all(problems, device, _options(args), args.objects), device, as_json=args.json)
+
+
+def show_results(results: Iterable[TuneResult], device: Device, *, as_json: bool) -> int:
+    """Print each result when it is there, or all as one document; returns the exit code. Raises ``CommandError`` when
+    a problem has no winner."""
+    found = []
+    for result in results:
+        found.append(result)
+        if not as_json:
+            print("\n" * min(len(found) - 1, 1), end="")
+            print_result(result, device)
+    if as_json:
+        records = [result_record(result, device) for result in found]
+        text.print_json({"device": text.device_record(device), "results": records})
+    if any(result.stopped == STOPPED_BY_USER for result in found):
+        return INTERRUPTED
+    if lost := [result.failure_summary() for result in found if result.winner is None]:
+        raise CommandError("; ".join(lost))
+    return 0
+
+
+def _options(args: argparse.Namespace) -> TuneOptions:
+    options = TuneOptions(
+        trials=args.trials, timeout_s=args.timeout, seed=args.seed, out=args.out, resume=not args.no_resume
+    )
+    return options if args.jobs is None else dataclasses.replace(options, jobs=args.jobs)
+
+
+def _check_compiler(device: Device) -> None:
+    """Raises ``InputError`` where nothing can be compiled or searched, and says what can be done there."""
+    try:
+        toolchain()
+        missing = "" if importlib.util.find_spec("optuna") else "Optuna is not installed"
+    except InputError as error:
+        missing = str(error).partition(";")[0]
+    if missing:
+        raise InputError(
+            f"{missing} here: run tune.py compile-only --device {device.name} --out DIR where it is, "
+            f"then tune.py measure DIR --device cuda:N on the machine with the card"
+        )
+
+
+def _tune_all(
+    problems: list[GemmProblem], device: Device, options: TuneOptions, objects: Path | None
+) -> Iterator[TuneResult]:
+    """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
+    with contextlib.ExitStack() as stack:
+        compilers = stack.enter_context(
+            CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir)
+        )
+        if device.kind is Kind.MEASURED:
+            compilers.start(device.arch)  # while the card's worker starts
+        pool: Pool = compilers
+        if objects is not None:
+            pool = ObjectsPool(objects, otherwise=pool)
+        turns: Iterable[GemmProblem] = problems
+        if device.kind is Kind.MEASURED:
+            turns = in_turn(problems, options.out, device.name, say=Progress().say)
+        for problem in turns:
+            result = tune(problem, device, options, pool=pool)
+            yield result
+            if result.stopped == STOPPED_BY_USER:
+                return
+
+
+def result_record(result: TuneResult, device: Device) -> dict[str, Any]:
+    """The result of one problem for ``--json``."""
+    winner, legal = result.winner, result.legal
+    return {
+        **text.problem_record(result.problem),
+        "winner": winner and _trial_record(winner),
+        "runner_up": result.runner_up and winner and _beaten_record(result.runner_up, winner),
+        "default": result.default and winner and _beaten_record(result.default, winner),
+        "order_certainty": _certainty(result),
+        "budget": legal and text.budget_record(legal.budget),
+        "trials": {
+            "planned": result.planned,
+            "new": result.fresh,
+            "known": result.known,
+            "by_status": {str(status): count for status, count in result.counts.items()},
+        },
+        "stopped": result.stopped or None,
+        "seconds": round(result.seconds, 3),
+        "table": str(_table(result)),
+        "row": result.decision and {"recorded": result.decision.recorded, "reason": result.decision.reason},
+        "report": {name: str(path) for name, path in vars(result.report).items()},
+        "journal": str(result.journal),
+    }
+
+
+def _trial_record(trial: Trial) -> dict[str, Any]:
+    return {
+        "config": trial.resolved,
+        "kind": trial.kind and str(trial.kind),
+        "us": trial.us,
+        "low_us": trial.low_us,
+        "high_us": trial.high_us,
+        "validation": trial.validation,
+        "evidence": trial.evidence,
+        "build": trial.build,
+    }
+
+
+def _beaten_record(trial: Trial, winner: Trial) -> dict[str, Any]:
+    return {"config": trial.resolved, "us": trial.us, "margin": _margin(trial, winner)}
+
+
+def _margin(trial: Trial, winner: Trial) -> float | None:
+    """By which share of the winner's time ``trial`` is slower."""
+    return trial.us / winner.us - 1 if trial.us and winner.us else None
+
+
+def _table(result: TuneResult) -> Path:
+    return result.report.html.parent.parent / FILE_NAME
+
+
+def _certainty(result: TuneResult) -> float | None:
+    """Share of the simulator's constants under which the winner beats the runner-up; None unless simulated."""
+    winner, second = result.winner, result.runner_up
+    return None if winner is None or second is None else faster_in(winner, second)
+
+
+def print_result(result: TuneResult, device: Device) -> None:
+    """What won, by how much, and where it is written down."""
+    text.print_block(
+        [("problem", text.describe_problem(result.problem)), ("device", text.describe_device(device))]
+    )
+    if result.winner is not None:
+        _print_winner(result, result.winner, device)
+    text.print_block(_where(result))
+
+
+def _print_winner(result: TuneResult, winner: Trial, device: Device) -> None:
+    time = text.describe_time(winner.us or 0.0, winner.low_us or 0.0, winner.high_us or 0.0, winner.kind)
+    pairs: list[tuple[str, object]] = [("winner", winner.resolved), ("time", time)]
+    if winner.validation:
+        pairs.append(("checked", winner.validation))
+    if result.runner_up is not None:
+        pairs.append(("runner-up", _compare(result.runner_up, winner) + _order(_certainty(result))))
+    if result.default is not None:
+        pairs.append(("default", _compare(result.default, winner)))
+    text.print_block(pairs)
+    if result.legal is not None:
+        print(f"\n{result.legal.budget}\n")
+
+
+def _compare(trial: Trial, winner: Trial) -> str:
+    if trial.resolved == winner.resolved:
+        return "is the winner"
+    margin = _margin(trial, winner)
+    changed = differences(trial.resolved, winner.resolved)
+    knobs = " ".join(f"{name}={value}" for name, value in changed.items())
+    time = f"{trial.us:.2f} us, {_slower(margin)}" if margin is not None else str(trial.status)
+    return f"{time}: {knobs}"
+
+
+def _slower(margin: float) -> str:
+    """A runner-up may be nominally faster: the winner is then ahead under more of the constants, or by a final."""
+    return f"{-margin:.1%} faster" if margin <= -0.0005 else f"{margin:z.1%} slower"
+
+
+def _order(certainty: float | None) -> str:
+    return "" if certainty is None else f" (slower in {certainty:.0%} of the admissible constants)"
+
+
+def _where(result: TuneResult) -> list[tuple[str, object]]:
+    counts = ", ".join(f"{count} {status}" for status, count in result.counts.items())
+    stopped = f", stopped by {result.stopped}" if result.stopped else ""
+    pairs: list[tuple[str, object]] = [
+        (
+            "trials",
+            f"{result.fresh} new and {result.known} known of {result.planned} in {result.seconds:.1f} s{stopped}; "
+            f"journal: {counts or 'none'}",
+        )
+    ]
+    if result.decision is not None:
+        state = "row recorded" if result.decision.recorded else "row not recorded"
+        pairs.append(("table", f"{_table(result)}: {state}, {result.decision.reason}"))
+    return [*pairs, ("report", result.report.html), ("", result.report.markdown)]

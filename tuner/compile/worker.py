@@ -1,0 +1,106 @@
+"""The process that compiles: one candidate after another, over a pipe, with no GPU in sight.
+
+Started by ``compile_pool``; it may hang, crash or leak memory (the DSL keeps 2.4 MB of each compilation) without
+harm to anyone else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import faulthandler
+import os
+import signal
+import tempfile
+import time
+import traceback
+import warnings
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from tuner.trials.outcome import Status
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CompileResult:
+    """What became of one compilation.
+
+    ``status``: OK, COMPILE_FAILED (the compiler's reason), COMPILE_TIMEOUT or COMPILE_CRASHED (the worker's end).
+    ``compiled``: a ``CompiledKernel`` if OK. ``seconds``: wall time, without waiting for a free worker.
+    """
+
+    status: Status
+    reason: str = ""
+    compiled: Any | None = None
+    seconds: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Task:
+    config: KernelConfig
+    problem_class: ProblemClass
+    arch: Arch
+    cache_dir: Path
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WorkerBug:
+    """An exception that is no verdict on the candidate; its traceback."""
+
+    trace: str
+
+
+READY = "ready"
+
+
+def main(descriptor: int, parent: int, arch_name: str, scratch: str) -> None:
+    """Answers each ``Task`` that comes through the pipe ``descriptor`` with a ``CompileResult`` or ``WorkerBug``.
+
+    ``parent``: the process to die with. ``scratch``: where temporary files go, so that the pool can remove what a
+    killed worker leaves.
+    """
+    die_with(parent)
+    faulthandler.enable()
+    warnings.simplefilter("ignore")
+    # The DSL looks for devices on import; a tuner that measures must not find a context of ours on its GPU.
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    os.environ["CUTE_DSL_ARCH"] = arch_name
+    tempfile.tempdir = scratch
+    from kernel_space.build.dsl_env import import_dsl
+
+    import_dsl(arch_name)
+    connection = Connection(descriptor)
+    connection.send(READY)
+    while True:
+        try:
+            task = connection.recv()
+        except EOFError:  # the pool is gone or wants another worker
+            return
+        connection.send(_answer(task))
+
+
+def _answer(task: Task) -> CompileResult | WorkerBug:
+    from kernel_space.build.build import CompileError, build
+
+    start = time.perf_counter()
+    try:
+        compiled = build(task.config, task.problem_class, task.arch, cache_dir=task.cache_dir)
+    except CompileError as error:
+        seconds = time.perf_counter() - start
+        return CompileResult(status=Status.COMPILE_FAILED, reason=str(error), seconds=seconds)
+    except Exception:
+        return WorkerBug(trace=traceback.format_exc())
+    return CompileResult(status=Status.OK, compiled=compiled, seconds=time.perf_counter() - start)
+
+
+def die_with(parent: int) -> None:
+    """The kernel ends this process when the pool's thread that started it ends, in whatever code it hangs."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it died before the call
+        os._exit(1)

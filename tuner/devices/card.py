@@ -1,0 +1,160 @@
+"""``CudaDevice``: candidates judged by a card that this machine has. Its times are measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import secrets
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.operands import argument_bytes
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import Card, DeviceClass
+from tuner.devices.disagreement import with_simulation
+from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
+from tuner.card.worker.candidate import Case, Loadable
+from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.card.worker.chains import chain_bytes
+from tuner.card.worker.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
+from tuner.card.ragged import ragged_problems
+from tuner.card.samples.samples import Samples
+from tuner.trials.outcome import Kind, Outcome, Status
+
+if TYPE_CHECKING:
+    from kernel_space.build.build import CompiledKernel
+    from kernel_space.core.config import KernelConfig
+    from kernel_space.core.rules import Legal
+
+REPEATS = 8  # of every candidate
+WINNER_REPEATS = 50  # a race that shows once in twenty launches is found with 92 %
+SPARE_BYTES = 2 << 30  # context, kernels, graphs, temporaries
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CudaDevice:
+    """Card ``card`` of class ``name``. The worker starts when something is first asked of the card.
+
+    ``judge``: everything but the kernel that a verdict or a time depends on: card, driver, clocks as found, protocol
+    of timing, version of the check. Raises ``CardLost`` (an ``InputError``) from everything that asks the card.
+    """
+
+    name: str
+    arch: Arch
+    sm_count: int
+    card: Card
+    worker: CardWorker = dataclasses.field(compare=False, repr=False)
+    kind: Kind = dataclasses.field(default=Kind.MEASURED, init=False)
+    eager_validation: bool = dataclasses.field(default=True, init=False)
+    note: str = ""
+
+    @classmethod
+    def of_card(cls, device_class: DeviceClass, card: Card) -> CudaDevice:
+        return cls(
+            name=device_class.name,
+            arch=device_class.arch,
+            sm_count=card.sm_count,
+            card=card,
+            worker=CardWorker(card.index, card.uuid or f"index-{card.index}", say=_say),
+            note=f"{card}: every candidate is checked and timed there",
+        )
+
+    def begin(self) -> bool:
+        """Start the worker's process; True if it serves already."""
+        return self.worker.begin()
+
+    @functools.cached_property
+    def judge(self) -> str:
+        health = self.worker.health
+        return (
+            f"{health.name}, driver {health.driver}, CUDA {health.cuda}, {health.policy}; "
+            f"{PROTOCOL}; {CHECK_VERSION}"
+        )
+
+    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        """The problem itself, every element."""
+        return self._check(compiled, legal, [problem], REPEATS)
+
+    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        """More launches, and problems whose edges cut the tiles elsewhere."""
+        ragged = ragged_problems(legal.config, problem, self.arch)
+        return self._check(compiled, legal, [problem, *ragged], WINNER_REPEATS)
+
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        """A cheap timing, to choose who takes part in the final."""
+        self._make_sure_of_room(problem)
+        try:
+            samples = self.worker.time(
+                Loadable.of(compiled, legal.config), Case.of(legal.config, problem), QUICK
+            )
+        except CandidateFault as fault:
+            return Outcome(status=fault.status, reason=str(fault))
+        timing = with_simulation(samples.timing(), compiled, legal, problem, self)
+        return Outcome(status=Status.OK, timing=timing)
+
+    def interleave(
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> list[Samples] | Outcome:
+        """Samples of each, taken in rounds, or what went wrong with one of them."""
+        entries = [
+            (Loadable.of(compiled, legal.config), Case.of(legal.config, problem))
+            for compiled, legal in contenders
+        ]
+        try:
+            return self.worker.finals(entries, options)
+        except CandidateFault as fault:
+            return Outcome(status=fault.status, reason=str(fault))
+
+    def check_object(
+        self, candidate: Loadable, config: KernelConfig, problems: Sequence[GemmProblem]
+    ) -> list[CaseReport]:
+        """An object as it is, judged as a winner is. Raises ``CandidateFault``."""
+        self._make_sure_of_room(problems[0])
+        cases = [Case.of(config, problem) for problem in problems]
+        return self.worker.check(candidate, cases, repeats=WINNER_REPEATS, seed=secrets.randbits(31))
+
+    def close(self) -> None:
+        """End the worker; it ends with this process in any case."""
+        self.worker.close()
+
+    def _check(
+        self, compiled: CompiledKernel, legal: Legal, problems: Sequence[GemmProblem], repeats: int
+    ) -> Outcome:
+        self._make_sure_of_room(problems[0])
+        cases = [Case.of(legal.config, problem) for problem in problems]
+        seed = secrets.randbits(31)
+        try:
+            reports: list[CaseReport] = self.worker.check(
+                Loadable.of(compiled, legal.config), cases, repeats=repeats, seed=seed
+            )
+        except CandidateFault as fault:
+            return Outcome(status=fault.status, reason=f"{fault} (seed {seed})")
+        return Outcome(status=Status.OK, reason=describe(reports, self.worker.health.name))
+
+    def _make_sure_of_room(self, problem: GemmProblem) -> None:
+        health = self.worker.health
+        needed = bytes_needed(problem, health.l2_bytes)
+        if needed > health.free_bytes:
+            raise InputError(
+                f"{problem} needs about {needed >> 20} MiB on cuda:{self.card.index}, {health.free_bytes >> 20} of "
+                f"{health.total_bytes >> 20} MiB are free; end what else uses the card, or take a smaller problem"
+            )
+
+
+def bytes_needed(problem: GemmProblem, l2_bytes: int) -> int:
+    """About what checking and timing a candidate takes on the card, without its workspace."""
+    m, k, n = problem.m, problem.k, problem.n
+    sizes = argument_bytes(problem)
+    operands, output = sum(sizes.values()), sizes[OUTPUT]
+    rotated = sets_needed(operands, l2_bytes) * (operands + output)  # outputs are kept to compare with
+    # The oracle: weights twice in fp32 and an index of theirs, and some float64 matrices of a chunk of rows.
+    rows = min(m, CHUNK_ROWS)
+    oracle = 16 * n * k + 12 * rows * k + 20 * 8 * rows * n
+    return max(rotated, 3 * operands + oracle, 2 * operands + chain_bytes(problem)) + SPARE_BYTES

@@ -1,0 +1,159 @@
+"""A device class without a card: times from the PTX machine's clock, numbers from the PTX machine.
+
+Both run in worker processes (``check_worker``): a candidate that brings the machine down, or keeps it busy for ever,
+costs one trial and not the tune.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from typing import TYPE_CHECKING, Self
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.simulated.check_worker import CheckDied, CheckHung, CheckPool
+from tuner.devices.device import device_class_of
+from tuner.simulated.machine_check import CANDIDATE, FULL, STATUS, MachineChecker, Task, run_task
+from tuner.trials.outcome import Kind, Outcome, Status
+from tuner.simulated.constants.hash import simulation_hash
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from kernel_space.build.build import CompiledKernel
+    from kernel_space.core.rules import Legal
+
+LIMIT_S = 120.0  # of one estimate, which takes a tenth of a second
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Chip:
+    """What a simulated time needs to know of a device, and what a process can be sent."""
+
+    name: str
+    arch: Arch
+    sm_count: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimeTask:
+    """One estimate, as a worker does it."""
+
+    compiled: CompiledKernel
+    legal: Legal
+    problem: GemmProblem
+    chip: Chip
+    limit_s: float
+
+    def run(self) -> Outcome:
+        return simulated_outcome(self.compiled, self.legal, self.problem, self.chip)
+
+
+def simulated_outcome(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, chip: Chip) -> Outcome:
+    """OK with a ``SIMULATED`` timing, UNSUPPORTED for PTX or host code that the clock does not know, or the fault of
+    the program that the clocked run found."""
+    from kernel_space.launch.capture import CaptureError
+    from kernel_space.machine.values.faults import Fault, Unsupported
+    from tuner.simulated.time import simulate_time
+
+    try:
+        return Outcome(status=Status.OK, timing=simulate_time(compiled, legal, problem, chip))
+    except (Unsupported, CaptureError, InputError) as error:
+        return Outcome(status=Status.UNSUPPORTED, reason=f"no simulated time: {error}")
+    except Fault as fault:
+        status = STATUS.get(fault.status) or Status[fault.status]
+        return Outcome(status=status, reason=f"clocked run: {fault.reason}")
+
+
+def outcome_in_a_worker(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, chip: Chip) -> Outcome:
+    """``simulated_outcome``, whose run of the object's host code may take its process with it: not this one."""
+    task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
+    return _answer(_pool().submit(task))
+
+
+@functools.cache
+def _pool() -> CheckPool:
+    return CheckPool(1, f"{run_task.__module__}:{run_task.__name__}")
+
+
+def _answer(future: Future[Outcome]) -> Outcome:
+    try:
+        return future.result()
+    except CheckHung as error:
+        return Outcome(status=Status.TIMED_OUT, reason=str(error))
+    except CheckDied as error:
+        return Outcome(status=Status.FAILED, reason=str(error))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SimulatedDevice:
+    """``b200`` or ``b300`` as the machine sees it; it never meets the hardware.
+
+    ``judge`` covers the clock with its constants and what checks the numbers. Candidates are checked lazily.
+    """
+
+    name: str
+    arch: Arch
+    sm_count: int
+    note: str = ""
+    kind: Kind = dataclasses.field(default=Kind.SIMULATED, init=False)
+    eager_validation: bool = dataclasses.field(default=False, init=False)
+    checker: MachineChecker = dataclasses.field(default_factory=MachineChecker, compare=False, repr=False)
+    _times: dict[str, Future[Outcome]] = dataclasses.field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+
+    _lock: threading.Lock = dataclasses.field(
+        default_factory=threading.Lock, init=False, compare=False, repr=False
+    )
+
+    @classmethod
+    def of_class(cls, name: str, *, sm_count: int | None = None, note: str = "") -> Self:
+        known = device_class_of(name)
+        return cls(name=name, arch=known.arch, sm_count=sm_count or known.sm_count, note=note)
+
+    @property
+    def judge(self) -> str:
+        return simulated_judge()
+
+    def time_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
+        """Begin what ``time`` will be asked; returns at once."""
+        chip = Chip(name=self.name, arch=self.arch, sm_count=self.sm_count)
+        task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
+        with self._lock:
+            if _key(legal, problem) not in self._times:
+                self._times[_key(legal, problem)] = self.checker.pool.submit(task)
+
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        self.time_ahead(compiled, legal, problem)
+        with self._lock:
+            future = self._times.pop(_key(legal, problem))
+        return _answer(future)
+
+    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        return self.checker.outcome(_check(CANDIDATE, compiled, legal, problem))
+
+    def validate_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
+        self.checker.start(_check(CANDIDATE, compiled, legal, problem))
+
+    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        return self.checker.outcome(_check(FULL, compiled, legal, problem))
+
+
+@functools.cache
+def simulated_judge() -> str:
+    """What simulated rows of today depend on besides the kernel."""
+    from kernel_space.check.version import check_version
+
+    return f"{simulation_hash()} check {check_version()}"
+
+
+def _key(legal: Legal, problem: GemmProblem) -> str:
+    return f"{legal.config} {problem} {problem.problem_class}"
+
+
+def _check(kind: str, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Task:
+    return Task(kind=kind, compiled=compiled, config=legal.config, problem=problem)

@@ -1,0 +1,117 @@
+"""The winner beside others: timelines, time by cause and why (simulated), the published configuration, peers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tuner.trials.outcome import Trial
+from tuner.report.data.causes import cause_rows, causes_chart, css_of, ordered_terms, why
+from tuner.report.data.clock import PUBLISHED, Clocked, Clocks, same_course
+from tuner.report.data.sweep import Section, Sweep
+from tuner.report.data.final import final_section
+from tuner.report.data.peers import peers_section
+from tuner.report.data.published import published_section
+from tuner.report.data.standing import conditions_section
+from tuner.report.marks.text import html_table, markdown_table
+from tuner.report.data.timeline import NAMES
+from tuner.report.charts.timeline import (
+    head_picture,
+    legend_keys,
+    needs_zoom,
+    tail_picture,
+    whole_picture,
+)
+from tuner.report.marks.svg import escape
+
+RIVALS = 2  # beside the winner in the picture of the whole launch
+ABOUT = (
+    "CTA 0 of the first cluster, on a machine that runs the kernel's own PTX with a clock (nominal constants, operands "
+    "from DRAM): simulated, not measured. Red line: the launch has ended. Pale bars are waits that other engines may "
+    "hide; what the tensor pipe stood still for is in the lane 'tensor idle'. A bar of 'TMA A/B' is one k-tile on its "
+    "way. Where bars are too many, height is the share of the time, for loads their number. The epilogue's work holds "
+    "its waits for a free C slot."
+)
+CAUSES_ABOUT = (
+    "Where the time of the busiest cluster goes, simulated. The grey line below a bar is what the average cluster "
+    "idles in the last wave; it is no cause of its own."
+)
+
+
+def compared_sections(sweep: Sweep, winner: Trial) -> list[Section]:
+    """The winner against others: by the clock, against what was published, against peers, and how it was measured."""
+    clocks = sweep.clocks
+    found = clock_sections(clocks) if clocks else []
+    others = (
+        published_section(sweep, winner),
+        final_section(sweep, winner),
+        conditions_section(sweep),
+    )
+    found += [one for one in others if one]
+    return found + ([peers_section(sweep.peers, winner)] if sweep.peers else [])
+
+
+def clock_sections(clocks: Clocks) -> list[Section]:
+    """Timelines and time by cause; sentences in their place where there are none."""
+    missing = " ".join(clocks.missing)
+    if not clocks.shown:
+        return [Section(title="Timelines", body=f"<p>{escape(missing)}</p>", markdown=missing)]
+    told = f'<p class="about">{escape(missing)}</p>' if missing else ""
+    return [
+        Section(
+            title="Timelines, simulated",
+            body=f'<p class="about">{escape(ABOUT)}</p>{_pictures(clocks)}{told}',
+            markdown=missing,
+        ),
+        _causes(clocks),
+    ]
+
+
+def _pictures(clocks: Clocks) -> str:
+    winner = clocks.shown[0]
+    shown = [winner, *clocks.rivals[:RIVALS]]
+    parts = [_unchanged(clocks), _legend([(f"t-{key}", NAMES[key]) for key in legend_keys(shown)])]
+    parts.append(whole_picture(shown))
+    if needs_zoom(shown):
+        near = shown[:2]
+        parts.append(f"<h3>The first tiles</h3>{head_picture(near)}<h3>The end</h3>{tail_picture(near)}")
+    return "".join(parts)
+
+
+def _unchanged(clocks: Clocks) -> str:
+    """Who is left out of the picture because its clock shows the winner's course."""
+    same = [one.label for one in clocks.shown[1:] if same_course(one, clocks.shown[0])]
+    if not same:
+        return ""
+    return f"<p>Left out, because from the first CTA on it runs as the winner does: {escape(', '.join(same))}.</p>"
+
+
+def _causes(clocks: Clocks) -> Section:
+    shown = clocks.shown
+    # what makes the difference to the published configuration stands in a section of its own
+    sentences = [why(shown[0], other) for other in shown[1:] if other.roles != (PUBLISHED,)]
+    waves = [f"{one.label}: {one.waves}" for one in shown]
+    head = ["cause, µs simulated", *(one.label for one in shown)]
+    rows = cause_rows(shown)
+    causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
+    body = (
+        f'<p class="about">{escape(CAUSES_ABOUT)}</p>{causes_chart(shown)}'
+        + _legend([(css_of(cause), cause) for cause in causes] + [("t-tail", "tail wave")])
+        + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
+        + html_table(head, [[escape(cell) for cell in row] for row in rows], css="numbers")
+        + f'<p class="about">Bound of each: {escape(_bounds(shown))}. Waves: {escape("; ".join(waves))}.</p>'
+    )
+    text = [
+        *sentences,
+        markdown_table(head, rows),
+        f"Bound of each: {_bounds(shown)}. Waves: {'; '.join(waves)}.",
+    ]
+    return Section(title="Time by cause, simulated", body=body, markdown="\n\n".join(text))
+
+
+def _bounds(shown: Sequence[Clocked]) -> str:
+    return ", ".join(f"{one.label} {one.time.bound}" for one in shown)
+
+
+def _legend(entries: Sequence[tuple[str, str]]) -> str:
+    items = "".join(f'<span><i class="{css}"></i>{escape(name)}</span>' for css, name in entries)
+    return f'<p class="legend">{items}</p>'

@@ -1,0 +1,139 @@
+"""Time by cause of the candidates that were run with a clock: bars, a table, and why one is faster than another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tuner.report.data.clock import Clocked, faster_share, same_time
+from tuner.report.marks.svg import Chart, Scale, number
+
+WIDTH: Final = 1040
+BAR, STEP = 30, 46
+
+# Causes of ``simulated_time`` in the order of the bars: work first, so that equal work lies at the same place.
+CLASSES: Final = {
+    "tensor, NVFP4": "nvfp4",
+    "tensor, LoRA": "lora",
+    "tensor, scale-factor copies": "copy",
+    "tensor, change of kind": "switch",
+    "waiting for A/B": "wait_ab",
+    "waiting for LoRA": "wait_lora",
+    "waiting for the accumulator": "wait_acc",
+    "waiting for the tensor core": "wait_tensor",
+    "MMA warp issuing": "issue",
+    "epilogue exposed": "epilogue",
+    "no tensor work": "other",
+    "prologue": "prologue",
+    "launch": "launch",
+}
+SMALL_US: Final = 0.05  # a difference that a sentence does not name
+SMALL_SHARE: Final = 0.03  # nor one that is so small a part of the whole difference
+SHOWN_US: Final = 0.005  # less is a zero in the table
+
+
+def ordered_terms(one: Clocked) -> dict[str, float]:
+    """Cause -> microseconds in the order of ``CLASSES``; causes nobody has named before come last."""
+    terms = one.time.terms
+    names = [name for name in CLASSES if name in terms] + [name for name in terms if name not in CLASSES]
+    return {name: terms[name] for name in names if terms[name] >= SHOWN_US}
+
+
+def css_of(cause: str) -> str:
+    return f"t-{CLASSES.get(cause, 'other')}"
+
+
+def causes_chart(shown: Sequence[Clocked]) -> str:
+    """One stacked bar per candidate on the same axis; a line below each marks the share of the tail wave."""
+    chart = Chart(WIDTH, STEP * len(shown) + 46, "simulated time by cause", margins=(96, 4, 84, 40))
+    x = chart.x_scale(0, max(one.time.us for one in shown))
+    chart.axes(x, None, "simulated time, µs")
+    for index, one in enumerate(shown):
+        top = chart.top + STEP * index + 5
+        chart.text(chart.left - 8, top + 19, one.label, "tick end")
+        chart.text(x(one.time.us) + 8, top + 19, f"{number(one.time.us)} µs", "strong")
+        _stack(chart, one, x, top)
+        _tail(chart, one, x, top + BAR + 4)
+    return str(chart)
+
+
+def _stack(chart: Chart, one: Clocked, x: Scale, top: float) -> None:
+    start = 0.0
+    for cause, us in ordered_terms(one).items():
+        width = x(start + us) - x(start)
+        about = f"{one.label}, {cause}: {number(us)} µs simulated, {us / one.time.us:.1%}"
+        chart.bar(x(start), top, width, BAR, css_of(cause), about)
+        if width > 34:
+            chart.text(x(start) + width / 2, top + 19, number(us), "inside mid")
+        start += us
+
+
+def _tail(chart: Chart, one: Clocked, x: Scale, y: float) -> None:
+    if one.tail_us > 0:
+        about = f"tail wave: {one.waves}; the average cluster idles {number(one.tail_us)} µs, simulated"
+        chart.bar(
+            x(one.time.us - one.tail_us), y, x(one.time.us) - x(one.time.us - one.tail_us), 4, "t-tail", about
+        )
+
+
+def cause_rows(shown: Sequence[Clocked]) -> list[list[str]]:
+    """Per cause the microseconds of each, the difference to the first in brackets; then their sum and the tail wave."""
+    causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
+    causes.sort(key=lambda cause: list(CLASSES).index(cause) if cause in CLASSES else len(CLASSES))
+    rows = [[cause, *_against_first([one.time.terms.get(cause, 0.0) for one in shown])] for cause in causes]
+    rows.append(["sum", *_against_first([one.time.us for one in shown])])
+    rows.append(["tail wave, within the above", *_against_first([one.tail_us for one in shown])])
+    return rows
+
+
+def _against_first(values: Sequence[float]) -> list[str]:
+    first = values[0]
+    return [f"{first:.2f}"] + [f"{value:.2f} ({_signed(value - first)})" for value in values[1:]]
+
+
+def _signed(difference: float) -> str:
+    return f"{difference:+.2f}" if abs(difference) >= SHOWN_US else "0"
+
+
+def why(winner: Clocked, other: Clocked) -> str:
+    """One or two sentences: by how much, how surely, and which causes make the difference."""
+    difference = other.time.us - winner.time.us
+    if same_time(winner, other):
+        return f"The {other.label} configuration takes the same time: what differs has no effect on the simulation."
+    sure = f"{faster_share(winner, other):.0%} of {len(winner.time.sets_us)} admissible sets of constants"
+    relation = "less" if difference >= 0 else "more"
+    amount = f"{abs(difference):.2f} µs ({abs(difference) / other.time.us:.1%}) {relation}"
+    head = f"Simulated, the winner takes {amount} than the {other.label} configuration, and less under {sure}"
+    less, more = _split(winner, other)
+    parts = [f"it spends less on {_list(less)}"] if less else []
+    parts += [f"{'but ' if less else ''}more on {_list(more)}"] if more else []
+    return f"{head}: {', '.join(parts)}." if parts else f"{head}; no single cause differs by {SMALL_US} µs."
+
+
+def _split(winner: Clocked, other: Clocked) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
+    """(causes on which the winner spends less, more) with microseconds, the largest first."""
+    causes = dict.fromkeys([*winner.time.terms, *other.time.terms])
+    deltas = [
+        (cause, other.time.terms.get(cause, 0.0) - winner.time.terms.get(cause, 0.0)) for cause in causes
+    ]
+    least = max(SMALL_US, SMALL_SHARE * abs(other.time.us - winner.time.us))
+    named = sorted((one for one in deltas if abs(one[1]) >= least), key=lambda one: -abs(one[1]))
+    return [one for one in named if one[1] > 0], [one for one in named if one[1] < 0]
+
+
+def _list(causes: Iterable[tuple[str, float]]) -> str:
+    return ", ".join(f"{_words(cause)} ({abs(us):.2f} µs)" for cause, us in causes)
+
+
+def _words(cause: str) -> str:
+    """A cause as the object of a sentence."""
+    return {
+        "launch": "the launch",
+        "prologue": "the prologue",
+        "epilogue exposed": "the exposed epilogue",
+        "MMA warp issuing": "issuing MMAs",
+        "tensor, NVFP4": "NVFP4 MMAs",
+        "tensor, LoRA": "LoRA MMAs",
+        "tensor, scale-factor copies": "scale-factor copies",
+        "tensor, change of kind": "changes of MMA kind",
+    }.get(cause, cause)

@@ -1,0 +1,194 @@
+"""One cluster's clocked record as lanes that a picture can show: what each engine did, and what each role waited for.
+
+All times are simulated microseconds since the launch under the nominal set of constants.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from kernel_space.machine.clock.chip import Record
+
+Span = tuple[float, float]
+
+# Warps of ``svdquant_gemm_sm100a`` by role, as its docstring states. The four epilogue warps work in step, so one
+# of them stands for all; the MMA warp of a pair is in CTA 0.
+EPILOGUE_WARP, MMA_WARP, TMA_WARP = 0, 4, 5
+
+# Words of the machine's record -> (lane, class of colour, what it is).
+TENSOR_LANE, MMA_LANE = "CTA 0 tensor", f"CTA 0 warp {MMA_WARP}"
+_ENGINES: Final = {
+    ("CTA 0 TMA", "A/B"): "tma_ab",
+    ("CTA 0 TMA", "LoRA"): "tma_lora",
+    (TENSOR_LANE, "scale factor copy"): "copy",
+    (TENSOR_LANE, "mma mxf4nvf4"): "nvfp4",
+    (TENSOR_LANE, "mma f16"): "lora",
+    (TENSOR_LANE, "kind switch"): "switch",
+    ("CTA 0 stores", "store"): "store",
+}
+_WAITS: Final = {
+    (MMA_LANE, "wait tma A/B"): "wait_ab",
+    (MMA_LANE, "wait tma LoRA"): "wait_lora",
+    (MMA_LANE, "wait arrive"): "wait_acc",
+    (MMA_LANE, "wait tensor"): "wait_tensor",
+    (f"CTA 0 warp {TMA_WARP}", "wait tensor"): "wait_slot",
+    (f"CTA 0 warp {EPILOGUE_WARP}", "wait tensor"): "wait_result",
+}
+NAMES: Final[Mapping[str, str]] = {
+    "tma_ab": "A/B load in flight",
+    "tma_lora": "LoRA load in flight",
+    "copy": "tcgen05.cp of scale factors",
+    "nvfp4": "NVFP4 MMA",
+    "lora": "LoRA MMA",
+    "switch": "change of MMA kind",
+    "epilogue": "epilogue at work",
+    "store": "TMA store",
+    "wait_ab": "waits for A/B",
+    "wait_lora": "waits for LoRA",
+    "wait_acc": "waits for a free accumulator",
+    "wait_tensor": "waits for the tensor core",
+    "wait_slot": "waits for a free slot",
+    "wait_result": "waits for a finished accumulator",
+    "issue": "MMA warp issues instructions",
+}
+PAUSES: Final = ("wait_ab", "wait_lora", "wait_acc", "wait_tensor")  # what the MMA warp waits for
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """``spans``: key of ``NAMES`` -> (begin, end) in the order of their begin; microseconds since the launch.
+    ``pauses``: key of ``PAUSES`` or ``issue`` -> when the tensor pipe stood still for it, between its first and last
+    operation.
+
+    ``launch_us``: the first CTA starts. ``end_us``: the last one has gone. ``tiles``: where the MMAs of each output
+    tile begin, empty where they cannot be told apart. ``loads_per_k_tile``: TMA loads of CTA 0 that fill one slot of
+    the A/B ring, 0 where they cannot be told apart.
+    """
+
+    spans: Mapping[str, tuple[Span, ...]]
+    pauses: Mapping[str, tuple[Span, ...]]
+    launch_us: float
+    end_us: float
+    tiles: tuple[float, ...] = ()
+    loads_per_k_tile: int = 0
+
+    @property
+    def first_mma_us(self) -> float:
+        return min((spans[0][0] for spans in (self.spans["nvfp4"], self.spans["lora"]) if spans), default=0.0)
+
+    @property
+    def last_mma_us(self) -> float:
+        return max(
+            (spans[-1][1] for spans in (self.spans["nvfp4"], self.spans["lora"]) if spans), default=0.0
+        )
+
+
+def timeline_of(
+    record: Record, *, us_per_cycle: float, launch_us: float, end_us: float, pieces: int = 0, k_tiles: int = 0
+) -> Timeline:
+    """Lanes of a record in cycles. ``pieces``: output tiles (or splits of them) that the cluster works on, ``k_tiles``:
+    of each; 0 where unknown."""
+    known = _ENGINES | _WAITS
+    found: dict[str, list[Span]] = {key: [] for key in NAMES}
+    for lane, what, begin, end in record:
+        if key := known.get((lane, what)):
+            found[key].append((begin, end))
+    spans = {key: _microseconds(sorted(items), us_per_cycle, launch_us) for key, items in found.items()}
+    spans["epilogue"] = _between(spans["wait_result"], spans["store"])
+    loads, slots = len(spans["tma_ab"]), pieces * k_tiles
+    return Timeline(
+        spans=spans,
+        pauses={key: _microseconds(items, us_per_cycle, launch_us) for key, items in _pauses(record).items()},
+        launch_us=launch_us,
+        end_us=end_us,
+        tiles=_tile_starts(spans["nvfp4"], pieces),
+        loads_per_k_tile=loads // slots if slots and loads % slots == 0 else 0,
+    )
+
+
+def _microseconds(spans: Sequence[Span], us_per_cycle: float, launch_us: float) -> tuple[Span, ...]:
+    return tuple((launch_us + begin * us_per_cycle, launch_us + end * us_per_cycle) for begin, end in spans)
+
+
+def _pauses(record: Record) -> dict[str, list[Span]]:
+    """Gaps of the tensor pipe by cause, by the rule of the clock's account: what the MMA warp waited for since the last
+    operation, the latest wait first; the rest it spent on instructions. In cycles; the record is in that warp's order.
+    """
+    found: dict[str, list[Span]] = {key: [] for key in (*PAUSES, "issue")}
+    blame: dict[str, float] = {}
+    free = math.inf
+    for lane, what, begin, end in record:
+        if lane == MMA_LANE and (key := _WAITS.get((lane, what))):
+            blame[key] = blame.pop(key, 0.0) + end - begin
+        elif lane == TENSOR_LANE:
+            for key in reversed(blame):
+                if free < begin:
+                    until = min(begin, free + blame[key])
+                    found[key].append((free, until))
+                    free = until
+            if free < begin:
+                found["issue"].append((free, begin))
+            blame, free = {}, end
+    return found
+
+
+def _between(waits: Sequence[Span], stores: Sequence[Span]) -> tuple[Span, ...]:
+    """The epilogue works from one finished accumulator to the next wait, and after the last one to its last store."""
+    if not waits:
+        return ()
+    ends = [begin for begin, _ in waits[1:]] + [max((end for _, end in stores), default=waits[-1][1])]
+    return tuple((ready, end) for (_, ready), end in zip(waits, ends, strict=True) if end > ready)
+
+
+def _tile_starts(mmas: Sequence[Span], pieces: int) -> tuple[float, ...]:
+    """Every piece has as many MMAs, unless a split of K is ragged: then nothing is marked."""
+    if not pieces or len(mmas) % pieces:
+        return ()
+    each = len(mmas) // pieces
+    return tuple(mmas[number * each][0] for number in range(pieces)) if each else ()
+
+
+def shares(spans: Iterable[Span], start: float, stop: float, bins: int) -> np.ndarray:
+    """float64 [bins]: covered time of each of ``bins`` equal parts of ``start`` .. ``stop`` over its length; spans that
+    overlap count each."""
+    width = (stop - start) / bins
+    edges = start + width * np.arange(bins + 1)
+    covered = np.zeros(bins + 1)  # microseconds covered before each edge
+    for begin, end in spans:
+        covered += np.clip(edges - begin, 0.0, max(0.0, end - begin))
+    return np.diff(covered) / width
+
+
+def merged(spans: Sequence[Span], gap: float = 0.0) -> list[Span]:
+    """Spans sorted by begin; those less than ``gap`` apart as one."""
+    joined: list[Span] = []
+    for begin, end in spans:
+        if joined and begin - joined[-1][1] <= gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def slots(spans: Sequence[Span], together: int) -> list[Span]:
+    """Loads of one slot of a ring as one span: from the first request until the last byte has come."""
+    size = max(1, together)
+    groups = [spans[at : at + size] for at in range(0, len(spans), size)]
+    return [(group[0][0], max(end for _, end in group)) for group in groups]
+
+
+def packed(spans: Sequence[Span]) -> list[int]:
+    """A row for each span so that no two of a row overlap, as few rows as possible, lowest first."""
+    free: list[float] = []
+    rows = []
+    for begin, end in spans:
+        row = next((number for number, until in enumerate(free) if until <= begin), len(free))
+        free[row : row + 1] = [end]
+        rows.append(row)
+    return rows

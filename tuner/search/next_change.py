@@ -1,0 +1,81 @@
+"""Which single knob to change next: every neighbour of a config in its search space, compiled and simulated.
+
+Neighbours are ordered by the timing model first, so that only the most promising are compiled.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from kernel_space.build.build import CompileError, build
+from kernel_space.core.config import KernelConfig
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.values.faults import Fault, Unsupported
+from tuner.simulated.time import SimulatedTime, agreement, simulate
+from tuner.space.space import SearchSpace
+from tuner.simulated.timing_model import model_us
+
+if TYPE_CHECKING:
+    from tuner.simulated.timing_model import Machine
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Change:
+    """``knob`` set to ``choice``: its simulated time, and the share of the sets under which it is faster."""
+
+    knob: str
+    choice: str
+    config: str
+    time: SimulatedTime
+    faster_in: float
+
+
+def best_changes(
+    config: KernelConfig, time: SimulatedTime, problem: GemmProblem, device: Machine, *, limit: int
+) -> list[Change]:
+    """The ``limit`` neighbours that the model likes best, by simulated time, the fastest first.
+
+    ``config`` as asked for, with ``auto`` where the budget decides: a changed knob then finds its own stage counts.
+    """
+    neighbours = sorted(
+        _neighbours(config, problem, device),
+        key=lambda one: model_us(one[2].config, problem, device, "nominal"),
+    )
+    changes = []
+    for knob, choice, legal in neighbours[:limit]:
+        changed = _simulated(legal, problem, device)
+        if changed is not None:
+            faster_in = agreement(changed, time)
+            changes.append(
+                Change(knob=knob, choice=choice, config=str(legal.config), time=changed, faster_in=faster_in)
+            )
+    return sorted(changes, key=lambda change: change.time.us)
+
+
+def _neighbours(
+    config: KernelConfig, problem: GemmProblem, device: Machine
+) -> Iterator[tuple[str, str, Legal]]:
+    """(knob, choice, legal config) of every other kernel one knob away, each once."""
+    space = SearchSpace.load(device.arch.kernel)
+    own = legalize(config, problem, device.arch)
+    seen = {str(own.config)} if isinstance(own, Legal) else set()
+    for knob, choices in space.knobs.items():
+        for choice in choices.choices:
+            legal = legalize(
+                type(config).from_fields({**config.fields(), knob: choice}), problem, device.arch
+            )
+            if isinstance(legal, Legal) and str(legal.config) not in seen:
+                seen.add(str(legal.config))
+                yield knob, choice, legal
+
+
+def _simulated(legal: Legal, problem: GemmProblem, device: Machine) -> SimulatedTime | None:
+    """None for a neighbour that does not compile or run: it is no change to recommend."""
+    try:
+        compiled = build(legal.config, problem.problem_class, device.arch)
+        return simulate(compiled, legal.config, problem, device)
+    except (CompileError, Unsupported, Fault):
+        return None

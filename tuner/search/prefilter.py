@@ -1,0 +1,54 @@
+"""Proposals that the timing model cannot imagine near the best are not compiled.
+
+The model (``timing_model``) is right about what a candidate cannot do, within a factor; it does not rank. What the
+filter loses is found by ``benchmarks/prefilter_loss.py`` and told in docs/search.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.rules import Legal, Rejection
+from tuner.simulated.timing_model import model_us
+
+if TYPE_CHECKING:
+    from tuner.simulated.timing_model import Machine
+
+PREFILTER: Final = "prefilter"  # stands where a rule's name stands
+FACTOR: Final = 1.75
+
+
+def count_filtered(rejected: Mapping[Any, Rejection]) -> int:
+    """How many of the points that a search left out were legal."""
+    return sum(rejection.rule == PREFILTER for rejection in rejected.values())
+
+
+def prefilter_fact(rejected: Mapping[Any, Rejection]) -> dict[str, str]:
+    """One line for a report; none when nothing was filtered."""
+    if not (count := count_filtered(rejected)):
+        return {}
+    return {
+        "prefilter": f"{count} legal proposals not compiled: modelled at more than {FACTOR:g} x the best modelled"
+    }
+
+
+class Prefilter:
+    """Judges proposals of one search, in their order: ``best_us`` is the lowest modelled time among those so far."""
+
+    def __init__(self, problem: GemmProblem, machine: Machine, factor: float = FACTOR) -> None:
+        self._problem, self._machine, self._factor = problem, machine, factor
+        self.best_us = math.inf
+
+    def rejection(self, legal: Legal, *, wanted: bool) -> Rejection | None:
+        """Why ``legal`` is not worth compiling; never anything for one that is ``wanted``: the default, or named."""
+        us = model_us(legal.config, self._problem, self._machine, "nominal")
+        self.best_us = min(self.best_us, us)
+        if wanted or us <= self._factor * self.best_us:
+            return None
+        return Rejection(
+            PREFILTER,
+            f"modelled at {us:.4g} us, more than {self._factor:g} x the best modelled {self.best_us:.4g} us",
+        )

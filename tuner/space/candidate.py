@@ -1,0 +1,43 @@
+"""What a search proposes, and what a loop needs of a search. Imports no sampler."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Protocol
+
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.rules import Legal, Rejection
+from tuner.trials.outcome import Origin
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """A legal point nobody asked before in this search. ``number`` counts from 0; ``seconds``: finding it took."""
+
+    number: int
+    config: KernelConfig  # as asked
+    legal: Legal
+    origin: Origin
+    seed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def resolved(self) -> str:
+        """The key of journal, cache and table."""
+        return str(self.legal.config)
+
+
+class Asks(Protocol):
+    """A source of candidates: ``search.Search``, or a list that was compiled beforehand (``gpu.manifest``)."""
+
+    planned: int
+    rejected: Mapping[KernelConfig, Rejection]
+
+    def ask(self) -> Candidate | None:
+        """The next candidate; None when there is none, or none before a value is told."""
+        ...
+
+    def tell(self, number: int, us: float | None) -> None:
+        """The time of candidate ``number`` in microseconds, None when it failed."""
+        ...

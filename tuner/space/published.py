@@ -1,0 +1,71 @@
+"""Configurations that others published for this operator, from ``search_spaces/published.yaml``."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.core.kernel_spec import kernel_spec
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.files.plain_yaml import load_yaml
+from tuner.space.space import SPACES, BoundedConfig
+
+FILE = SPACES / "published.yaml"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Published:
+    """One configuration as this project spells it.
+
+    ``stated``: printed knobs that the source gives; other knobs of ``config`` keep the default of the config class.
+    ``beyond``: what no knob expresses, empty if nothing.
+    """
+
+    name: str
+    kernel: str
+    when: Mapping[str, int]
+    config: KernelConfig
+    stated: frozenset[str]
+    source: str
+    beyond: str = ""
+
+    def holds(self, problem: GemmProblem) -> bool:
+        return BoundedConfig(when=self.when, config=self.config, reason="").holds(problem)
+
+
+def published_config(problem: GemmProblem, arch: Arch) -> Published | None:
+    """The published configuration for ``problem`` on the kernel of ``arch``; None where nothing was published."""
+    entries = (entry for entry in read_published() if entry.kernel == arch.kernel)
+    return next((entry for entry in entries if entry.holds(problem)), None)
+
+
+@functools.cache
+def read_published(path: Path = FILE) -> tuple[Published, ...]:
+    """Every entry of the file. Raises ``InputError`` that names the entry which is wrong."""
+    try:
+        entries = load_yaml(path)["published"]
+        return tuple(_entry(entry) for entry in entries)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path.name} is not a list of published configurations: {error!r}") from None
+
+
+def _entry(entry: dict[str, Any]) -> Published:
+    try:
+        config = kernel_spec(entry["kernel"]).config_class.parse(entry["config"])
+    except InputError as error:
+        raise InputError(f"published configuration {entry['name']!r}: {error}") from None
+    return Published(
+        name=entry["name"],
+        kernel=entry["kernel"],
+        when=entry["when"],
+        config=config,
+        stated=frozenset(item.partition("=")[0] for item in entry["config"].split()),
+        source=entry["source"],
+        beyond=entry.get("beyond", ""),
+    )

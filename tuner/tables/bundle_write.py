@@ -1,0 +1,280 @@
+"""Write a bundle: the objects of a dispatch table beside it, so that serving needs no compiler (runtime/bundle.py).
+
+An object is taken from the build cache by the key its row recorded, or built again; then its cubin must be the one
+that was judged, or the row is refused: a table must not launch what nobody measured.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.arguments import Argument
+from kernel_space.build.cache import BuildCache, default_cache_dir
+from kernel_space.build.dsl_compile import CompileError
+from kernel_space.core.errors import InputError
+from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.plain_files import below, is_plain
+from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
+from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.tables.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
+from tuner.tables.row import Row
+from tuner.files.store import is_whole, locked, make_folder, write_if_new
+
+SUFFIX = ".o"
+_NAME_DIGITS = 16
+_OURS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(SUFFIX)}")
+_OBJECT = "kernel.o"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bundled:
+    """What became of a table: ``entries`` as written, ``refused`` rows with the reason, ``removed`` file names."""
+
+    folder: Path
+    entries: tuple[Entry, ...]
+    refused: tuple[tuple[GemmProblem, str], ...]
+    removed: tuple[str, ...]
+
+
+def write_bundle(
+    device_folder: Path,
+    arch: Arch,
+    rows: Iterable[Row],
+    *,
+    also: Sequence[tuple[str, str]] = (),
+    caches: Sequence[Path] = (),
+) -> Bundled:
+    """Write ``device_folder/objects``: an object for every row, and what is there without a row is removed.
+
+    ``also``: further (LoRA, y) dtypes for which every row's config is compiled too, for layers that were not tuned in
+    them. A row that cannot be had keeps the object that an earlier bundle has for it, if that is the judged one.
+    ``caches``: folders laid out like the build cache, asked in this order; by default the build cache alone.
+
+    Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
+    Raises ``StoreError`` when the disk refuses.
+    """
+    folder = make_folder(below(device_folder, FOLDER))
+    with locked(folder / INDEX):
+        old = Bundle.load(folder, arch)
+        found, refused = _collect(old, arch, list(rows), also, caches or (default_cache_dir(),))
+        _keep_evidence(found, old)
+        for entry, data in found.values():
+            if data is not None:
+                write_if_new(folder / entry.file, data)
+        entries = tuple(entry for entry, _ in found.values())
+        write_if_new(folder / INDEX, render_index(entries).encode())
+        removed = _remove_others(folder, {entry.file for entry in entries})
+    return Bundled(folder=folder, entries=entries, refused=tuple(refused), removed=removed)
+
+
+def take_over(
+    theirs: Bundle,
+    device_folder: Path,
+    arch: Arch,
+    configs: Collection[str],
+    *,
+    lacking: Collection[str] = (),
+) -> int:
+    """Copy the objects of ``configs`` from the bundle of another results folder, and those of ``lacking`` that the
+    bundle beside ``device_folder``'s table has not, or has damaged; returns how many.
+
+    What the rows no longer need stays until the next ``write_bundle``. Objects are written before the index. Raises
+    ``InputError`` for a damaged index or object, ``StoreError`` when the disk refuses.
+    """
+    wanted = [entry for entry in theirs.entries if entry.config in {*configs, *lacking}]
+    if not wanted:
+        return 0
+    folder = make_folder(below(device_folder, FOLDER))
+    with locked(folder / INDEX):
+        entries = {_key(entry): entry for entry in Bundle.load(folder, arch).entries}
+        new = 0
+        for entry in wanted:
+            there = entries.get(_key(entry))
+            whole = there is not None and is_whole(folder / there.file, there.sha256)
+            stands = _combined(there, entry, anew=entry.config in configs or not whole)
+            if stands == there and whole:
+                continue
+            write_if_new(below(folder, stands.file), theirs.file_of(entry).read())
+            entries[_key(entry)] = stands
+            new += 1
+        if new:
+            write_if_new(folder / INDEX, render_index(entries.values()).encode())
+    return new
+
+
+def _combined(ours: Entry | None, theirs: Entry, *, anew: bool) -> Entry:
+    """Theirs if it is wanted ``anew``, else ours; where both are the same object, with the evidence of either."""
+    if ours is None:
+        return theirs
+    stands = theirs if anew else ours
+    if ours.sha256 != theirs.sha256:
+        return stands
+    return dataclasses.replace(stands, checked=stands.checked or ours.checked or theirs.checked)
+
+
+def _key(entry: Entry) -> tuple[str, str, str]:
+    return entry.config, entry.problem_class, entry.host
+
+
+_Found = dict[tuple[str, str, str], tuple[Entry, bytes | None]]
+
+
+def _collect(
+    old: Bundle, arch: Arch, rows: list[Row], also: Sequence[tuple[str, str]], caches: Sequence[Path]
+) -> tuple[_Found, list[tuple[GemmProblem, str]]]:
+    """(config, class, host) -> entry and its bytes, None for those that stay as they are; and what was refused."""
+    # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
+    wanted = {row.config for row in rows}
+    here = platform.machine()
+    found: _Found = {
+        _key(entry): (entry, None)
+        for entry in old.entries
+        if entry.host != here and (entry.config in wanted or f"r={MAX_R} " in entry.problem_class)
+    }
+    refused: list[tuple[GemmProblem, str]] = []
+    for row in rows:
+        for problem in _problems(row, also):
+            key = (row.config, str(problem.problem_class), here)
+            if key in found:
+                continue
+            try:
+                found[key] = _entry(row, problem, arch, old, caches)
+            except (InputError, CompileError) as error:
+                refused.append((problem, str(error)))
+    _add_widest(found, refused, old, rows, also)
+    return found, refused
+
+
+def _add_widest(
+    found: _Found,
+    refused: list[tuple[GemmProblem, str]],
+    old: Bundle,
+    rows: list[Row],
+    also: Sequence[tuple[str, str]],
+) -> None:
+    """An object that launches any shape of any rank, for each pair of dtypes; see ``bundle_widest.py``."""
+    arch = old.arch
+    for problem in widest_problems(problem for row in rows for problem in _problems(row, also)):
+        if widest_entry((entry for entry, _ in found.values()), problem, arch):
+            continue
+        try:
+            entry, data = kept_widest(old, problem, arch), None
+            if entry is None:
+                row = dataclasses.replace(rows[0], config=str(widest_config(rows, problem, arch)))
+                meta, data = _built(row, problem, arch)
+                entry = _make_entry(row, problem, arch, meta, data)
+            found[_key(entry)] = (entry, data)
+        except (InputError, CompileError) as error:
+            refused.append((problem, str(error)))
+
+
+def _keep_evidence(found: _Found, old: Bundle) -> None:
+    """An object that comes again, to the byte, was checked already."""
+    before = {(_key(entry), entry.sha256): entry.checked for entry in old.entries}
+    for key, (entry, data) in found.items():
+        checked = entry.checked or before.get((key, entry.sha256))
+        found[key] = (dataclasses.replace(entry, checked=checked), data)
+
+
+def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:
+    own = row.key.problem
+    others = [dataclasses.replace(own, lora_dtype=lora, out_dtype=out) for lora, out in also]
+    return list(dict.fromkeys([own, *others]))
+
+
+def _entry(
+    row: Row, problem: GemmProblem, arch: Arch, old: Bundle, caches: Sequence[Path]
+) -> tuple[Entry, bytes | None]:
+    """Raises ``InputError`` or ``CompileError`` when the judged kernel cannot be had."""
+    judged = row.cubin_sha256 if problem == row.key.problem else ""
+    meta, data = _cached(row, problem, caches) or (None, b"")
+    if meta is None and (kept := _kept(old, row, problem, judged)) is not None:
+        return kept, None
+    if meta is None:
+        meta, data = _built(row, problem, arch)
+    try:
+        made = _make_entry(row, problem, arch, meta, data)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"what describes the object of {row.config} is damaged: {error!r}") from None
+    if judged and made.cubin_sha256 != judged:
+        raise InputError(
+            f"building {row.config} gives cubin {made.cubin_sha256[:12]}, the row was judged with {judged[:12]}: "
+            "kernel or compiler changed since; tune this problem again"
+        )
+    return Entry.from_record(
+        made.to_record()
+    ), data  # what another machine made is read as strictly as an index
+
+
+def _cached(row: Row, problem: GemmProblem, caches: Sequence[Path]) -> tuple[dict[str, Any], bytes] | None:
+    """Under the key that the row recorded; needs no compiler."""
+    if row.object is None or problem != row.key.problem:
+        return None
+    for folder in caches:
+        cache = BuildCache(folder, foreign=folder != default_cache_dir())
+        meta = cache.load(row.object.key)
+        if meta is not None and meta.get("object_sha256") == row.object.sha256:
+            return meta, cache.read(row.object.key, _OBJECT)
+    return None
+
+
+def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | None:
+    """The present entry, when it is the judged kernel and its file is whole."""
+    key = (row.config, str(problem.problem_class), platform.machine())
+    for entry in old.entries:
+        if (
+            _key(entry) == key
+            and judged
+            and entry.cubin_sha256 == judged
+            and is_whole(old.folder / entry.file, entry.sha256)
+        ):
+            config = parse_config(old.arch, entry.config)
+            return dataclasses.replace(entry, problem=str(problem), launch=launch_facts(config, problem))
+    return None
+
+
+def _built(row: Row, problem: GemmProblem, arch: Arch) -> tuple[dict[str, Any], bytes]:
+    from kernel_space.build.build import build
+
+    compiled = build(parse_config(arch, row.config), problem.problem_class, arch)
+    meta = json.loads((compiled.directory / "meta.json").read_text())
+    return meta, compiled.object_path.read_bytes()
+
+
+def _make_entry(row: Row, problem: GemmProblem, arch: Arch, meta: dict[str, Any], data: bytes) -> Entry:
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != meta["object_sha256"]:
+        raise InputError(f"the object of {row.config} changed while it was read; run it again")
+    return Entry(
+        arch=arch.name,
+        config=row.config,
+        problem_class=str(problem.problem_class),
+        problem=str(problem),
+        host=platform.machine(),
+        file=f"{digest[:_NAME_DIGITS]}{SUFFIX}",
+        sha256=digest,
+        cubin_sha256=meta["cubin_sha256"],
+        prefix=meta["prefix"],
+        arguments=tuple(Argument(**argument) for argument in meta["arguments"]),
+        launch=launch_facts(parse_config(arch, row.config), problem),
+        source_hash=meta["source_hash"],
+        dsl_version=meta["dsl_version"],
+    )
+
+
+def _remove_others(folder: Path, kept: set[str]) -> tuple[str, ...]:
+    """Only what an earlier bundle can have left; of a link the link itself."""
+    names = sorted(name for name in os.listdir(folder) if _OURS.fullmatch(name) and name not in kept)
+    removed = [name for name in names if is_plain(folder / name) or (folder / name).is_symlink()]
+    for name in removed:
+        (folder / name).unlink(missing_ok=True)
+    return tuple(removed)

@@ -1,0 +1,87 @@
+"""What earlier visits found of one problem: the best of them to look around, and what needs no second look.
+
+Trials lie in ``trials.parquet`` beside the report of the visit whose row stands, and in the journals of all visits,
+merged ones too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from kernel_space.build.key import kernel_source_hash
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import Device
+from tuner.trials.final_order import FINAL
+from tuner.calibration.measured_trials import journal_trials
+from tuner.trials.outcome import TRANSIENT, Kind, Trial
+from tuner.trials.rank_stability import ranked
+from tuner.report.write import read_trials, report_folder
+from tuner.tune.results import STUDY_FOLDER
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """``best``: configs, measured ones first, then simulated ones, the fastest of each first. ``known``: resolved
+    configs that were measured or refused with today's sources of the kernel."""
+
+    best: tuple[str, ...] = ()
+    known: frozenset[str] = frozenset()
+
+
+def earlier_visits(results: Path, problem: GemmProblem, device: Device) -> Earlier:
+    """Raises ``InputError`` for damaged files."""
+    visits = list(_visits(results, problem, device))
+    latest: dict[str, Trial] = {}
+    for trial in (trial for visit in visits for trial in visit):
+        if trial.resolved not in latest or supersedes(trial, latest[trial.resolved]):
+            latest[trial.resolved] = trial
+    usable = [trial for trial in latest.values() if trial.ok]
+    measured = sorted(
+        (trial for trial in usable if trial.kind is Kind.MEASURED),
+        key=lambda trial: (trial.us or 0.0, trial.number),
+    )
+    simulated = ranked(trial for trial in usable if trial.kind is Kind.SIMULATED)
+    today = kernel_source_hash(device.arch.kernel)
+    return Earlier(
+        # By time alone: the latest final may be of a visit that did not have the best of another one.
+        best=tuple(trial.config for trial in (*measured, *simulated)),
+        known=frozenset(name for visit in visits for name in _settled(visit, today) if name in latest),
+    )
+
+
+def supersedes(later: Trial, earlier: Trial) -> bool:
+    """Of two trials of one candidate, does the first stand? The one that finished last; of two good ones that of the
+    last final: contenders of a final must not lose one of them to a later look at what another final found."""
+    if later.ok and earlier.ok:
+        return _last_final(later) > _last_final(earlier)
+    return later.finished > earlier.finished
+
+
+def _last_final(trial: Trial) -> tuple[str, str]:
+    return str(trial.evidence.get(FINAL, "")), trial.finished
+
+
+def _visits(results: Path, problem: GemmProblem, device: Device) -> Iterable[list[Trial]]:
+    """Legal candidates with a verdict, by the file that they are in: those of one file have one kernel source."""
+    path = report_folder(results, device.name, problem) / "trials.parquet"
+    files = [read_trials(path)] if path.is_file() else []
+    sizes = str(problem).replace(",", "x")
+    for journal in sorted(below(results, STUDY_FOLDER, device.name).glob(f"{sizes}_*.jsonl")):
+        files.append([trial for trial in journal_trials(journal) if trial.gemm_problem == problem])
+    for trials in files:
+        yield [trial for trial in trials if trial.resolved and trial.status not in TRANSIENT]
+
+
+def _settled(visit: Sequence[Trial], today: str) -> Iterable[str]:
+    """A simulated time settles nothing for a card, a refusal does. Candidates without a cubin do not say what they
+    were compiled from, others of their file do."""
+    sources = {source for trial in visit if (source := trial.build.get("source_hash"))}
+    if sources and today not in sources:
+        return
+    for trial in visit:
+        of_today = trial.build.get("source_hash", today) == today
+        if of_today and (trial.kind is Kind.MEASURED or not trial.ok):
+            yield trial.resolved

@@ -1,0 +1,170 @@
+"""Take over results that were made elsewhere: rows of the dispatch table, journals, reports and bundled objects.
+
+The source may belong to somebody else: it is only read, no lock is made in it, nothing in it is mended, and no link in
+it is followed. What was named in it was checked when it was parsed.
+
+The order makes a merge repeatable. Journals come first, which know a trial that they have; then, under the lock of the
+table, the objects and the reports of the rows that are about to stand; the rows last. So a kill at any point leaves a
+table whose rows have what belongs to them, and the next merge brings the rest: a row that is not there yet is taken
+again, and of one that is there already whatever the target lacks is brought.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+from kernel_space.core.errors import InputError
+from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.plain_files import below, check_plain_file
+from kernel_space.core.rules import knob_rejection
+from tuner.tables.bundle import FOLDER, Bundle
+from tuner.tables.bundle_write import take_over
+from tuner.devices.device import Device, select_device
+from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
+from tuner.tables.merge import Decision
+from tuner.tables.row import Row
+from tuner.tune.earlier import supersedes
+from tuner.trials.journal_read import Journal, read_journal
+from tuner.files.notice import Say, notice
+from tuner.trials.outcome import Trial
+from tuner.report.write import REPORT_FILES, report_folder
+from tuner.report.data.peers import FILE_NAME as PEERS_FILE
+from tuner.tune.results import FINAL_FILE, STUDY_FOLDER, current
+from tuner.files.store import make_folder, read_bytes, write_if_new
+from tuner.trials.study import Study
+
+FILES = (
+    *REPORT_FILES,
+    FINAL_FILE,
+    PEERS_FILE,
+)  # of a report's folder; whatever else lies there stays where it is
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Source:
+    """What one device's part of a folder holds, checked."""
+
+    folder: Path
+    device: Device
+    rows: tuple[Row, ...]
+    bundle: Bundle
+    journals: tuple[Journal, ...]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Merged:
+    """``decisions``: one per row of the source. ``trials``: how many the journals gained, ``objects``: the bundle."""
+
+    decisions: tuple[Decision, ...]
+    trials: int
+    objects: int
+
+
+def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
+    """The results of device ``name`` in ``folder``. ``say`` is told which rows, entries and lines are passed over.
+
+    Raises ``InputError`` for whatever must not be taken over: a file that is no table, index or journal, an object
+    whose bytes are not those recorded, a link, a journal under another's name.
+    """
+    device = select_device(name)
+    table = DispatchTable.load(below(folder, name), arch=device.arch, say=say)
+    bad: list[str] = []
+    bundle = Bundle.load(below(folder, name, FOLDER), device.arch, say=bad.append)
+    if bad:  # an index is written whole: what is wrong with a part of it is no accident, and rows need their objects
+        raise InputError(f"{bad[0]}; nothing is taken over")
+    for entry in bundle.entries:
+        bundle.file_of(entry).read()
+    for row in table.rows.values():
+        source = report_folder(folder, name, row.key.problem)
+        for file in FILES:
+            check_plain_file(below(source, file))
+    journals = sorted(below(folder, STUDY_FOLDER, name).glob("*.jsonl"))
+    return Source(
+        folder=folder,
+        device=device,
+        rows=tuple(table.rows.values()),
+        bundle=bundle,
+        journals=tuple(_journal(path, name, say) for path in journals),
+    )
+
+
+def merge(source: Source, out: Path, *, say: Say = notice) -> Merged:
+    """Raises ``InputError`` for a target that is damaged, ``StoreError`` when the disk refuses."""
+    name = source.device.name
+    folder = make_folder(below(out, name))
+    trials = sum(_merge_journal(journal, source.device, out, say) for journal in source.journals)
+    objects = 0
+
+    def bring(decisions: Sequence[Decision]) -> None:
+        nonlocal objects
+        pairs = list(zip(source.rows, decisions, strict=True))
+        taken = {row.config for row, decision in pairs if decision.recorded}
+        there = {row.config for row, decision in pairs if _stands(row, decision)}
+        objects = take_over(source.bundle, folder, source.device.arch, taken, lacking=there)
+        for row, decision in pairs:
+            _bring_report(source, out, row, decision)
+
+    decisions = record(folder / FILE_NAME, source.rows, current(source.device), say=say, before=bring)
+    return Merged(decisions=tuple(decisions), trials=trials, objects=objects)
+
+
+def _stands(row: Row, decision: Decision) -> bool:
+    """Is ``row`` what the table holds now, or held before but for its date?"""
+    return dataclasses.replace(row, date=decision.row.date) == decision.row
+
+
+def _bring_report(source: Source, out: Path, row: Row, decision: Decision) -> None:
+    """Of a row that was taken all files; of one that stood already those that the target lacks. Of any other row too,
+    where the target has no report of its own: at most a part of this one, from a merge that was interrupted."""
+    device, problem = source.device.name, row.key.problem
+    folder = report_folder(source.folder, device, problem)
+    target = report_folder(out, device, problem)
+    theirs = {name: data for name in FILES if (data := read_bytes(below(folder, name))) is not None}
+    ours = {name: read_bytes(below(target, name)) for name in theirs}
+    other = any(data is not None and data != theirs[name] for name, data in ours.items())
+    if other and not decision.recorded and not _stands(row, decision):
+        return
+    for name, data in theirs.items():
+        if decision.recorded or ours[name] is None:
+            write_if_new(make_folder(target) / name, data)
+
+
+def _journal(path: Path, name: str, say: Say) -> Journal:
+    journal = read_journal(path, say=say)
+    if journal.identity.file_name != path.name or journal.identity.device != name:
+        raise InputError(
+            f"{path} must be named {journal.identity.file_name} by its first line and lie below "
+            f"{journal.identity.device}; was it renamed?"
+        )
+    return journal
+
+
+def _merge_journal(journal: Journal, device: Device, out: Path, say: Say) -> int:
+    """Add trials that are new here, or supersede the same candidate's here; returns how many."""
+    ours = Study(below(out, STUDY_FOLDER), journal.identity, say=say)
+    added = refused = 0
+    for resolved, trial in journal.latest.items():
+        known = ours.find(resolved)
+        if known is not None and not supersedes(trial, known):
+            continue
+        if not _is_legal(trial, device):
+            refused += 1
+            continue
+        ours.append(trial)
+        added += 1
+    if refused:
+        say(
+            f"{journal.path}: passed over {refused} trials of configs that this version does not know as legal"
+        )
+    return added
+
+
+def _is_legal(trial: Trial, device: Device) -> bool:
+    """A tune that meets the trial in its journal asks it no more."""
+    try:
+        config = parse_config(device.arch, trial.resolved)
+    except InputError:
+        return False
+    return trial.arch == device.arch.name and knob_rejection(config, trial.gemm_problem, device.arch) is None

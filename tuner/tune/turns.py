@@ -1,0 +1,56 @@
+"""Several tuners on one folder of results, say one per card of a host: each problem is one tuner's at a time.
+
+A final compares candidates on one card. Two tuners that held finals of one problem at once would do the work twice and
+mix two verdicts in its journal. Who finds a problem taken goes on with the next and comes back: so the same command on
+every card shares the problems out.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from kernel_space.core.plain_files import below
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.card.locks import open_lock, take
+from tuner.report.write import report_folder
+from tuner.tune.results import STUDY_FOLDER
+from tuner.files.store import make_folder
+
+POLL_S = 0.1
+
+
+def in_turn(
+    problems: Iterable[GemmProblem],
+    out: Path,
+    device: str,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+    deadline: float | None = None,
+) -> Iterator[GemmProblem]:
+    """Each of ``problems`` once, in order as far as nobody else is at them; the caller's until it asks for the next.
+
+    Waits for those that are left, until ``deadline`` (``time.monotonic()``) if there is one. A process that ends lets
+    go of its problem. Raises ``InputError`` and ``OSError`` when ``out`` cannot hold the locks.
+    """
+    folder = make_folder(below(out, STUDY_FOLDER, device))
+    waiting, said = list(problems), False
+    while waiting:
+        for problem in list(waiting):
+            fd = open_lock(folder / f"{report_folder(out, device, problem).name}.turn.lock")
+            try:
+                if take(fd):
+                    waiting.remove(problem)
+                    yield problem
+                    break
+            finally:
+                os.close(fd)
+        else:
+            if not said:
+                said = True
+                say(f"other tuners are at {'; '.join(map(str, waiting))}: waiting for them")
+            if deadline is not None and time.monotonic() >= deadline:
+                return
+            time.sleep(POLL_S)
