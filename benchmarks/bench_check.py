@@ -20,12 +20,12 @@ from pathlib import Path
 
 import torch
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.core.rules import Legal, legalize
 from kernel_space.check.validate import CheckResult, check_candidate, check_full
+from kernel_space.core.arch import SM100A
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.space.space import SearchSpace
 
 HERE = Path(__file__).resolve().parent.parent

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.dsl_env import import_dsl
+from kernel_space.core.arch import SM90A
 from kernel_space.core.kernel_spec import parse_config
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 KERNELS = {
     "mma": ("64,3840,3072,128", "mainloop=mma register_operand=wgt tile_mnk=128x64x128 split_k=4"),
@@ -68,8 +68,7 @@ def _time_stages() -> dict[str, float]:
     from cutlass.base_dsl.compiler import Compiler
     from cutlass.base_dsl.dsl import BaseDSL
 
-    from kernel_space.build import build
-    from kernel_space.build import dsl_compile
+    from kernel_space.build import build, dsl_compile
 
     spent: dict[str, float] = {}
     _wrap(BaseDSL, "generate_original_ir", "tracing", spent)

@@ -20,17 +20,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.arch import Arch, arch
 from kernel_space.build.build import CompileError, build
+from kernel_space.core.arch import Arch, arch
 from kernel_space.core.kernel_spec import parse_config
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Rejection, legalize
-from tuner.devices.device import select_device
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import FinalsOptions
 from tuner.card.worker.candidate import Case, Loadable
-from tuner.card.card_worker import CandidateFault, CardWorker
 from tuner.devices.card import CudaDevice
-from tuner.card.samples.samples import Samples
+from tuner.devices.device import select_device
 
 MANIFEST = "configs.json"
 REPEATS, SEED = 20, 1

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.tables.dispatch import DispatchTable, record
 from tuner.tables.merge import Current
 from tuner.tables.row import DispatchKey, Provenance, Row

@@ -20,14 +20,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Rejection, legalize
 from kernel_space.machine.run.run import SimResult, run_compiled
 from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
 
 CHECK_SHAPE = "520,1056,520,128"

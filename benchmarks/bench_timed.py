@@ -10,14 +10,14 @@ from __future__ import annotations
 import statistics
 import time
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.clock.program import timed_program
-from tuner.simulated.constants.sets import admissible_sets
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.devices.simulated import Chip
+from tuner.simulated.constants.sets import admissible_sets
 from tuner.simulated.time import simulate
 
 SHAPES = (

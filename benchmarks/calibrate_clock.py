@@ -19,11 +19,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.clocked_rows import SM_COUNT, Row, cutlass_rows, ncu_rows
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated.constants import witness as clock_witness
 from tuner.simulated.constants.sets import ConstantSets, draw_sets, store_sets
 from tuner.simulated.model_work import cluster_places

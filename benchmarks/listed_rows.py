@@ -30,10 +30,10 @@ from benchmarks.compiled_then import (
 from benchmarks.sass_issue import Instruction, issue, tile
 from benchmarks.warp_marks import FENCES, LOADS_PER_K_TILE, MARKS, charged, marked
 from kernel_space.core.errors import InputError
-from kernel_space.machine.ptx.operands import Imm
-from kernel_space.machine.ptx.parse import parse_ptx
 from kernel_space.machine.clock.clock import Clock, Times
 from kernel_space.machine.clock.reduce import reduce_kernel
+from kernel_space.machine.ptx.operands import Imm
+from kernel_space.machine.ptx.parse import parse_ptx
 from tuner.simulated.time import capture_launch
 
 TILE_M, TILE_N, K_TILE, LORA_MMA_K = 256, 128, 256, 16

@@ -18,13 +18,13 @@ import numpy as np
 
 from benchmarks.parity import CHIP, ours
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.machine.clock.clock import Times
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated.constants.sets import admissible_sets
-from tuner.tables.dispatch import DispatchTable
 from tuner.simulated.time import SimulatedTime
+from tuner.tables.dispatch import DispatchTable
 
 RATE = 4  # NVFP4 over half precision
 ALLOWANCE = 0.02

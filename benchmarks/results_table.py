@@ -16,13 +16,13 @@ from typing import NamedTuple
 
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.card.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from tuner.devices.device import DEVICE_CLASSES
+from tuner.report.data.peers import read_peers
+from tuner.report.write import read_trials, report_folder
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
-from tuner.card.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from tuner.trials.outcome import Origin
-from tuner.report.write import read_trials, report_folder
-from tuner.report.data.peers import read_peers
 
 PEERS = {"torch.compile": COMPILED, "dequant": DEQUANT, "eager": EAGER, "cuBLAS": CUBLAS, "FP8": FP8}
 

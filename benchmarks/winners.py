@@ -15,12 +15,12 @@ from pathlib import Path
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, legalize
-from tuner.trials.outcome import Kind, Trial
-from tuner.space.published import published_config
-from tuner.trials.rank_stability import faster_in, ranked
-from tuner.report.write import read_trials
 from tuner.report.data.causes import CLASSES
 from tuner.report.data.sweep import knobs_of
+from tuner.report.write import read_trials
+from tuner.space.published import published_config
+from tuner.trials.outcome import Kind, Trial
+from tuner.trials.rank_stability import faster_in, ranked
 
 SMALL_SHARE = 0.02
 SHOWN = ("mma_tiler_mn", "cluster_shape_mn")  # of a winner, whether or not they differ

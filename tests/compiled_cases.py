@@ -6,16 +6,16 @@ import functools
 import importlib
 from typing import Any
 
-from kernel_space.core.arch import SM100A, Arch
-from kernel_space.build.key import kernel_module_name
-from kernel_space.launch.capture import CaptureRuntime, Launch
-from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.build.dsl_compile import Artifacts, compile_function
 from kernel_space.build.dsl_env import import_dsl
+from kernel_space.build.key import kernel_module_name
+from kernel_space.core.arch import SM100A, Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.launch.capture import CaptureRuntime, Launch
 from kernel_space.launch.loading import load_bytes
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
-from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 FIRST_ADDRESS = 0x7F00_0000_0000
 ADDRESS_STEP = 1 << 32

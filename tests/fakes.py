@@ -13,11 +13,11 @@ from typing import Any
 
 from kernel_space.core.arch import SM100A, Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.core.rules import Legal
-from tuner.trials.outcome import Kind, Outcome, Status, Timing
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Kind, Outcome, Status, Timing
 
 KERNEL = "svdquant_gemm_sm100a"
 

@@ -7,8 +7,8 @@ import dataclasses
 from pathlib import Path
 
 from kernel_space.core.arch import SM100A, Arch
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 DATA = Path(__file__).parent / "data"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import dataclasses
 import re
 import statistics
@@ -27,6 +28,13 @@ FILE_LINES = 335
 FILE_LINES_MOST = 500
 FUNCTION_LINES = 50
 MEDIAN_FUNCTION_LINES = 12
+MODULES = 15  # of one folder
+
+_GEMM = "kernel_space/operators/svdquant_gemm"
+CIRCLES = (
+    {"kernel_space/core", _GEMM},  # rules and tiles know one problem type
+    {f"{_GEMM}/{name}" for name in ("sm90a", "sm90a_ring", "sm90a_expand", "sm90a_small_m", "sm90a_parts")},
+)
 
 # A warp role, or the kernel that starts the roles, is one traced sequence of barriers and copies: cut in pieces, its
 # order would have to be gathered from several places.
@@ -44,7 +52,7 @@ LONG_FUNCTIONS = {
     "benchmarks/published_kernel.py:PublishedKernel.mma_warp": _ROLE,
 }
 
-KERNELS = ROOT / "kernel_space" / "kernels"
+OPERATORS = ROOT / "kernel_space" / "operators"
 STAND_IN = "benchmarks/published_kernel.py"  # a generator too: another's kernel, for the timing evidence only
 TOUCHES_ENVIRONMENT = {
     "kernel_space/build/cache.py": "where the cache lies",
@@ -144,7 +152,7 @@ def test_tuner_never_imports_the_command_line() -> None:
     found = [
         f"{relative(path)}:{line} imports {module}"
         for path in SOURCES
-        if relative(path).startswith("tuner/") and not path.name.startswith("cli")
+        if relative(path).startswith("tuner/") and not relative(path).startswith("tuner/cli/")
         for module, line in imported(parse(path))
         if module == "tune" or re.match(r"tuner\.cli", module)
     ]
@@ -152,14 +160,64 @@ def test_tuner_never_imports_the_command_line() -> None:
 
 
 def test_only_kernel_files_load_the_dsl() -> None:
+    """Below ``operators/``; and what they import is there too, so that no other module loads it with one of them."""
+    at_load = {path: list(imported_at_load(parse(path))) for path in SOURCES}
+    kernels = {
+        relative(path).removesuffix(".py").replace("/", ".")
+        for path, found in at_load.items()
+        if any(module.split(".")[0] in ("cutlass", "cuda") for module, _ in found)
+    }
     found = [
         f"{relative(path)}:{line} imports {module}"
         for path in SOURCES
-        if KERNELS not in path.parents and relative(path) != STAND_IN
-        for module, line in imported_at_load(parse(path))
-        if module.split(".")[0] in ("cutlass", "cuda") or module.startswith("kernel_space.operators.")
+        if OPERATORS not in path.parents and relative(path) != STAND_IN
+        for module, line in at_load[path]
+        if module.split(".")[0] in ("cutlass", "cuda") or module in kernels
     ]
     assert not found
+    light = {relative(path) for path in SOURCES if path.name in ("config.py", "rules.py", "budget.py")}
+    assert not [name for name in light if name.removesuffix(".py").replace("/", ".") in kernels]
+
+
+def test_folders_are_small() -> None:
+    counts = collections.Counter(relative(path.parent) for path in SOURCES if path.name != "__init__.py")
+    assert not {name: count for name, count in counts.items() if count > MODULES and name != "benchmarks"}
+
+
+def test_folders_say_what_they_hold() -> None:
+    inits = [path for path in SOURCES if path.name == "__init__.py"]
+    assert not [relative(path) for path in inits if not ast.get_docstring(parse(path))]
+
+
+def test_folders_do_not_import_one_another_in_a_circle() -> None:
+    """By what is imported when modules load. Those of ``CIRCLES`` are to go."""
+    modules = {relative(path).removesuffix(".py").replace("/", "."): path for path in SOURCES}
+    needs: dict[str, set[str]] = collections.defaultdict(set)
+    for path in SOURCES:
+        for module, names in imported_names_at_load(parse(path)):
+            found = [modules.get(f"{module}.{name}") or modules.get(module) for name in names]
+            needs[relative(path.parent)] |= {relative(one.parent) for one in found if one}
+    above = {folder: reached(needs, folder) for folder in list(needs)}
+    circles = {frozenset({a, b}) for a in above for b in above[a] if a != b and a in above.get(b, ())}
+    assert not [sorted(pair) for pair in circles if not any(pair <= circle for circle in CIRCLES)]
+
+
+def imported_names_at_load(tree: ast.Module) -> Iterator[tuple[str, list[str]]]:
+    lines = {line for _, line in imported_at_load(tree)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.lineno in lines:
+            yield node.module or "", [alias.name for alias in node.names]
+
+
+def reached(needs: dict[str, set[str]], start: str) -> set[str]:
+    """Folders that ``start`` imports, directly or not."""
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for folder in needs.get(waiting.pop(), set()) - found:
+            found.add(folder)
+            waiting.append(folder)
+    return found
 
 
 def test_kernel_files_have_live_annotations() -> None:

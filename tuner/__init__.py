@@ -1,0 +1,1 @@
+"""How to look for the best kernel, and how to launch it."""

@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.arch import Arch
-from kernel_space.core.arguments import Argument, arguments_from_header
 from kernel_space.build.cache import BuildCache, default_cache_dir
+from kernel_space.build.dsl_compile import Artifacts, CompileError, compile_errors, compile_function
+from kernel_space.build.dsl_env import import_dsl
 from kernel_space.build.key import (
     Toolchain,
     build_key,
@@ -23,12 +23,12 @@ from kernel_space.build.key import (
     kernel_source_hash,
     toolchain,
 )
+from kernel_space.build.resources import Resources, largest, read_resources, sass_counts
+from kernel_space.core.arch import Arch
+from kernel_space.core.arguments import Argument, arguments_from_header
 from kernel_space.core.config import AUTO, KernelConfig
-from kernel_space.build.dsl_compile import Artifacts, CompileError, compile_errors, compile_function
-from kernel_space.build.dsl_env import import_dsl
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import ProblemClass
-from kernel_space.build.resources import Resources, largest, read_resources, sass_counts
 
 __all__ = ["CompileError", "CompiledKernel", "build", "cached_build", "default_cache_dir"]
 

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.arguments import Argument, arguments_from_header
-from kernel_space.launch.capture import CaptureRuntime, Launch
 from kernel_space.build.dsl_env import import_dsl, refuse_steered
+from kernel_space.core.arguments import Argument, arguments_from_header
 from kernel_space.core.errors import InputError
+from kernel_space.launch.capture import CaptureRuntime, Launch
 from kernel_space.launch.loading import LoadedObject, load_bytes
 from kernel_space.launch.runtime_symbols import Runtime
 

@@ -20,11 +20,14 @@ from pathlib import Path
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from kernel_space.core.source_identity import identity
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 KEY_SCHEMA = 1  # raise it when the files of a cache entry or the way they are made change
-KERNEL_PACKAGE = "kernel_space.operators"
+KERNELS = {
+    "svdquant_gemm_sm100a": "kernel_space.operators.svdquant_gemm.sm100a.kernel",
+    "svdquant_gemm_sm90a": "kernel_space.operators.svdquant_gemm.sm90a.kernel",
+}
 _DSL = "nvidia-cutlass-dsl"
 
 
@@ -73,7 +76,7 @@ def kernel_module_name(kernel: str) -> str:
     """``svdquant_gemm_sm100a`` names a module of ``kernel_space.operators``; a dotted name is a module as it
     is.
     """
-    return kernel if "." in kernel else f"{KERNEL_PACKAGE}.{kernel}"
+    return KERNELS.get(kernel, kernel)
 
 
 @functools.cache
@@ -107,7 +110,7 @@ def build_key(config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> 
 
 
 def _closure(module: str) -> dict[str, bytes]:
-    roots = {module.partition(".")[0], KERNEL_PACKAGE.partition(".")[0]}
+    roots = {module.partition(".")[0], "kernel_space"}
     found: dict[str, bytes] = {}
     waiting = [module]
     while waiting:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kernel_space.build import footprint_store
+from kernel_space.build.dsl_env import mlir_for
 from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.build.dsl_env import mlir_for
 from kernel_space.core.kernel_spec import kernel_spec
 from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 

@@ -1,0 +1,1 @@
+"""Is a candidate right? Its PTX in the machine against the float64 oracle."""

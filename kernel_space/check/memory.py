@@ -6,10 +6,10 @@ import dataclasses
 
 import torch
 
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 
 GUARD_BYTES = 4096

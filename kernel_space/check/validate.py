@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from kernel_space.core.arch import arch
-from kernel_space.operators.svdquant_gemm.sm100a.budget import budget
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.reference import OutputCheck
-from kernel_space.machine.run.run import SimResult, run_compiled
-from kernel_space.machine.run.schedules import SCHEDULES
-from kernel_space.machine.observe.trace import Chain, Observer
 from kernel_space.check.memory import CheckMemory
 from kernel_space.check.problem import cut, exercise, tiles_per_cta
 from kernel_space.check.regions import ROLES, RegionWatch, barrier_names
+from kernel_space.core.arch import arch
+from kernel_space.machine.observe.trace import Chain, Observer
+from kernel_space.machine.run.run import SimResult, run_compiled
+from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.reference import OutputCheck
+from kernel_space.operators.svdquant_gemm.sm100a.budget import budget
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel

@@ -7,23 +7,26 @@ from pathlib import Path
 
 from kernel_space.core.source_identity import identity
 
+_MODULES = (
+    "check/memory.py",
+    "check/problem.py",
+    "check/regions.py",
+    "check/validate.py",
+    "core/nvfp4.py",
+    "core/tiles.py",
+    "launch/capture.py",
+    "operators/svdquant_gemm/full_range.py",
+    "operators/svdquant_gemm/inputs.py",
+    "operators/svdquant_gemm/operands.py",
+    "operators/svdquant_gemm/output_check.py",
+    "operators/svdquant_gemm/reference.py",
+    "operators/svdquant_gemm/workspace.py",
+)
+
 
 @functools.cache
 def check_version() -> str:
     """Hash of all that a verdict depends on besides kernel, problem and seed: machine, reference, ``validate*.py``."""
-    here = Path(__file__).parent
-    machine = [path for path in (here / "sim").glob("*.py") if not path.name.startswith("mutat")]
-    parts = [*sorted(machine), *sorted(here.glob("validate*.py"))]
-    names = (
-        "reference",
-        "output_check",
-        "operands",
-        "full_range",
-        "nvfp4",
-        "inputs",
-        "tiles",
-        "workspace",
-        "capture",
-    )
-    parts += [here / f"{name}.py" for name in names]
-    return identity(path.read_bytes() for path in parts)[:16]
+    root = Path(__file__).resolve().parents[1]
+    machine = [path for path in (root / "machine").rglob("*.py") if path.parent.name != "clock"]
+    return identity(path.read_bytes() for path in (*machine, *(root / name for name in _MODULES)))[:16]

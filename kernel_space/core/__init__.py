@@ -1,0 +1,1 @@
+"""What all operators and kernels share: architectures, configs, rules, budgets, NVFP4, errors."""

@@ -1,0 +1,1 @@
+"""An exported object in this process: loaded, captured, asked for its occupancy."""

@@ -18,7 +18,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.launch.loading import HostCallError, LoadedObject, load, load_bytes
 from kernel_space.launch.ptx_entries import Parameter, entries
 from kernel_space.launch.runtime_symbols import RUNTIME_SYMBOLS
-from kernel_space.launch.tensor_map import TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
+from kernel_space.launch.tensor_map import (
+    TENSOR_MAP_ALIGNMENT,
+    TENSOR_MAP_BYTES,
+    TensorMap,
+    decode_tensor_map,
+)
 
 __all__ = [
     "CaptureError",

@@ -17,8 +17,8 @@ from typing import Any, Self
 import llvmlite.binding as llvm
 
 from kernel_space.core.arguments import Argument, arguments_from_header, pack
-from kernel_space.launch.elf import Elf, read_elf
 from kernel_space.core.errors import InputError
+from kernel_space.launch.elf import Elf, read_elf
 from kernel_space.launch.runtime_symbols import RUNTIME_SYMBOLS, Runtime
 
 # Symbols are added to one table per process and looked up when an object is finalized.

@@ -13,12 +13,12 @@ import math
 from typing import Any
 
 from kernel_space.core.arguments import Argument
-from kernel_space.launch.capture import cluster_of
 from kernel_space.core.errors import InputError
+from kernel_space.launch.capture import cluster_of
 from kernel_space.launch.loading import load_bytes
+from kernel_space.launch.runtime_symbols import CudaRuntime
 from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.launch.runtime_symbols import CudaRuntime
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _LAUNCH_SYMBOL = "_cudaLaunchKernelEx"

@@ -1,0 +1,1 @@
+"""A folder per operator, in it a folder per kernel."""

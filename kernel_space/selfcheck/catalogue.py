@@ -16,7 +16,7 @@ _MODULES = (
 @functools.cache
 def catalogue() -> tuple[Probe, ...]:
     """Every probe; names are unique."""
-    modules = [importlib.import_module(f"kernel_space.selfcheck.probes_{name}") for name in _MODULES]
+    modules = [importlib.import_module(f"kernel_space.selfcheck.probes.{name}") for name in _MODULES]
     found = tuple(probe for module in modules for probe in module.probes())
     names = [probe.name for probe in found]
     twice = sorted({name for name in names if names.count(name) > 1})

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 
 from kernel_space.build import key as build_key
-from kernel_space.core.arch import SM90A, SM100A, SM103A, Arch
 from kernel_space.build.build import CompiledKernel, CompileError, build, cached_build, default_cache_dir
 from kernel_space.build.cache import BuildCache
-from kernel_space.build.key import kernel_source_hash
-from kernel_space.launch.capture import capture
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.build.dsl_compile import compile_for_capture
-from kernel_space.launch.elf import read_elf
-from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.build.key import kernel_source_hash
 from kernel_space.build.resources import Resources, ToolError, disassemble, read_resources, sass_counts
+from kernel_space.core.arch import SM90A, SM100A, SM103A, Arch
+from kernel_space.core.errors import InputError
+from kernel_space.launch.capture import capture
+from kernel_space.launch.elf import read_elf
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 STAMP = dataclasses.replace(SM100A, kernel="tests.kernels.stamp")
 CLASS = ProblemClass(r=0)

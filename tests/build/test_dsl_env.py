@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from kernel_space.build import dsl_env
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.arch import SM100A
 from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.compile.pool import CompilePool
 
 STAMP = dataclasses.replace(SM100A, kernel="tests.kernels.stamp")

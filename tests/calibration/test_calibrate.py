@@ -12,27 +12,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernel_space.core.arch import SM100A, SM103A
 from kernel_space.build.build import build
 from kernel_space.build.key import kernel_source_hash
+from kernel_space.core.arch import SM100A, SM103A
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.compiled_cases import resolved
 from tests.trials.test_rank_stability import trial
 from tests.trials.test_study import IDENTITY
-from tuner.simulated.constants import store as calibration_store
-from tuner.simulated.constants import sets as clock_sets
-from tuner.simulated.constants import witness as clock_witness
-from tuner.simulated.constants import hash as simulation_hash
 from tuner.calibration.calibrate import FEWEST, Calibration, Row, calibrate
-from tuner.simulated.constants.store import calibrated_sets, write_calibration
-from tuner.cli.main import main
-from tuner.simulated.constants.sets import ConstantSets, admissible_pool, admissible_sets, calibration_file
 from tuner.calibration.measured_trials import read_measured
-from tuner.trials.outcome import Kind, Trial
-from tuner.report.write import trials_csv, trials_parquet
+from tuner.cli.main import main
 from tuner.devices.simulated import Chip
+from tuner.report.write import trials_csv, trials_parquet
+from tuner.simulated.constants import hash as simulation_hash
+from tuner.simulated.constants import sets as clock_sets
+from tuner.simulated.constants import store as calibration_store
+from tuner.simulated.constants import witness as clock_witness
+from tuner.simulated.constants.sets import ConstantSets, admissible_pool, admissible_sets, calibration_file
+from tuner.simulated.constants.store import calibrated_sets, write_calibration
 from tuner.simulated.time import simulate
+from tuner.trials.outcome import Kind, Trial
 from tuner.trials.study import Study
 
 CHIP = Chip(name="b200", arch=SM100A, sm_count=148)

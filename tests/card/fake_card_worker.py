@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tuner.card.worker.protocol import Refused
 from tuner.card.worker.main import Channel, private_stdout, serve
+from tuner.card.worker.protocol import Refused
 from tuner.trials.outcome import Status
 
 UUID = "GPU-fake"

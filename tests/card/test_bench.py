@@ -9,8 +9,16 @@ import math
 import pytest
 
 from tests.card.fake_card import FakeGpu, FakeTelemetry, nvml_library
-from tuner.card.worker.bench import FULL, QUICK, Fidelity, FinalsOptions, interleave, sets_needed, time_launches
 from tuner.card.samples.samples import Samples, State
+from tuner.card.worker.bench import (
+    FULL,
+    QUICK,
+    Fidelity,
+    FinalsOptions,
+    interleave,
+    sets_needed,
+    time_launches,
+)
 from tuner.card.worker.telemetry import Telemetry, reason_names
 from tuner.trials.outcome import Kind
 

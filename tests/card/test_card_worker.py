@@ -16,9 +16,9 @@ import pytest
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.card.fake_card_worker import FREE, UUID
+from tuner.card.card_worker import CandidateFault, CardLost, CardWorker, Limits
 from tuner.card.worker.bench import QUICK, FinalsOptions
 from tuner.card.worker.candidate import Case, Loadable
-from tuner.card.card_worker import CandidateFault, CardLost, CardWorker, Limits
 from tuner.trials.outcome import TRANSIENT, Status
 
 LIMITS = Limits(start_s=60, health_s=30, case_s=1.0, time_s=1.0, final_s=1.0, attempts=3, pause_s=0.01)

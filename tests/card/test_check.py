@@ -13,7 +13,15 @@ import torch
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tests.operators.svdquant_gemm.model_kernels import NARROW_SUMS, RIGHT, WRONG_SCALES, Model, fp16, shaped, without_subnormals
+from tests.operators.svdquant_gemm.model_kernels import (
+    NARROW_SUMS,
+    RIGHT,
+    WRONG_SCALES,
+    Model,
+    fp16,
+    shaped,
+    without_subnormals,
+)
 from tuner.card.worker.arena import ALIGNMENT, GUARD_BYTES, Arena
 from tuner.card.worker.candidate import Case
 from tuner.card.worker.check import CaseReport, CheckFailed, check_case

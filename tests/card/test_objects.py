@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.gpu.objects import ARCH, RIGHT
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.dsl_compile import compile_function
 from kernel_space.build.dsl_env import import_dsl
-from kernel_space.operators.svdquant_gemm.operands import make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM90A
 from kernel_space.machine.run.launch import Exported
 from kernel_space.machine.run.run import run_compiled
+from kernel_space.operators.svdquant_gemm.operands import make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 PROBLEM = GemmProblem.parse("24,96,16,0")
 

@@ -18,14 +18,15 @@ from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
 from tests.card.fake_card import FakeTelemetry
 from tests.finals.test_finals import Card
-from tuner.cli.tune import peers as cli_peers
-from tuner.cli.main import CommandError, parser_of
-from tuner.tables.dispatch import DispatchTable
 from tuner.card import peers
 from tuner.card.samples.samples import State
-from tuner.search.progress import Silent
+from tuner.cli.main import parser_of
+from tuner.cli.options.exits import CommandError
+from tuner.cli.tune import peers as cli_peers
 from tuner.report.data.peers import read_peers
 from tuner.runtime.state import RESULTS
+from tuner.search.progress import Silent
+from tuner.tables.dispatch import DispatchTable
 
 PROBLEM = GemmProblem.parse("48,256,192,32")
 
@@ -155,7 +156,7 @@ def test_without_a_compiler_all_problems_are_timed_and_no_page_is_written(
 def test_a_process_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From whatever folder the command is called: it fails for want of a card, not of this project."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(Path(cli_peers.__file__).parents[1]))
+    monkeypatch.syspath_prepend(str(Path(cli_peers.__file__).parents[3]))
     with cli_peers.PeersProcess(0) as process, pytest.raises(CommandError) as failed:
         process.ask({"problem": {}, "kernel": None})
     assert "gave no answer: code 1, " in str(failed.value) and "\n" not in str(failed.value)

@@ -9,9 +9,9 @@ import torch
 
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.card.fake_card import FakeTelemetry
+from tuner.card.samples.samples import State
 from tuner.card.worker.bench import QUICK, FinalsOptions, interleave, time_launches
 from tuner.card.worker.check import CheckFailed
-from tuner.card.samples.samples import State
 from tuner.card.worker.timed_outputs import TimedOutputs
 from tuner.trials.outcome import Status
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import SM100A, SM103A, Arch
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.core.rules import Legal, legalize
 from kernel_space.check.validate import check_candidate
+from kernel_space.core.arch import SM100A, SM103A, Arch
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 KNOBS: dict[str, tuple[Any, ...]] = {
     "mma_tiler_mn": tuple((m, n) for m in (128, 256) for n in (64, 128, 192, 256)),

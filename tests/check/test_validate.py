@@ -11,15 +11,11 @@ import re
 import pytest
 import torch
 
-from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.budget import budget
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.operands import make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.build.readback import with_layouts
-from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.sm100a.rules import EPI_TILES_N, MMA_TILERS_MN
+from kernel_space.check.memory import GUARD_BYTES, CheckMemory, Guarded
+from kernel_space.check.problem import cut, full_seconds
+from kernel_space.check.regions import RegionWatch, barrier_names, smem_slots
 from kernel_space.check.validate import (
     ALL,
     CheckResult,
@@ -28,9 +24,13 @@ from kernel_space.check.validate import (
     check_full,
     exercise,
 )
-from kernel_space.check.memory import GUARD_BYTES, CheckMemory, Guarded
-from kernel_space.check.problem import cut, full_seconds
-from kernel_space.check.regions import RegionWatch, barrier_names, smem_slots
+from kernel_space.core.arch import SM100A
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.operands import make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.budget import budget
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.rules import EPI_TILES_N, MMA_TILERS_MN
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 SMALL = "mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 epi_tile_n=32"

@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
-from tuner.simulated import machine_check
-from tuner.simulated.check_worker import CheckDied, CheckPool
 from tuner.cli.main import main
 from tuner.devices.device import select_device
-from tuner.tables.dispatch import DispatchTable
-from tuner.tune.driver import TuneOptions, TuneResult, tune
 from tuner.search.loop import LEADERS
-from tuner.simulated.machine_check import CANDIDATE, CHECKED, FULL, MachineChecker, Task
-from tuner.trials.outcome import Kind, Outcome, Status
 from tuner.search.progress import Progress
+from tuner.simulated import machine_check
+from tuner.simulated.check_worker import CheckDied, CheckPool
+from tuner.simulated.machine_check import CANDIDATE, CHECKED, FULL, MachineChecker, Task
+from tuner.tables.dispatch import DispatchTable
+from tuner.trials.outcome import Kind, Outcome, Status
+from tuner.tune.driver import TuneOptions, TuneResult, tune
 
 PROBLEM = GemmProblem.parse("300,544,200,64")
 CONFIG = "mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3 epi_tile_n=32"

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.cli.main import COMMANDS
 from tuner.cli.tune.tune import _slower
-from tuner.trials.rank_stability import NEAR
 from tuner.report.write import read_trials
+from tuner.trials.rank_stability import NEAR
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SHAPE = "256,3840,3072,128"
 DEFAULT_STAGES = "mma_tiler_mn=256x128 num_ab_stage=4 num_lora_stage=2"
 
@@ -167,11 +167,11 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results with one row, recorded by hand for the production shape."""
     from kernel_space.core.arch import SM100A
     from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-    from tuner.tune import results
     from tuner.devices.device import select_device
     from tuner.tables.dispatch import record
     from tuner.tables.row import DispatchKey, Row
     from tuner.trials.outcome import Kind
+    from tuner.tune import results
 
     device = select_device("b200")
     now = results.current(device)

@@ -12,14 +12,14 @@ import pytest
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.core.rules import Legal, legalize
-from tests.tables.test_dispatch import row
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compile.test_manifest import PROBLEM, SPACE, Compiler
-from tuner.cli.tune import compile_only as cli_compile_only
+from tests.tables.test_dispatch import row
 from tuner.cli.main import main
-from tuner.tables.row import DispatchKey
+from tuner.cli.tune import compile_only as cli_compile_only
 from tuner.compile.manifest import Manifest
+from tuner.tables.row import DispatchKey
 from tuner.trials.outcome import Kind
 
 OTHER_ARCH = '{"schema": 1, "arch": "sm_100a", "rows": [\n\n]}\n'

@@ -13,12 +13,12 @@ from tests.fakes import FakeDevice, small_space
 from tests.tune.test_driver import PROBLEM, SPACE, run
 from tuner.cli.main import main
 from tuner.tables.dispatch import DispatchTable
-from tuner.tune.driver import TuneResult
 from tuner.trials.final_order import FINAL, PLACE, finalists_first
 from tuner.trials.journal_read import read_journal
-from tuner.tune.merge import read_source
 from tuner.trials.outcome import Status, Trial
 from tuner.trials.study import Study
+from tuner.tune.driver import TuneResult
+from tuner.tune.merge import read_source
 
 
 def tuned(out: Path, trials: int, seed: int = 0, wrong: str = "") -> TuneResult:

@@ -11,19 +11,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.card.test_peers import answer
 from tests.fakes import FakeDevice, small_space
 from tests.tune.test_driver import PROBLEM, SPACE, run
-from tests.card.test_peers import answer
-from tuner.cli.tune import measure as cli_measure
-from tuner.cli.tune import peers as cli_peers
 from tuner.cli.look import report as cli_report
 from tuner.cli.main import main
+from tuner.cli.tune import measure as cli_measure
+from tuner.cli.tune import peers as cli_peers
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.trials.final_order import FINAL, PLACE
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Trial
-from tuner.tune.results import current, winning_row
 from tuner.trials.study import Study
+from tuner.tune.results import current, winning_row
 
 
 def test_measured_trials_keep_their_provenance_where_no_card_is(

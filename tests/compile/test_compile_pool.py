@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.build.resources import disassemble
+from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import ProblemClass
-from kernel_space.build.resources import disassemble
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.compile.pool import CompilePool, WorkerError
 from tuner.trials.outcome import Status
 
@@ -266,7 +266,7 @@ def workers_of(parent: int) -> list[int]:
             if (
                 int(status[1]) == parent
                 and status[0] != "Z"
-                and b"compile_worker" in (entry / "cmdline").read_bytes()
+                and b"compile.worker" in (entry / "cmdline").read_bytes()
             ):
                 found.append(int(entry.name))
     return found

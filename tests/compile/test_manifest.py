@@ -16,21 +16,30 @@ from typing import Any
 import pytest
 
 from kernel_space.build import key as build_key
-from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.build.build import HEADER, OBJECT, cached_build
 from kernel_space.build.cache import BuildCache
+from kernel_space.build.resources import Resources
+from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.build.resources import Resources
+from tuner.compile.manifest import (
+    FILE_NAME,
+    OBJECTS,
+    Entry,
+    Folder,
+    GivenCandidates,
+    Manifest,
+    ObjectsPool,
+    fill,
+)
 from tuner.compile.worker import CompileResult
-from tuner.compile.manifest import FILE_NAME, OBJECTS, Entry, Folder, GivenCandidates, Manifest, ObjectsPool, fill
-from tuner.tune.turns import in_turn
 from tuner.search.offline_search import choose_candidates
-from tuner.trials.outcome import Origin, Status
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Origin, Status
+from tuner.tune.turns import in_turn
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = GemmProblem.parse("64,3840,3072,128")
 OTHER = GemmProblem.parse("128,3840,3072,0")
 SPACE = SearchSpace.load(SM90A.kernel)

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
+from kernel_space.build.readback import with_layouts
 from kernel_space.core.arch import SM100A
 from kernel_space.core.budget import Budget
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.operators.svdquant_gemm.sm100a.budget import budget, solve_stages, tmem_allocation
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
-from kernel_space.build.readback import with_layouts
-from kernel_space.core.rules import Legal, legalize
 from tests.compiled_cases import compile_and_capture
 
 R128 = ProblemClass(r=128)

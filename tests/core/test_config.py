@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kernel_space.core.config import KernelConfig, flag, number, print_knob, sizes, stages, word
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 DEFAULT_TEXT = (
     "mma_tiler_mn=256x128 mma_tiler_k=256 cluster_shape_mn=2x1 num_ab_stage=auto num_lora_stage=auto "

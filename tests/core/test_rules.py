@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection, legalize, rule_names
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)
 

@@ -15,19 +15,19 @@ import pytest
 from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests import fakes
 from tests.card.fake_card_worker import FREE, UUID
-from tuner.devices.device import Card
-from tuner.tune.driver import TuneOptions, TuneResult, tune
-from tuner.card.worker.bench import FinalsOptions
 from tuner.card.card_worker import CardLost, CardWorker, Limits
+from tuner.card.worker.bench import FinalsOptions
 from tuner.devices.card import CudaDevice, bytes_needed
-from tuner.trials.outcome import Kind, Outcome, Status, Trial
+from tuner.devices.device import Card
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Kind, Outcome, Status, Trial
+from tuner.tune.driver import TuneOptions, TuneResult, tune
 
 PROBLEM = GemmProblem.parse("256,3840,3072,128")
 CARD = Card(index=0, name="NVIDIA H200", compute_capability=(9, 0), sm_count=132, uuid=UUID)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.core.arch import SM90A, SM100A, SM103A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice
 from tuner.devices import device as device_module
-from tuner.devices.device import AbsentDevice, Card, probe_cuda, register, select_device
 from tuner.devices.card import CudaDevice
+from tuner.devices.device import AbsentDevice, Card, probe_cuda, register, select_device
 from tuner.trials.outcome import Kind, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")

@@ -8,18 +8,18 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice
+from tuner.devices.card import CudaDevice
 from tuner.devices.device import Card
 from tuner.devices.disagreement import against, with_simulation
-from tuner.devices.card import CudaDevice
-from tuner.trials.outcome import Kind, Outcome, Status, Timing
 from tuner.devices.simulated import Chip
 from tuner.simulated.time import simulate
+from tuner.trials.outcome import Kind, Outcome, Status, Timing
 
 PROBLEM = GemmProblem.parse("1024,3840,3072,128")
 CHIP = Chip(name="b200", arch=SM100A, sm_count=148)

@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.core.arch import SM90A, SM100A, SM103A
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM90A, SM100A, SM103A
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, small_space
-from tuner.tune import results
-from tuner.simulated.constants import hash as simulation_hash
-from tuner.simulated.check_worker import CheckPool
 from tuner.devices.device import TimesAhead, select_device
-from tuner.tables.dispatch import DispatchTable
-from tuner.tune.driver import TuneOptions, tune
-from tuner.simulated.machine_check import MachineChecker
-from tuner.trials.outcome import Kind, Outcome, Status
-from tuner.search.progress import Progress
-from tuner.trials.rank_stability import faster_in, times_of
 from tuner.devices.simulated import Chip, SimulatedDevice, TimeTask, simulated_outcome
+from tuner.search.progress import Progress
+from tuner.simulated.check_worker import CheckPool
+from tuner.simulated.constants import hash as simulation_hash
+from tuner.simulated.machine_check import MachineChecker
 from tuner.simulated.time import simulate
+from tuner.tables.dispatch import DispatchTable
+from tuner.trials.outcome import Kind, Outcome, Status
+from tuner.trials.rank_stability import faster_in, times_of
+from tuner.tune import results
+from tuner.tune.driver import TuneOptions, tune
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 B200 = Chip(name="b200", arch=SM100A, sm_count=148)
@@ -155,11 +155,13 @@ def test_judge_changes_with_machine_constants_and_sets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy of the sources hashes like the sources, and a change in any part of it differently."""
-    root = Path(simulation_hash.__file__).resolve().parents[1]
+    root = Path(simulation_hash.__file__).resolve().parents[3]
     for name in ("kernel_space", "tuner"):
         shutil.copytree(root / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(simulation_hash, "_ROOT", tmp_path)
-    monkeypatch.setattr(simulation_hash, "SETS_FILE", tmp_path / "tuner" / "clock_sets.json")
+    monkeypatch.setattr(
+        simulation_hash, "SETS_FILE", tmp_path / "tuner" / "simulated" / "constants" / "clock_sets.json"
+    )
 
     def hashed() -> str:
         simulation_hash.machine_hash.cache_clear()
@@ -182,7 +184,7 @@ def test_judge_changes_with_machine_constants_and_sets(
             (tmp_path / name).write_text((tmp_path / name).read_text() + change)
             seen.add(hashed())
             assert len(seen) == before + 1, name
-        (tmp_path / "tuner" / "report.py").write_text("")
+        (tmp_path / "tuner" / "report" / "write.py").write_text("")
         assert hashed() in seen, "a report decides no time"
     finally:
         monkeypatch.undo()

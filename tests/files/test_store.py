@@ -1,4 +1,4 @@
-"""tuner.files.store: real processes, real kills, a real file-size limit; the oracle is what is on the disk afterwards."""
+"""The store: real processes, real kills, a real file-size limit; the oracle is what is on the disk afterwards."""
 
 from __future__ import annotations
 

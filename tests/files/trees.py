@@ -13,13 +13,13 @@ from unittest import mock
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
-from tests.tables.test_bundle import cached, key_of
 from tests.runtime.test_choice import PLAIN, SPLIT, row
+from tests.tables.test_bundle import cached, key_of
+from tuner.report.write import report_folder
 from tuner.tables.bundle_write import write_bundle
 from tuner.tables.dispatch import render_table
 from tuner.tables.row import ObjectRef, Row
 from tuner.trials.outcome import Kind, Status, Trial
-from tuner.report.write import report_folder
 from tuner.trials.study import Identity, Study
 
 CUBIN = "c" * 64

@@ -11,11 +11,11 @@ import pytest
 
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.finals.test_finals import PROBLEM, Card, contender, trial
-from tuner.trials.final_order import in_the_running
+from tuner.card.samples.samples import Samples, State
 from tuner.card.worker.bench import FinalsOptions
 from tuner.finals.early_rounds import GROUP, MOST_ROUNDS, ROUNDS, Refinement
 from tuner.finals.finals import Contender, choose_contenders, choose_leaders
-from tuner.card.samples.samples import Samples, State
+from tuner.trials.final_order import in_the_running
 from tuner.trials.outcome import Outcome, Status
 
 

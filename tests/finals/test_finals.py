@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.final_order import contenders_of, finalists_first, latest_final, searched_us
-from tuner.finals import finals
-from tuner.card.worker.bench import FinalsOptions
-from tuner.finals.finals import Contender, FinalError, choose_contenders, run_final
 from tuner.card.samples.samples import Samples, State
+from tuner.card.worker.bench import FinalsOptions
+from tuner.finals import finals
+from tuner.finals.finals import Contender, FinalError, choose_contenders, run_final
+from tuner.trials.final_order import contenders_of, finalists_first, latest_final, searched_us
 from tuner.trials.outcome import Kind, Outcome, Status, Trial
 from tuner.trials.relative import Relative
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.arch import SM90A, Arch
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
-from tuner.card.worker.candidate import Case, Loadable
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tuner.card.ragged import ragged_problems
+from tuner.card.worker.candidate import Case, Loadable
 
 FOLDER = Path(__file__).resolve().parents[2] / ".pack" / "gpu"
 MANIFEST = "manifest.json"
@@ -142,8 +142,8 @@ def _compiled(
     arch: Arch,
     options: str = "",
 ) -> Entry:
-    from kernel_space.core.arguments import arguments_from_header
     from kernel_space.build.dsl_compile import compile_function
+    from kernel_space.core.arguments import arguments_from_header
 
     _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix, options=options)
     assert made.header is not None

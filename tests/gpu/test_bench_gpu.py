@@ -8,11 +8,11 @@ import statistics
 import pytest
 import torch
 
-from tuner.card.worker.bench import FULL, QUICK, FinalsOptions, interleave, sets_needed, time_launches
-from tuner.finals.decision import RESOLUTION, decide
 from tuner.card.samples.samples import Samples
 from tuner.card.samples.statistics import compare
+from tuner.card.worker.bench import FULL, QUICK, FinalsOptions, interleave, sets_needed, time_launches
 from tuner.card.worker.telemetry import Telemetry
+from tuner.finals.decision import RESOLUTION, decide
 
 pytestmark = [
     pytest.mark.gpu,

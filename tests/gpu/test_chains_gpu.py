@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu.objects import RIGHT, Entry
-from tuner.card.worker.bench import QUICK, FinalsOptions
 from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.card.worker.bench import QUICK, FinalsOptions
 from tuner.trials.outcome import Status
 
 pytestmark = pytest.mark.gpu

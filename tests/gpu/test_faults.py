@@ -20,11 +20,11 @@ import pytest
 from kernel_space.launch.elf import read_elf
 from tests.gpu.objects import Entry
 from tests.trials.test_study import IDENTITY, trial
+from tuner.card.card_worker import CandidateFault, CardWorker
 from tuner.card.worker.bench import QUICK
 from tuner.card.worker.candidate import Case, Loadable
-from tuner.card.card_worker import CandidateFault, CardWorker
-from tuner.trials.outcome import Status
 from tuner.files.store import StoreError
+from tuner.trials.outcome import Status
 from tuner.trials.study import Study
 
 pytestmark = pytest.mark.gpu

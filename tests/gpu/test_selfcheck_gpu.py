@@ -9,8 +9,8 @@ import pytest
 from kernel_space.selfcheck.card import run_on_card
 from kernel_space.selfcheck.catalogue import catalogue
 from kernel_space.selfcheck.fixture import load
-from kernel_space.selfcheck.text.probe import Result
 from kernel_space.selfcheck.report import judge_all
+from kernel_space.selfcheck.text.probe import Result
 
 H200 = Path(__file__).parents[1] / "data" / "selfcheck" / "h200.json"
 pytestmark = pytest.mark.gpu

@@ -20,14 +20,14 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from tests.gpu.conftest import LAUNCH_LIMIT_S
 from tests.gpu.objects import Entry
-from tuner.compile.pool import CompilePool
-from tuner.devices.device import select_device
-from tuner.tune.driver import TuneOptions, TuneResult, tune
 from tuner.card.card_worker import CardWorker
-from tuner.devices.card import CudaDevice
 from tuner.card.worker_process import worker_command
-from tuner.trials.outcome import Kind, Status
+from tuner.compile.pool import CompilePool
+from tuner.devices.card import CudaDevice
+from tuner.devices.device import select_device
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Kind, Status
+from tuner.tune.driver import TuneOptions, TuneResult, tune
 
 pytestmark = pytest.mark.gpu
 

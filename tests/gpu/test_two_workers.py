@@ -19,14 +19,14 @@ import torch
 from kernel_space.core.errors import InputError
 from tests.gpu.conftest import LAUNCH_LIMIT_S
 from tests.gpu.objects import RIGHT, Entry
-from tuner.devices.device import select_device
-from tuner.card.worker.bench import FULL, QUICK, FinalsOptions
 from tuner.card.card_worker import CandidateFault, CardWorker, Limits
-from tuner.devices.card import CudaDevice
 from tuner.card.locks import card_lock
 from tuner.card.samples.samples import State
+from tuner.card.worker.bench import FULL, QUICK, FinalsOptions
 from tuner.card.worker.telemetry import Telemetry
 from tuner.card.worker_process import worker_command
+from tuner.devices.card import CudaDevice
+from tuner.devices.device import select_device
 from tuner.trials.outcome import Status
 
 CARDS = (0, 1)

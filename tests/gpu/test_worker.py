@@ -10,11 +10,11 @@ import torch
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.gpu.objects import RIGHT, Entry
-from tuner.devices.device import probe_cuda, select_device
-from tuner.card.worker.bench import QUICK, FinalsOptions, sets_needed
 from tuner.card.card_worker import CardWorker
-from tuner.devices.card import CudaDevice
+from tuner.card.worker.bench import QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.launch import max_active_clusters, object_bytes
+from tuner.devices.card import CudaDevice
+from tuner.devices.device import probe_cuda, select_device
 from tuner.trials.outcome import Kind
 
 pytestmark = pytest.mark.gpu

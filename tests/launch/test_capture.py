@@ -9,10 +9,6 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import ARCHS, SM100A
-from kernel_space.core.arguments import Argument, TensorValue, arguments_from_header, pack
-from kernel_space.launch.capture import CaptureError, CaptureRuntime, HostCallError, Launch, load, load_bytes
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.build.dsl_compile import (
     CompiledFunction,
     CompileError,
@@ -21,8 +17,10 @@ from kernel_space.build.dsl_compile import (
     compile_function,
 )
 from kernel_space.build.dsl_env import import_dsl
+from kernel_space.core.arch import ARCHS, SM100A
+from kernel_space.core.arguments import Argument, TensorValue, arguments_from_header, pack
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.launch.capture import CaptureError, CaptureRuntime, HostCallError, Launch, load, load_bytes
 from kernel_space.launch.ptx_entries import Parameter, entries
 from kernel_space.launch.runtime_symbols import (
     CUDA_RUNTIME_SYMBOLS,
@@ -30,6 +28,8 @@ from kernel_space.launch.runtime_symbols import (
     CudaRuntime,
     CudaUnavailableError,
 )
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 SRC, DST, STREAM = 0x7F00_0000_0000, 0x1234_5600, 77
 PROBLEM_CLASS = ProblemClass(r=0)

@@ -9,12 +9,12 @@ import pickle
 import pytest
 import torch
 
-from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.core.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.reference import check_packed
-from tuner.runtime import InputError, SVDQuantLinear, quantize_act
 from tuner.layers import decompose
 from tuner.layers.decompose import ACT_RANGE, low_rank, smoothing
+from tuner.runtime import InputError, SVDQuantLinear, quantize_act
 
 pytestmark = pytest.mark.filterwarnings("ignore:svdquant_gemm on cpu is the torch reference")
 BUFFERS = ("wgt", "wscales", "lora_up", "wcscale", "bias")

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernel_space.machine.values.faults import SimStatus
 from kernel_space.machine.translate.translate import translate
+from kernel_space.machine.values.faults import SimStatus
 from tests.machine.ptx import program, run_body
 
 FRAME = """

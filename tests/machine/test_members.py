@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_space.machine.values.faults import SimStatus
 from kernel_space.machine.run.run import SimResult
+from kernel_space.machine.values.faults import SimStatus
 from tests.machine.ptx import run_body
 
 EVERY_KIND = [

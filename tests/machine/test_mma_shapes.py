@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_space.machine.values.faults import ProtocolError
 from kernel_space.machine.units.tensor_core import instruction_shape
+from kernel_space.machine.values.faults import ProtocolError
 
 F32, S32 = 1 << 4, 2 << 4
 B_MN_MAJOR = 1 << 16

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.machine.ptx.cfg import EXIT, build_graph
-from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.ptx.operands import Imm, Mem, Not, Reg, Symbol, Vec
 from kernel_space.machine.ptx.parse import parse_ptx
-from kernel_space.machine.translate.translate import SharedLayout
 from kernel_space.machine.ptx.uniformity import varying_registers
+from kernel_space.machine.translate.translate import SharedLayout
+from kernel_space.machine.values.faults import Unsupported
 from tests.machine.ptx import program
 
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
+from kernel_space.build.resources import read_resources
 from kernel_space.core.arch import SM90A
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.ptx.parse import parse_ptx
+from kernel_space.machine.run.launch import Exported
+from kernel_space.machine.run.run import SimResult, run_compiled, run_ptx
+from kernel_space.machine.units.registers import registers_at_launch
+from kernel_space.machine.values.faults import SimStatus
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.build.resources import read_resources
-from kernel_space.core.rules import Legal, legalize
-from kernel_space.machine.values.faults import SimStatus
-from kernel_space.machine.run.launch import Exported
-from kernel_space.machine.ptx.parse import parse_ptx
-from kernel_space.machine.units.registers import registers_at_launch
-from kernel_space.machine.run.run import SimResult, run_compiled, run_ptx
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import compile_case, kernel_module
 from tests.machine.ptx import program
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_space.machine.values.faults import SimStatus
 from kernel_space.machine.run.run import SimResult
 from kernel_space.machine.translate.translate import translate
+from kernel_space.machine.values.faults import SimStatus
 from tests.machine.ptx import program, run_body
 
 STORE = """

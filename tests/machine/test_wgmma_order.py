@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from kernel_space.core.arch import SM90A
-from kernel_space.operators.svdquant_gemm.operands import make_operands
-from kernel_space.machine.values.faults import SimStatus
 from kernel_space.machine.run.launch import Exported
 from kernel_space.machine.run.run import SimResult, run_compiled
+from kernel_space.machine.values.faults import SimStatus
+from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
 from tests.compiled_cases import compile_case, kernel_module
 from tests.machine.ptx import run_body

@@ -12,28 +12,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.compiled_cases import resolved
 from tests.report.test_report import assert_self_contained, stages, sweep, trial
-from tuner.trials.outcome import Kind, Origin, Trial
-from tuner.space.published import published_config, read_published
-from tuner.report.write import write_report
+from tuner.report.charts.compare import clock_sections
+from tuner.report.charts.style import STYLE
 from tuner.report.data.causes import cause_rows, causes_chart, why
 from tuner.report.data.clock import Clocked, Clocks, clock
-from tuner.report.charts.compare import clock_sections
-from tuner.report.html import render_html
-from tuner.report.markdown import render_markdown
 from tuner.report.data.peers import read_peers
 from tuner.report.data.published import knob_rows
 from tuner.report.data.standing import standing
-from tuner.report.charts.style import STYLE
 from tuner.report.data.timeline import timeline_of
+from tuner.report.html import render_html
+from tuner.report.markdown import render_markdown
+from tuner.report.write import write_report
 from tuner.simulated.time import SimulatedTime
+from tuner.space.published import published_config, read_published
+from tuner.trials.outcome import Kind, Origin, Trial
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 

@@ -17,11 +17,12 @@ import pytest
 from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.budget import Row as BudgetRow
 from kernel_space.core.budget import Table as BudgetTable
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.outcome import Kind, Origin, Status, Trial
-from tuner.report.write import Section, Sweep, read_trials, report_folder, trials_csv, write_report
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from tuner.report.charts.style import STYLE
+from tuner.report.data.roofline import dram_bytes, fill_bytes, group_of, points, roofs
+from tuner.report.data.standing import MEANS
 from tuner.report.data.sweep import (
     convergence,
     default_trial,
@@ -39,11 +40,10 @@ from tuner.report.data.sweep import (
 )
 from tuner.report.html import render_html
 from tuner.report.markdown import render_markdown
-from tuner.report.data.roofline import dram_bytes, fill_bytes, group_of, points, roofs
-from tuner.report.data.standing import MEANS
-from tuner.report.charts.style import STYLE
-from tuner.space.count import Count
 from tuner.report.marks.svg import Scale, escape, number
+from tuner.report.write import Section, Sweep, read_trials, report_folder, trials_csv, write_report
+from tuner.space.count import Count
+from tuner.trials.outcome import Kind, Origin, Status, Trial
 
 PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)
 BASE = KernelConfigSm100a(num_ab_stage=4, num_lora_stage=2, num_acc_stage=2, num_c_stage=2)

@@ -14,6 +14,14 @@ from kernel_space.build.build import build
 from kernel_space.machine.clock.chip import Record
 from tests.compiled_cases import resolved
 from tests.published import B200
+from tuner.report.charts.timeline import (
+    LANES,
+    head_picture,
+    legend_keys,
+    needs_zoom,
+    tail_picture,
+    whole_picture,
+)
 from tuner.report.data.clock import Clocked
 from tuner.report.data.timeline import (
     EPILOGUE_WARP,
@@ -27,17 +35,9 @@ from tuner.report.data.timeline import (
     slots,
     timeline_of,
 )
-from tuner.report.charts.timeline import (
-    LANES,
-    head_picture,
-    legend_keys,
-    needs_zoom,
-    tail_picture,
-    whole_picture,
-)
 from tuner.simulated.time import SimulatedTime, simulate
 
-KERNELS = Path(__file__).resolve().parent.parent / "kernel_space" / "kernels"
+KERNELS = Path(__file__).resolve().parents[2] / "kernel_space" / "operators" / "svdquant_gemm" / "sm100a"
 
 # Two k-tiles of two MMAs each and one LoRA MMA, in cycles: the MMA warp waits for the first tile, before the second for
 # two things (the later wait is blamed first), and for LoRA while the pipe still works.
@@ -119,8 +119,8 @@ def test_merged_slots_and_rows_by_hand() -> None:
 
 
 def test_warp_roles_are_those_of_the_kernel() -> None:
-    kernel = (KERNELS / "svdquant_gemm_sm100a.py").read_text()
-    epilogue = (KERNELS / "epilogue_sm100a.py").read_text()
+    kernel = (KERNELS / "kernel.py").read_text()
+    epilogue = (KERNELS / "epilogue.py").read_text()
     assert int(re.search(r"^MMA_WARP = (\d)", kernel, re.M)[1]) == MMA_WARP  # type: ignore[index]
     assert int(re.search(r"^TMA_WARP = (\d)", kernel, re.M)[1]) == TMA_WARP  # type: ignore[index]
     assert re.search(rf"^EPILOGUE_WARPS = \({EPILOGUE_WARP},", epilogue, re.M)

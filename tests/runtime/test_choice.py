@@ -12,20 +12,20 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.cache import BuildCache
+from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
-from tuner.tables.card_check import CardCheck
-from tuner.trials.checked import NEVER_CHECKED
-from tuner.tables.dispatch import Lookup, render_table
-from tuner.tables.row import DispatchKey, ObjectRef, Provenance, Row
-from tuner.trials.outcome import Kind
 from tuner.runtime import explain, prepare, state, use_table
 from tuner.runtime.choice.choose import Choice, Library
 from tuner.runtime.load.trampoline import SIGNATURE
+from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
+from tuner.tables.card_check import CardCheck
+from tuner.tables.dispatch import Lookup, render_table
+from tuner.tables.row import DispatchKey, ObjectRef, Provenance, Row
+from tuner.trials.checked import NEVER_CHECKED
+from tuner.trials.outcome import Kind
 
 STAGES = "num_ab_stage=4 num_dq_stage=2 num_lora_stage=1 num_c_stage=1"
 PLAIN = str(parse_config(SM90A, f"tile_mnk=128x128x128 {STAGES}"))

@@ -18,16 +18,16 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_space.launch.capture import cluster_of
 from kernel_space.core.errors import InputError
+from kernel_space.launch.capture import cluster_of
 from kernel_space.launch.occupancy import OccupancyRuntime, grid_clusters
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.launch.runtime_symbols import CudaRuntime
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.worker import launch as tuner_launch
 from tuner.card.worker.candidate import Loadable
 from tuner.runtime import explain
-from tuner.runtime.load import loaded
 from tuner.runtime.choice.choose import Choice
+from tuner.runtime.load import loaded
 from tuner.runtime.load.loaded import Launchable, load_launchable
 from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.trampoline import POINTERS

@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.runtime import quick, state
-from tuner.runtime.quick import MAX_VARIANTS, calls, learn, quick_call
 from tuner.runtime.choice.remembered import Recent, forget_tables
 from tuner.runtime.load.trampoline import MISALIGNED
 from tuner.runtime.load.workspace import Room
+from tuner.runtime.quick import MAX_VARIANTS, calls, learn, quick_call
 
 
 class Listening(TorchDispatchMode):

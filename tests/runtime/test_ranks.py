@@ -15,11 +15,11 @@ from kernel_space.core.arch import SM90A
 from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import check_packed
-from tests.runtime.test_choice import PLAIN, SPLIT, entry, of_rank, row, write
 from tests.layers.test_linear import BUFFERS, activations, linear_of
+from tests.runtime.test_choice import PLAIN, SPLIT, entry, of_rank, row, write
 from tests.runtime.test_operator import call, operands_of
-from tuner.runtime import SVDQuantLinear, launch, quantize_act
 from tuner.layers import linear
+from tuner.runtime import SVDQuantLinear, launch, quantize_act
 from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.ranks import pad_rank
 from tuner.runtime.choice.remembered import forget_tables

@@ -19,12 +19,12 @@ import torch
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.runtime import quick
-from tuner.runtime.load import workspace
-from tuner.runtime.quick import learn, quick_call
 from tuner.runtime.choice.remembered import forget_tables
-from tuner.runtime.state import active
+from tuner.runtime.load import workspace
 from tuner.runtime.load.trampoline import POINTERS, SIGNATURE, Mutex, Static, compile_ir, make_launch
 from tuner.runtime.load.workspace import LEGACY, LEGACY_BY_NAME, PER_THREAD, Workspaces
+from tuner.runtime.quick import learn, quick_call
+from tuner.runtime.state import active
 
 POLL_US = 500
 MET = 1  # index in ``meeting`` of whether two threads were inside at once

@@ -8,9 +8,9 @@ import threading
 import pytest
 import torch
 
+from kernel_space.build.key import kernel_module_name
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
-from kernel_space.operators import __name__ as kernels_package
 from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
 from tuner.runtime.load.trampoline import (
     INTEGERS,
@@ -133,7 +133,7 @@ def test_threads_do_not_mix_their_values() -> None:
 def test_the_kernels_take_this_signature(kernel: str) -> None:
     import importlib
 
-    assert importlib.import_module(f"{kernels_package}.{kernel}").ARGUMENTS == SIGNATURE
+    assert importlib.import_module(kernel_module_name(kernel)).ARGUMENTS == SIGNATURE
 
 
 def test_an_object_with_other_arguments_is_refused() -> None:

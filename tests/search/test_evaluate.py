@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, compiled, fake_us
 from tuner.search.evaluate import evaluate, illegal_trial, validate
-from tuner.trials.outcome import Kind, Origin, Outcome, Status
 from tuner.search.search import Candidate
+from tuner.trials.outcome import Kind, Origin, Outcome, Status
 
 PROBLEM = GemmProblem.parse("17,3840,3072,64", lora_dtype="bf16", out_dtype="bf16")
 

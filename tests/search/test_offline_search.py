@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.core.arch import SM90A, SM100A
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.fakes import small_space
-from tuner.space.candidate import Candidate
 from tuner.search.offline_search import choose_candidates
-from tuner.trials.outcome import Origin
+from tuner.space.candidate import Candidate
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Origin
 
 PROBLEM = GemmProblem.parse("256,3840,3072,128")
 SPACE = SearchSpace.load(SM90A.kernel)

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, small_space
 from tests.published import B200
 from tuner.search.evaluate import illegal_trial
-from tuner.trials.outcome import Origin, Status
 from tuner.search.prefilter import FACTOR, PREFILTER, Prefilter, prefilter_fact
 from tuner.search.progress import State
 from tuner.search.search import Candidate, Search
 from tuner.simulated.timing_model import model_us
+from tuner.trials.outcome import Origin, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 GOOD = "mma_tiler_mn=256x256 num_acc_stage=2"
@@ -126,7 +126,7 @@ def test_dropped_points_are_counted_and_are_no_failures() -> None:
 
 def sample(problem: GemmProblem) -> list[tuple[Legal, float]]:
     """(kernel, simulated microseconds) of every row about ``problem``, the default rule's config first."""
-    with (Path(__file__).parent / "data" / "prefilter_sample.csv").open(newline="") as lines:
+    with (Path(__file__).parents[1] / "data" / "prefilter_sample.csv").open(newline="") as lines:
         rows = csv.DictReader(line for line in lines if not line.startswith("#"))
         return [
             (legal(row["config"], problem), float(row["simulated_us"]))

@@ -7,13 +7,13 @@ import random
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import KERNEL, fake_us, small_space
-from tuner.trials.outcome import Origin
 from tuner.search.search import WINDOW, Candidate, Search
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Origin
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 NEIGHBOUR = KernelConfigSm100a(mma_tiler_mn=(256, 256), mma_tiler_k=128, use_pdl=True)

@@ -19,21 +19,21 @@ import numpy as np
 import pytest
 
 from kernel_space.core.errors import InputError
+from kernel_space.launch.tensor_map import decode_tensor_map
 from kernel_space.selfcheck import known
-from kernel_space.selfcheck.text import mma_images
 from kernel_space.selfcheck.card import run_on_card
 from kernel_space.selfcheck.catalogue import catalogue
 from kernel_space.selfcheck.compare import Verdict, compare, difference
 from kernel_space.selfcheck.driver import CardInfo
 from kernel_space.selfcheck.fixture import load, save
 from kernel_space.selfcheck.machine import run_in_machine
-from kernel_space.selfcheck.text.probe import Ending, MapSpec, Probe, Result, Target
 from kernel_space.selfcheck.report import judge
+from kernel_space.selfcheck.text import mma_images
+from kernel_space.selfcheck.text.probe import Ending, MapSpec, Probe, Result, Target
 from kernel_space.selfcheck.text.tensor_maps import box_bytes, encode
-from kernel_space.launch.tensor_map import decode_tensor_map
 from tuner.cli.judge.selfcheck import add_selfcheck_options, selfcheck_command
 
-H200 = Path(__file__).parent / "data" / "selfcheck" / "h200.json"
+H200 = Path(__file__).parents[1] / "data" / "selfcheck" / "h200.json"
 CAPTURED = load(H200)
 PROBES = {probe.name: probe for probe in catalogue()}
 HOPPER = [probe for probe in catalogue() if probe.target is Target.SM90]

@@ -8,22 +8,22 @@ import math
 import numpy as np
 import pytest
 
-from kernel_space.core.arch import SM100A, SM103A
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.arch import SM100A, SM103A
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.compiled_cases import resolved
 from tests.published import B200
-from tuner.simulated.constants import sets as clock_sets
 from tuner.simulated import time as simulated_time
+from tuner.simulated.constants import sets as clock_sets
 from tuner.simulated.constants.clock import mma_cycles, records_of
-from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
 from tuner.simulated.constants.machine import B200 as TABLE
-from tuner.trials.outcome import Kind
+from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
 from tuner.simulated.time import SimulatedTime, agreement, simulate, simulate_time
+from tuner.trials.outcome import Kind
 
 SHAPE = "4352,3840,3072,128"
 WHOLE_R = "mma_tiler_mn=256x128 num_acc_stage=2 lora_tile_k=all num_lora_stage=2 num_c_stage=2"

@@ -9,9 +9,9 @@ import pytest
 from scipy.stats import spearmanr
 
 from kernel_space.core.arch import SM90A, SM103A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.published import B200, Published, cutlass_rows, svdquant_rows
 from tuner.simulated.constants.machine import B200 as CONSTANTS
 from tuner.simulated.model_work import cluster_places, count_work

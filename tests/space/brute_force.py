@@ -7,8 +7,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from kernel_space.core.arch import Arch
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.space import SearchSpace
 
 

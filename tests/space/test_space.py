@@ -11,10 +11,10 @@ import pytest
 
 from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.config import print_knob
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.space.brute_force import small
 from tuner.cli.options.common import problems_of
 from tuner.space.space import SPACES, SearchSpace

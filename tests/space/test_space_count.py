@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.kernel_spec import KernelSpec
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.rules import KNOB_RULES
 from tests.space.brute_force import every_point, small
 from tuner.space import count as space_count
+from tuner.space.explore import explore, explore_region
 from tuner.space.regions import ALL, Regions
 from tuner.space.space import SearchSpace
-from tuner.space.explore import explore, explore_region
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.cache import BuildCache, default_cache_dir
+from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
 from tests.runtime.test_choice import CLASS, PLAIN, SPLIT, row
+from tuner.cli.main import main
+from tuner.runtime.choice.choose import Library
+from tuner.runtime.load.trampoline import SIGNATURE
 from tuner.tables import bundle_write
 from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.tables.bundle_write import Bundled, take_over, write_bundle
-from tuner.cli.main import main
 from tuner.tables.dispatch import render_table
 from tuner.tables.row import ObjectRef, Row
-from tuner.runtime.choice.choose import Library
-from tuner.runtime.load.trampoline import SIGNATURE
 
 CUBIN = "c" * 64
 NEVER = "the compiler must not be asked"

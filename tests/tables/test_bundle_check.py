@@ -14,20 +14,20 @@ import pytest
 
 from kernel_space.core.arch import SM90A
 from tests.card.fake_card_worker import UUID
-from tests.tables.test_bundle import cached, key_of, tuned
 from tests.devices.test_card import CARD, LIMITS, asked, deeds
 from tests.runtime.test_choice import CLASS, PLAIN, SPLIT, entry, of_rank, row, write
-from tuner.tables import bundle_write
-from tuner.cli.tune import bundle as cli_bundle
-from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry
-from tuner.tune.bundle_check import check_bundle
-from tuner.tables.bundle_write import write_bundle
-from tuner.cli.main import main
+from tests.tables.test_bundle import cached, key_of, tuned
 from tuner.card.card_worker import CardWorker
 from tuner.card.worker.check import CHECK_VERSION
+from tuner.cli.main import main
+from tuner.cli.tune import bundle as cli_bundle
 from tuner.devices.card import CudaDevice
+from tuner.tables import bundle_write
+from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry
+from tuner.tables.bundle_write import write_bundle
+from tuner.tune.bundle_check import check_bundle
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BF16 = CLASS.replace("fp16", "bf16")
 TODAY = datetime.datetime.now(datetime.UTC).date().isoformat()
 ENTRIES = [entry(PLAIN), entry(SPLIT), entry(PLAIN, BF16)]
@@ -190,7 +190,8 @@ def test_bundling_again_keeps_evidence_of_the_same_bytes_only(
 def test_the_check_needs_no_compiler(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['cutlass'] = None\n"
-        "from tuner import bundle_check, bundle\n"
+        "from tuner.tables import bundle\n"
+        "from tuner.tune import bundle_check\n"
         "from kernel_space.core.arch import SM90A\n"
         "from kernel_space.core.kernel_spec import parse_config\n"
         "from tuner.card.ragged import ragged_of_object\n"

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from kernel_space.core.arch import SM100A, SM103A, Arch
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.tables.dispatch import DispatchTable, Lookup, record
 from tuner.tables.merge import Current, choose, noise_of_difference, stale_reason
 from tuner.tables.row import DispatchKey, ObjectRef, Provenance, Row, make_row

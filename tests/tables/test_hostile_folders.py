@@ -16,12 +16,12 @@ import pytest
 from kernel_space.build.cache import BuildCache
 from kernel_space.core.errors import InputError
 from tests.files.trees import edit, listing, no_compiler, results_folder
-from tuner.tables.bundle import FOLDER, INDEX
 from tuner.cli.main import main
 from tuner.runtime import explain, use_table
+from tuner.tables.bundle import FOLDER, INDEX
 
 SHAPE = "256,3840,3072,128"
-COMMITTED = Path(__file__).resolve().parent.parent / "results" / "h200"
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "h200"
 
 
 @pytest.fixture

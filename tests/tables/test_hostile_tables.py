@@ -17,21 +17,21 @@ from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.compile.test_manifest import filled
 from tests.files.trees import SHAPES, edit, no_compiler, results_folder
-from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.cli.main import main
-from tuner.devices.device import select_device
-from tuner.tables.dispatch import DispatchTable
 from tuner.compile.manifest import Manifest
+from tuner.devices.device import select_device
+from tuner.runtime import explain, use_table
+from tuner.runtime.choice.choose import Library
+from tuner.tables.bundle import FOLDER, INDEX, Bundle
+from tuner.tables.dispatch import DispatchTable
 from tuner.trials.journal_lines import write_line
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind
 from tuner.trials.rank_stability import ranked
 from tuner.tune.results import current
-from tuner.runtime import explain, use_table
-from tuner.runtime.choice.choose import Library
 
 SHAPE = "256,3840,3072,128"
-COMMITTED = Path(__file__).resolve().parent.parent / "results" / "h200"
+COMMITTED = Path(__file__).resolve().parents[2] / "results" / "h200"
 
 
 @pytest.fixture

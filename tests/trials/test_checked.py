@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tuner.trials.checked import Check, check_of
 from tuner.devices.device import DEVICE_CLASSES
-from tuner.tables.dispatch import DispatchTable
 from tuner.runtime.state import RESULTS
+from tuner.tables.dispatch import DispatchTable
+from tuner.trials.checked import Check, check_of
 
 CARD = "checked on NVIDIA H200 against float64: 1,3840,3072,128, 9 launches bitwise equal, worst error 0.23 x tolerance"
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from kernel_space.core.errors import InputError
+from tuner.files.store import StoreError
 from tuner.trials import attempt as attempt_module
 from tuner.trials.journal_lines import write_line
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Origin, Status, Timing, Trial
-from tuner.files.store import StoreError
 from tuner.trials.study import Identity, Study
 
 IDENTITY = Identity(

@@ -19,22 +19,22 @@ from typing import Any
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
-from tuner.tune import results
 from tuner.compile.pool import WorkerError
-from tuner.tables.dispatch import DispatchTable
-from tuner.tune.driver import TuneOptions, TuneResult, tune
-from tuner.search.loop import LEADERS
-from tuner.trials.outcome import Kind, Origin, Status, Trial
-from tuner.search.progress import Progress
 from tuner.report.write import read_trials
+from tuner.search.loop import LEADERS
+from tuner.search.progress import Progress
+from tuner.tables.dispatch import DispatchTable
+from tuner.trials.outcome import Kind, Origin, Status, Trial
+from tuner.tune import results
+from tuner.tune.driver import TuneOptions, TuneResult, tune
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 # 3 tiles x 2 clusters x 2 schedules x 2 rasters x 2 = 48 kernels: all are tried
 SPACE = {

@@ -16,18 +16,18 @@ from typing import Any
 
 import pytest
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
 from tests.tune.test_driver import PROBLEM, SPACE, run
-from tuner.tune import results
+from tuner.card.samples.samples import Samples, State
+from tuner.card.worker.bench import FinalsOptions
+from tuner.search.usage import MOST_SPARE_CHECKS, Usage
 from tuner.space.candidate import Candidate
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.merge import choose
-from tuner.card.worker.bench import FinalsOptions
-from tuner.card.samples.samples import Samples, State
 from tuner.trials.outcome import Kind, Outcome, Status, Timing
-from tuner.search.usage import MOST_SPARE_CHECKS, Usage
+from tuner.tune import results
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -203,8 +203,8 @@ class Given:
 
 def test_candidates_may_be_given(tmp_path: Path) -> None:
     from tests.tune.test_driver import tune
-    from tuner.tune.driver import TuneOptions
     from tuner.search.offline_search import choose_candidates
+    from tuner.tune.driver import TuneOptions
 
     device, space = MeasuringDevice(), small_space(**SPACE)
     given = Given(choose_candidates(space, PROBLEM, device.arch, trials=9))

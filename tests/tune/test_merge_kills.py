@@ -12,19 +12,20 @@ import pytest
 
 from kernel_space.core.arch import SM90A
 from tests.files.trees import SHAPES, listing, no_compiler, results_folder
-from tuner.tables.bundle import FOLDER, Bundle
 from tuner.cli.main import main
+from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.journal_read import read_journal
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 # One process that has imported everything; every attempt is a fork of it, which ends at its n-th write.
 DRIVER = """
 import os, shutil, sys
 from pathlib import Path
 from tests.files.trees import no_compiler
-from tuner import bundle_write, cli_bundle, cli_merge, merge
+from tuner.cli.tune import bundle, merge
+from tuner.tables import bundle_write
 from tuner.cli.main import main
 from tuner.devices.device import select_device
 from tuner.tune.results import current
@@ -51,7 +52,7 @@ def attempt(n):
     if n:
         for name in COUNTED:
             setattr(os, name, dying(getattr(os, name)))
-        from tuner import store
+        from tuner.files import store
         for name in ("write", "fsync", "replace"):
             setattr(store._OsFileSystem, name, staticmethod(getattr(os, name)))
     os._exit(main([*command, "--out", str(target)]))

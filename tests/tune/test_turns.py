@@ -16,10 +16,10 @@ import pytest
 from kernel_space.core.arch import SM90A
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.tune import tune as cli_tune
-from tuner.tune.driver import TuneOptions
-from tuner.tune import turns
-from tuner.tune.turns import in_turn
 from tuner.trials.outcome import Kind
+from tuner.tune import turns
+from tuner.tune.driver import TuneOptions
+from tuner.tune.turns import in_turn
 
 A, B, C = (GemmProblem.parse(f"{m},512,256,32") for m in (1, 2, 3))
 
@@ -27,7 +27,8 @@ A, B, C = (GemmProblem.parse(f"{m},512,256,32") for m in (1, 2, 3))
 def other_tuner(out: Path, problem: GemmProblem) -> subprocess.Popen[bytes]:
     """A process that has its turn until it is killed."""
     program = (
-        "import sys, time; from pathlib import Path; from kernel_space.operators.svdquant_gemm.problem import GemmProblem\n"
+        "import sys, time; from pathlib import Path\n"
+        "from kernel_space.operators.svdquant_gemm.problem import GemmProblem\n"
         "from tuner.tune.turns import in_turn\n"
         "turns = in_turn([GemmProblem.parse(sys.argv[2])], Path(sys.argv[1]), 'h200')\n"
         "next(turns); print('mine', flush=True); time.sleep(60)"

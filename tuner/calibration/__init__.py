@@ -1,0 +1,1 @@
+"""What measured times say about the simulator's constants."""

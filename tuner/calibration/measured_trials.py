@@ -17,9 +17,9 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import read_plain
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import DEVICE_CLASSES
+from tuner.report.write import read_trials
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Status, Trial
-from tuner.report.write import read_trials
 
 FOLDER = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)(?:-(fp16|bf16)-(fp16|bf16))?")
 

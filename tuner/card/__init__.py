@@ -1,0 +1,1 @@
+"""A real card: the tuner's side. What its process does is in ``worker``."""

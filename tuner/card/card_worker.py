@@ -16,12 +16,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from kernel_space.core.errors import InputError
+from tuner.card.locks import card_lock
+from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import Fidelity, FinalsOptions
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.check import CaseReport
-from tuner.card.locks import card_lock
 from tuner.card.worker.protocol import BUG, LAUNCHING
-from tuner.card.samples.samples import Samples
 from tuner.card.worker.self_test import Health
 from tuner.card.worker_process import Died, Hung, StillAlive, Unanswered, WorkerProcess, worker_command
 from tuner.trials.outcome import Status

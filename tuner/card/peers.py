@@ -29,8 +29,8 @@ import torch
 from kernel_space.core.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
-from tuner.card.worker.bench import FULL, PROTOCOL, sets_needed, time_launches
 from tuner.card.samples.samples import Samples
+from tuner.card.worker.bench import FULL, PROTOCOL, sets_needed, time_launches
 
 if TYPE_CHECKING:
     from tuner.card.worker.telemetry import Telemetry
@@ -282,8 +282,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--card", type=int, required=True, metavar="N", help="as in cuda:N")
     parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process does")
     args = parser.parse_args(arguments)
-    from tuner.compile.worker import die_with
     from tuner.card.worker.main import private_stdout
+    from tuner.compile.worker import die_with
 
     if args.parent:
         die_with(args.parent)

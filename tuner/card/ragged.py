@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE, N_MULTIPLE, GemmProblem
 from kernel_space.core.rules import Legal, knob_rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE, N_MULTIPLE, GemmProblem
 
 ROWS_OVER, COLUMNS_OVER = 5, N_MULTIPLE  # beyond the last whole tile
 ROWS_UNDER, COLUMNS_UNDER, K_UNDER = 3, 8, 32

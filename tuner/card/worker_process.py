@@ -52,7 +52,7 @@ def worker_command(card: int, *options: str, module: str = "tuner.card.worker.ma
 
 
 class WorkerProcess:
-    """Starts ``command``, which speaks the protocol of ``worker.py``."""
+    """Starts ``command``, which speaks the protocol of ``worker/main.py``."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from kernel_space.core.errors import InputError
+from tuner.cli.judge.selfcheck import add_selfcheck_options
 from tuner.cli.options import common as options
 from tuner.cli.options.calibrate import add_calibrate_options
 from tuner.cli.options.card import (
@@ -23,17 +24,11 @@ from tuner.cli.options.card import (
     add_merge_options,
     add_peers_options,
 )
-from tuner.cli.judge.selfcheck import add_selfcheck_options
+from tuner.cli.options.exits import BAD_INPUT, INTERRUPTED, CommandError
 from tuner.cli.options.time import add_time_options
 from tuner.files.store import StoreError
 
 DEFAULT_COMMAND = "tune"
-INTERRUPTED = 130
-BAD_INPUT = 2
-
-
-class CommandError(Exception):
-    """The command was understood but has nothing to show: one line, exit code 1."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Killable compile workers, and folders of compiled candidates that travel."""

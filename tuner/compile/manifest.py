@@ -17,22 +17,22 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernel_space.build import footprint_store
-from kernel_space.core.arch import Arch
 from kernel_space.build.build import HEADER, OBJECT, CompiledKernel, cached_build
 from kernel_space.build.cache import META, BuildCache
 from kernel_space.build.key import Toolchain, adopt_toolchain, kernel_source_hash, toolchain
+from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.core.rules import Legal, Rejection, legalize
-from tuner.space.candidate import Candidate
-from tuner.compile.worker import CompileResult
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from tuner.compile.manifest_checks import check_footprints, checked, checked_toolchain, text_of
-from tuner.trials.outcome import Origin, Status
+from tuner.compile.worker import CompileResult
 from tuner.files.record_checks import check_plain, shown
 from tuner.files.store import CorruptFile, make_folder, read_json, update_json
+from tuner.space.candidate import Candidate
+from tuner.trials.outcome import Origin, Status
 
 VERSION = 1
 FILE_NAME = "manifest.json"

@@ -25,11 +25,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from kernel_space.core.arch import Arch
 from kernel_space.build.build import cached_build, default_cache_dir
-from kernel_space.build.key import toolchain
-from kernel_space.core.config import KernelConfig
 from kernel_space.build.dsl_env import clean_environment
+from kernel_space.build.key import toolchain
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from tuner.compile.worker import READY, CompileResult, Task, WorkerBug

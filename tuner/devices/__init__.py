@@ -1,0 +1,1 @@
+"""Who judges candidates: the protocol, a card, the simulator."""

@@ -13,15 +13,15 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.operands import argument_bytes
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import Card, DeviceClass
-from tuner.devices.disagreement import with_simulation
-from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
-from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.card_worker import CandidateFault, CardWorker
-from tuner.card.worker.chains import chain_bytes
-from tuner.card.worker.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
 from tuner.card.ragged import ragged_problems
 from tuner.card.samples.samples import Samples
+from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
+from tuner.card.worker.candidate import Case, Loadable
+from tuner.card.worker.chains import chain_bytes
+from tuner.card.worker.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
+from tuner.devices.device import Card, DeviceClass
+from tuner.devices.disagreement import with_simulation
 from tuner.trials.outcome import Kind, Outcome, Status
 
 if TYPE_CHECKING:

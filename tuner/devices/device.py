@@ -1,8 +1,8 @@
 """Who judges candidates: the Device protocol, and the choice between what simulates a device and what measures on it.
 
 A device class (``b200``) is a kind of GPU and the folder below ``results/``. A card of a class is judged by itself
-(``gpu/device.py``, unless something else is registered for the class with ``register``); without one a class is judged
-by the PTX machine, and says so.
+(``devices/card.py``, unless something else is registered for the class with ``register``); without one a class is
+judged by the PTX machine, and says so.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from kernel_space.core.arch import SM90A, SM100A, SM103A, Arch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.outcome import Kind, Outcome, Status
 from tuner.space.space import has_space
+from tuner.trials.outcome import Kind, Outcome, Status
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
     from kernel_space.core.rules import Legal
-    from tuner.card.worker.bench import FinalsOptions
     from tuner.card.samples.samples import Samples
+    from tuner.card.worker.bench import FinalsOptions
 
 AUTO = "auto"
 NOT_VALIDATED = "not validated: nothing here executes the kernel"

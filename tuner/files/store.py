@@ -1,7 +1,7 @@
 """Files that stay whole: atomic replacement, and read-modify-write under a lock that dies with its owner.
 
-No link is followed, and nothing but a regular file is opened (``kernel_space/core/plain_files.py``): a folder of results may
-come from anybody, and a file in it that is a link could make this program write elsewhere.
+No link is followed, and nothing but a regular file is opened (``kernel_space/core/plain_files.py``): a folder of
+results may come from anybody, and a file in it that is a link could make this program write elsewhere.
 
 A reader needs no lock: ``os.replace`` swaps one complete file for another. Writers that build on what is
 there (``update_json``) take an advisory ``flock`` on ``<name>.lock`` beside the file; the kernel drops it

@@ -1,0 +1,1 @@
+"""Who wins among the leaders of a measured tune."""

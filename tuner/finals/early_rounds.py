@@ -18,11 +18,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.final_order import RULED_OUT_BY
-from tuner.finals.decision import RESOLUTION
-from tuner.finals.finals import Contender, Interleaves, Stage
 from tuner.card.samples.samples import Samples
 from tuner.card.samples.statistics import Paired, compare
+from tuner.finals.decision import RESOLUTION
+from tuner.finals.finals import Contender, Interleaves, Stage
+from tuner.trials.final_order import RULED_OUT_BY
 from tuner.trials.outcome import Trial
 
 GROUP = 6  # leaders per visit to the card: about 0.2 s, which a candidate that is compiled meanwhile waits at most

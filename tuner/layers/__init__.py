@@ -1,0 +1,1 @@
+"""What users call: layers made of the operators."""

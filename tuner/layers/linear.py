@@ -8,17 +8,17 @@ from typing import Any, Self
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.core.nvfp4 import blocked_scale_bytes
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.layers.decompose import Decomposition, decompose, smoothing
 from tuner.runtime import state
 from tuner.runtime.autocast import autocast_dtype
-from tuner.layers.decompose import Decomposition, decompose, smoothing
-from tuner.runtime.operator import gemm
-from tuner.runtime.quantize import quantize_act
 from tuner.runtime.choice.ranks import pad_rank
 from tuner.runtime.load.trampoline import ALIGN
+from tuner.runtime.operator import gemm
+from tuner.runtime.quantize import quantize_act
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _BRANCH = ("lora_down", "lora_up")

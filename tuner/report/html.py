@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kernel_space.core.budget import Table
-from tuner.trials.outcome import Kind, Trial
 from tuner.report.charts.charts import (
     budget_chart,
     convergence_chart,
@@ -12,6 +11,11 @@ from tuner.report.charts.charts import (
     terms_chart,
 )
 from tuner.report.charts.compare import compared_sections
+from tuner.report.charts.roofline import roofline_chart, roofline_legend
+from tuner.report.charts.style import STYLE
+from tuner.report.data.published import published_trial
+from tuner.report.data.roofline import roofs
+from tuner.report.data.standing import standing, status_rows
 from tuner.report.data.sweep import (
     Importance,
     Sweep,
@@ -28,13 +32,9 @@ from tuner.report.data.sweep import (
     winner_and_runner_up,
     winner_first,
 )
-from tuner.report.data.published import published_trial
-from tuner.report.data.roofline import roofs
-from tuner.report.charts.roofline import roofline_chart, roofline_legend
-from tuner.report.data.standing import standing, status_rows
-from tuner.report.charts.style import STYLE
-from tuner.report.marks.text import html_table
 from tuner.report.marks.svg import escape, number
+from tuner.report.marks.text import html_table
+from tuner.trials.outcome import Kind, Trial
 
 TOP = 10
 MAX_REASONS = 60  # the most frequent; trials.parquet has every rejected point

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.trials.outcome import Kind, Trial
 from tuner.report.charts.compare import compared_sections
+from tuner.report.data.standing import standing, status_rows
 from tuner.report.data.sweep import (
     Section,
     Sweep,
@@ -23,9 +23,9 @@ from tuner.report.data.sweep import (
     winner_and_runner_up,
     winner_first,
 )
-from tuner.report.data.standing import standing, status_rows
-from tuner.report.marks.text import markdown_table
 from tuner.report.marks.svg import number
+from tuner.report.marks.text import markdown_table
+from tuner.trials.outcome import Kind, Trial
 
 TOP = 10
 MAX_REASONS = 20

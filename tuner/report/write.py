@@ -12,14 +12,14 @@ from typing import Any
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below, read_plain
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.outcome import Trial
-from tuner.trials.rank_stability import SETS_US
+from tuner.files.store import atomic_write, make_folder
 from tuner.report.data.clock import clock
+from tuner.report.data.peers import read_peers
 from tuner.report.data.sweep import Section, Sweep, knobs_of
 from tuner.report.html import render_html
 from tuner.report.markdown import render_markdown
-from tuner.report.data.peers import read_peers
-from tuner.files.store import atomic_write, make_folder
+from tuner.trials.outcome import Trial
+from tuner.trials.rank_stability import SETS_US
 
 __all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_report"]
 

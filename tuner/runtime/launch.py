@@ -8,7 +8,11 @@ import torch
 
 from kernel_space.core.errors import InputError
 from tuner.runtime import state
+from tuner.runtime.choice.ranks import pad_rank
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.load.loaded import launch_error
+from tuner.runtime.load.plan import Plan
+from tuner.runtime.load.trampoline import MISALIGNED
 from tuner.runtime.operands import (
     WEIGHTS,
     WeightRecord,
@@ -17,12 +21,8 @@ from tuner.runtime.operands import (
     require_memory,
     require_no_grad,
 )
-from tuner.runtime.load.plan import Plan
 from tuner.runtime.quick import learn, quick_call
-from tuner.runtime.choice.ranks import pad_rank
 from tuner.runtime.reference import reference_gemm, warn_once
-from tuner.runtime.choice.remembered import MAX_CALLS, Recent
-from tuner.runtime.load.trampoline import MISALIGNED
 
 _plans: Recent[tuple, Plan | None] = Recent(MAX_CALLS, of_tables=True)
 """By generation, record, and what the activations look like: None where there is nothing to launch."""

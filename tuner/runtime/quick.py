@@ -16,9 +16,9 @@ import torch
 from torch._C._dynamo.guards import TensorGuards
 
 from tuner.runtime import state
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.load.loaded import launch_error
 from tuner.runtime.load.plan import Plan, new_tensor
-from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.load.trampoline import MISALIGNED
 
 MAX_VARIANTS = (

@@ -19,12 +19,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import DEVICE_CLASSES, DeviceClass
-from tuner.tables.dispatch import FILE_NAME
 from tuner.runtime.choice.choose import Choice, Library, Prepared
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.load.loaded import Launchable, load_launchable
 from tuner.runtime.load.plan import Plan
-from tuner.runtime.choice.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.load.workspace import Workspaces
+from tuner.tables.dispatch import FILE_NAME
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 

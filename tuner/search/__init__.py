@@ -1,0 +1,1 @@
+"""Which candidate comes next, and the stream of candidates to verdicts."""

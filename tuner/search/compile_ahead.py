@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.space.candidate import Asks
 from tuner.search.loop import Pool
+from tuner.space.candidate import Asks
 
 if TYPE_CHECKING:
     from tuner.compile.pool import CompileResult

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import ChecksWinner, Device
+from tuner.search.prefilter import PREFILTER
 from tuner.space.candidate import Candidate
 from tuner.trials.checked import THEN, Check, check_of
-from tuner.devices.device import ChecksWinner, Device
 from tuner.trials.outcome import Origin, Outcome, Status, Trial
-from tuner.search.prefilter import PREFILTER
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel

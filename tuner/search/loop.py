@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.core.rules import Legal
-from tuner.space.candidate import Asks, Candidate
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from tuner.devices.device import ChecksAhead, ChecksWinner, Device, RanksLeaders, TimesAhead
 from tuner.search.evaluate import blamed_trial, evaluate, is_checked, utc_now, validate, validate_full
-from tuner.trials.final_order import RULED_OUT_BY, contenders_of, in_the_running, latest_final, searched_us
-from tuner.trials.outcome import REFUTED, TRANSIENT, Status, Trial
 from tuner.search.prefilter import count_filtered
 from tuner.search.progress import Progress, State
-from tuner.trials.rank_stability import ranked
-from tuner.space.count import Legalize
-from tuner.trials.study import Study
 from tuner.search.usage import Usage
+from tuner.space.candidate import Asks, Candidate
+from tuner.space.count import Legalize
+from tuner.trials.final_order import RULED_OUT_BY, contenders_of, in_the_running, latest_final, searched_us
+from tuner.trials.outcome import REFUTED, TRANSIENT, Status, Trial
+from tuner.trials.rank_stability import ranked
+from tuner.trials.study import Study
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel

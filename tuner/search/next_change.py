@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.simulated.time import SimulatedTime, agreement, simulate
-from tuner.space.space import SearchSpace
 from tuner.simulated.timing_model import model_us
+from tuner.space.space import SearchSpace
 
 if TYPE_CHECKING:
     from tuner.simulated.timing_model import Machine

@@ -12,13 +12,13 @@ from collections.abc import Callable, Collection, Sequence
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
-from tuner.trials.outcome import Origin
-from tuner.space.space import SearchSpace
 from tuner.space.count import Legalize
+from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Origin
 
 # Of ten sampled candidates: changes of one knob of a good point, of two to four, and points from anywhere.
 MIX = ("one", "many", "one", "many", "one", "many", "one", "anywhere", "one", "many")

@@ -10,8 +10,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.simulated.timing_model import model_us
 
 if TYPE_CHECKING:

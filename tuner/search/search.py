@@ -20,14 +20,14 @@ import optuna
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import AUTO, KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
 from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
-from tuner.trials.outcome import Origin
-from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
-from tuner.space.space import SearchSpace
 from tuner.space.count import Legalize
+from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Origin
 
 TRIALS = 200
 COUNT_LIMIT = 2000  # legal points counted before a search starts, to know whether it can have all it wants

@@ -1,0 +1,1 @@
+"""Times and verdicts without a card: the clocked machine, the analytic model, checks in processes."""

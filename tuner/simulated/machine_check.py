@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.plain_files import read_plain
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.files.store import atomic_write, make_folder
 from tuner.simulated.check_worker import CheckDied, CheckPool
 from tuner.trials.outcome import Outcome, Status
-from tuner.files.store import atomic_write, make_folder
 
 if TYPE_CHECKING:
     from concurrent.futures import Future

@@ -10,8 +10,8 @@ import dataclasses
 import functools
 
 from kernel_space.core.config import ALL
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated.constants.machine import L2_OPERAND_BYTES, SM_GROUPS, TYPICAL_GROUP
 
 SF_ATOM_ROWS = 128  # rows of one scale-factor atom: 512 bytes per 64 elements of K

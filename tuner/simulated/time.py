@@ -11,21 +11,21 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from kernel_space.launch.capture import Launch, capture
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.launch.capture import Launch, capture
 from kernel_space.machine.clock.clock import Times
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets
 from tuner.simulated.model_work import cluster_places, count_work
 from tuner.trials.outcome import Kind, Timing
 from tuner.trials.rank_stability import JUDGE, SETS_US, pack_times
-from tuner.simulated.constants.hash import simulation_hash
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
-    from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
     from kernel_space.core.rules import Legal
+    from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
     from tuner.simulated.timing_model import Machine
 
 # Pointers of a captured launch are made up, 4 GiB apart, so that a descriptor tells which argument it describes.

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kernel_space.core.arch import Arch
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.source_identity import identity
-from tuner.simulated.constants import machine as machine_constants
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated import model_work
+from tuner.simulated.constants import machine as machine_constants
 from tuner.simulated.constants.machine import MMA_CYCLES, MMA_LATENCY, constants_of
 from tuner.simulated.model_work import Lora, Work, count_work
 

@@ -1,0 +1,1 @@
+"""Points of a search space: choices, exact counts, neighbours, published configurations."""

@@ -1,7 +1,7 @@
 """Exact counts and enumeration of a space too large to walk (10^9 points), from what legality looks at.
 
 The points that are left after each knob rule are a region (``regions.py``); a rule runs once for all points that it
-cannot tell apart in what the rules before it left (``space_explore.py``), and so does what resolves stages and budgets
+cannot tell apart in what the rules before it left (``space/explore.py``), and so does what resolves stages and budgets
 after the rules. What they look at is observed, not assumed; drawn points of drawn parts are put to ``legalize`` itself.
 
 Distinct kernels are the union of what the legal parts resolve to: a knob that was overwritten is one value there
@@ -20,10 +20,10 @@ from typing import Any
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.kernel_spec import KernelSpec, kernel_spec
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection
-from tuner.space.regions import ALL, Regions
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.explore import Choices, Part, decided, explore, explore_region
+from tuner.space.regions import ALL, Regions
 
 PROBES = 100  # random points for the order of knobs, and drawn points of the parts of each rule
 RESOLVED_PROBES = 1000  # of the parts that the rules leave

@@ -14,13 +14,13 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import AUTO, KernelConfig, print_knob
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import kernel_spec
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
-from tuner.space import count as space_count
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.plain_yaml import load_yaml
+from tuner.space import count as space_count
 from tuner.space.count import Count, Legalize
 
-SPACES = Path(__file__).resolve().parent.parent / "search_spaces"
+SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
 CONDITIONS = tuple(f"{size}_{bound}" for size in "mnkr" for bound in ("at_least", "at_most"))
 
 

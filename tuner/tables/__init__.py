@@ -1,0 +1,1 @@
+"""The dispatch table, its merge rule, and the objects beside it."""

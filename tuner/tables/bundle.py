@@ -23,10 +23,17 @@ from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below, read_plain
 from kernel_space.operators.svdquant_gemm.problem import HALF_DTYPES, GemmProblem, ProblemClass
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
-from tuner.tables.card_check import CardCheck
 from tuner.files.notice import Say, notice, say_each
-from tuner.files.record_checks import check_object_name, check_plain, check_sha256, check_symbol, check_texts, shown
+from tuner.files.record_checks import (
+    check_object_name,
+    check_plain,
+    check_sha256,
+    check_symbol,
+    check_texts,
+    shown,
+)
 from tuner.files.store import CorruptFile, read_json
+from tuner.tables.card_check import CardCheck
 
 FOLDER = "objects"
 INDEX = "index.json"

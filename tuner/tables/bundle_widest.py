@@ -12,17 +12,23 @@ import itertools
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 
-from kernel_space.core.arch import Arch
 from kernel_space.build.key import kernel_source_hash, toolchain
+from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
-from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE, MAX_EXTENT, MAX_R, N_MULTIPLE, GemmProblem
 from kernel_space.core.rules import Legal, knob_rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import (
+    K_MULTIPLE,
+    MAX_EXTENT,
+    MAX_R,
+    N_MULTIPLE,
+    GemmProblem,
+)
+from tuner.files.store import is_whole
+from tuner.space.space import SearchSpace
 from tuner.tables.bundle import Bundle, Entry
 from tuner.tables.row import Row
-from tuner.space.space import SearchSpace
-from tuner.files.store import is_whole
 
 
 def widest_problems(problems: Iterable[GemmProblem]) -> list[GemmProblem]:

@@ -16,18 +16,18 @@ from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.arch import Arch
-from kernel_space.core.arguments import Argument
 from kernel_space.build.cache import BuildCache, default_cache_dir
 from kernel_space.build.dsl_compile import CompileError
+from kernel_space.core.arch import Arch
+from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below, is_plain
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
+from tuner.files.store import is_whole, locked, make_folder, write_if_new
 from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.tables.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
 from tuner.tables.row import Row
-from tuner.files.store import is_whole, locked, make_folder, write_if_new
 
 SUFFIX = ".o"
 _NAME_DIGITS = 16

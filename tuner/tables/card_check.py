@@ -12,7 +12,7 @@ _TEXTS = ("card", "driver", "date", "version")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CardCheck:
-    """``tuner/card/worker/check.py`` passed: on ``problems``, ``launches`` of each, every one bitwise equal to the first.
+    """``tuner/card/worker/check.py`` passed: on ``problems``, ``launches`` of each, all bitwise equal to the first.
 
     ``worst``: the largest error in units of its element's tolerance. ``version`` of the check; ``date`` in UTC.
     """

@@ -18,14 +18,14 @@ from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.core.rules import Legal, Rejection, knob_rejection, legalize
-from tuner.trials.checked import Check
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from tuner.files.notice import Say, notice, say_each
+from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 from tuner.tables.dispatch_file import SCHEMA, TableFile, one_arch, read_table
 from tuner.tables.merge import Current, Decision, choose, stale_reason
 from tuner.tables.row import DispatchKey, Row
-from tuner.files.notice import Say, notice, say_each
-from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
+from tuner.trials.checked import Check
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel

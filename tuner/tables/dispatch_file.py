@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.errors import InputError
-from tuner.tables.row import DispatchKey, Row
 from tuner.files.record_checks import shown
 from tuner.files.store import CorruptFile, parse_json, read_bytes, write_if_new
+from tuner.tables.row import DispatchKey, Row
 
 SCHEMA = 1
 MOST_BAD = 1000  # rows; with more of them it is no table

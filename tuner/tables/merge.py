@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Mapping
 
-from tuner.trials.checked import Check
 from tuner.tables.row import Provenance, Row
+from tuner.trials.checked import Check
 from tuner.trials.outcome import Kind
 from tuner.trials.relative import BETWEEN_CARDS, Relative, noise_of_ratios
 

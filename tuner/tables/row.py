@@ -10,9 +10,6 @@ from typing import Any, NamedTuple, Self
 from kernel_space.core.arch import arch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
-from tuner.trials.checked import Check, check_of
-from tuner.trials.outcome import Kind, Trial
-from tuner.trials.rank_stability import SETS_US, faster_in
 from tuner.files.record_checks import (
     check_file_name,
     check_numbers,
@@ -22,6 +19,9 @@ from tuner.files.record_checks import (
     check_whole,
     shown,
 )
+from tuner.trials.checked import Check, check_of
+from tuner.trials.outcome import Kind, Trial
+from tuner.trials.rank_stability import SETS_US, faster_in
 
 _NOT_IN_ROW = frozenset({"noise_us", SETS_US})  # has a field of its own; long, and in the journal
 

@@ -1,0 +1,1 @@
+"""What became of candidates: outcomes, journals, order."""

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernel_space.core.errors import InputError
-from tuner.trials.outcome import Trial
 from tuner.files.record_checks import check_plain
 from tuner.files.store import CorruptFile, parse_json
+from tuner.trials.outcome import Trial
 
 TRIAL, IDENTITY, NOTE, ATTEMPT, GIVEN_UP = "trial", "identity", "note", "attempt", "given_up"
 """What a line holds: a word that it has, or else a trial."""

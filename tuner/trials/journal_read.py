@@ -7,8 +7,8 @@ from pathlib import Path
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import read_plain
-from tuner.trials.journal_lines import IDENTITY, MOST_BYTES, TRIAL, read_line
 from tuner.files.notice import Say, notice
+from tuner.trials.journal_lines import IDENTITY, MOST_BYTES, TRIAL, read_line
 from tuner.trials.outcome import Trial
 from tuner.trials.study import Identity, damage
 

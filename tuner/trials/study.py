@@ -26,12 +26,12 @@ from typing import Any, Self
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below, open_plain
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.attempt import Attempt, blame
-from tuner.trials.journal_lines import ATTEMPT, GIVEN_UP, IDENTITY, MOST_BYTES, NOTE, read_line, write_line
 from tuner.files.notice import Say, notice
-from tuner.trials.outcome import Trial
 from tuner.files.record_checks import check_file_name, check_texts, shown
 from tuner.files.store import StoreError, locked, make_folder
+from tuner.trials.attempt import Attempt, blame
+from tuner.trials.journal_lines import ATTEMPT, GIVEN_UP, IDENTITY, MOST_BYTES, NOTE, read_line, write_line
+from tuner.trials.outcome import Trial
 
 FORMAT_VERSION = 1
 SHOWN = 8  # numbers of damaged lines in one message

@@ -1,0 +1,1 @@
+"""One tune from end to end, and what it leaves behind."""

@@ -16,15 +16,15 @@ from pathlib import Path
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
-from tuner.tables.bundle import INDEX, Bundle, Entry, problem_of, render_index
-from tuner.tables.card_check import CardCheck
-from tuner.card.worker.candidate import Loadable
 from tuner.card.card_worker import CandidateFault, CardLost
+from tuner.card.ragged import ragged_of_object
+from tuner.card.worker.candidate import Loadable
 from tuner.card.worker.check import CHECK_VERSION, CaseReport
 from tuner.devices.card import CudaDevice
-from tuner.card.ragged import ragged_of_object
-from tuner.trials.outcome import Status
 from tuner.files.store import atomic_write, locked
+from tuner.tables.bundle import INDEX, Bundle, Entry, problem_of, render_index
+from tuner.tables.card_check import CardCheck
+from tuner.trials.outcome import Status
 
 NO_VERDICT = (Status.TIMED_OUT, Status.WORKER_LOST)  # says nothing about the object: ask again
 

@@ -19,23 +19,23 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
-from tuner.tune import results
-from tuner.space.candidate import Asks
-from tuner.search.compile_ahead import compile_ahead
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import BeginsAhead, Device, require_times
-from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
-from tuner.tables.merge import Decision
+from tuner.files.store import StoreError, make_folder
+from tuner.search.compile_ahead import compile_ahead
 from tuner.search.evaluate import illegal_trial
 from tuner.search.loop import IN_FLIGHT_PER_JOB, Loop, OutOfTime, Pool
-from tuner.trials.outcome import Kind, Trial
 from tuner.search.prefilter import Prefilter, prefilter_fact
 from tuner.search.progress import Progress
+from tuner.space.candidate import Asks
 from tuner.space.published import published_config
 from tuner.space.space import SearchSpace
-from tuner.files.store import StoreError, make_folder
+from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
+from tuner.tables.merge import Decision
+from tuner.trials.outcome import Kind, Trial
 from tuner.trials.study import Study
+from tuner.tune import results
 from tuner.tune.tune_result import COMPILE_TIMEOUT_S, TuneOptions, TuneResult
 
 if TYPE_CHECKING:
@@ -215,7 +215,11 @@ def _search(
     problem: GemmProblem,
     device: Device,
 ) -> Asks:
-    from tuner.search.search import CARD_WINDOW, WINDOW, Search  # Optuna: a machine that only measures has none
+    from tuner.search.search import (  # Optuna: a machine that only measures has none
+        CARD_WINDOW,
+        WINDOW,
+        Search,
+    )
 
     published = published_config(problem, device.arch)
     return Search(

@@ -13,12 +13,12 @@ from pathlib import Path
 from kernel_space.build.key import kernel_source_hash
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import Device
-from tuner.trials.final_order import FINAL
 from tuner.calibration.measured_trials import journal_trials
+from tuner.devices.device import Device
+from tuner.report.write import read_trials, report_folder
+from tuner.trials.final_order import FINAL
 from tuner.trials.outcome import TRANSIENT, Kind, Trial
 from tuner.trials.rank_stability import ranked
-from tuner.report.write import read_trials, report_folder
 from tuner.tune.results import STUDY_FOLDER
 
 

@@ -19,21 +19,21 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below, check_plain_file
 from kernel_space.core.rules import knob_rejection
+from tuner.devices.device import Device, select_device
+from tuner.files.notice import Say, notice
+from tuner.files.store import make_folder, read_bytes, write_if_new
+from tuner.report.data.peers import FILE_NAME as PEERS_FILE
+from tuner.report.write import REPORT_FILES, report_folder
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.bundle_write import take_over
-from tuner.devices.device import Device, select_device
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.tables.merge import Decision
 from tuner.tables.row import Row
-from tuner.tune.earlier import supersedes
 from tuner.trials.journal_read import Journal, read_journal
-from tuner.files.notice import Say, notice
 from tuner.trials.outcome import Trial
-from tuner.report.write import REPORT_FILES, report_folder
-from tuner.report.data.peers import FILE_NAME as PEERS_FILE
-from tuner.tune.results import FINAL_FILE, STUDY_FOLDER, current
-from tuner.files.store import make_folder, read_bytes, write_if_new
 from tuner.trials.study import Study
+from tuner.tune.earlier import supersedes
+from tuner.tune.results import FINAL_FILE, STUDY_FOLDER, current
 
 FILES = (
     *REPORT_FILES,

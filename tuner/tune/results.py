@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 from kernel_space.build.key import kernel_source_hash, toolchain
 from kernel_space.core.kernel_spec import rules_modules
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
 from kernel_space.core.rules import Legal, legalize
-from tuner.trials.checked import NEVER_CHECKED
+from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
 from tuner.devices.device import Device, has_simulator
+from tuner.devices.simulated import simulated_judge
+from tuner.files.store import atomic_write, make_folder
+from tuner.report.write import ReportFiles, Sweep, report_folder, write_report
+from tuner.simulated.timing_model import model_hash
+from tuner.space.count import Count
+from tuner.space.space import SearchSpace
 from tuner.tables.merge import Current
 from tuner.tables.row import ObjectRef, Row, make_row
+from tuner.trials.checked import NEVER_CHECKED
 from tuner.trials.final_order import row_first
 from tuner.trials.outcome import Kind, Status, Trial
 from tuner.trials.rank_stability import JUDGE, ranked
-from tuner.report.write import ReportFiles, Sweep, report_folder, write_report
-from tuner.devices.simulated import simulated_judge
-from tuner.space.space import SearchSpace
-from tuner.space.count import Count
-from tuner.files.store import atomic_write, make_folder
 from tuner.trials.study import Identity, Study
-from tuner.simulated.timing_model import model_hash
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel

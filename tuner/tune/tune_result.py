@@ -7,14 +7,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal
-from tuner.tune import results
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
-from tuner.tables.merge import Decision
-from tuner.trials.outcome import Status, Trial
 from tuner.report.write import ReportFiles
 from tuner.space.count import Count
+from tuner.tables.merge import Decision
+from tuner.trials.outcome import Status, Trial
+from tuner.tune import results
 
 COMPILE_TIMEOUT_S = 60.0  # a candidate takes half a second; two-minute compiles are known, and not worth it
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.locks import open_lock, take
+from tuner.files.store import make_folder
 from tuner.report.write import report_folder
 from tuner.tune.results import STUDY_FOLDER
-from tuner.files.store import make_folder
 
 POLL_S = 0.1
 

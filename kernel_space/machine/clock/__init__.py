@@ -1,0 +1,1 @@
+"""The machine with a clock: how long one launch takes. See docs/timing.md."""

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from kernel_space.launch.capture import Launch
 from kernel_space.core.errors import InputError
-from kernel_space.machine.ptx.cfg import EXIT
-from kernel_space.machine.values.faults import Fault, IllegalAccess, SimStatus, Unsupported
-from kernel_space.machine.values.lanes import FULL, LANES
-from kernel_space.machine.run.machine import Warp
+from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
 from kernel_space.machine.clock.maps import TimedMap, timed_map
 from kernel_space.machine.clock.pipe import TimedPipe
 from kernel_space.machine.clock.program import TimedProgram
 from kernel_space.machine.clock.sync import TimedBarrier, TimedNamed
+from kernel_space.machine.ptx.cfg import EXIT
+from kernel_space.machine.run.machine import Warp
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT
+from kernel_space.machine.values.faults import Fault, IllegalAccess, SimStatus, Unsupported
+from kernel_space.machine.values.lanes import FULL, LANES
 
 Record = list[tuple[str, str, float, float]]
 """(lane, what, begin, end) in cycles of the nominal set."""

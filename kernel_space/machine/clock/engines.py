@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from numpy import maximum
 
+from kernel_space.machine.clock.sync import TimedBarrier, find
 from kernel_space.machine.values.address_windows import PARAM_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, Unsupported
-from kernel_space.machine.clock.sync import TimedBarrier, find
 
 if TYPE_CHECKING:
     from kernel_space.machine.clock.chip import TimedCta, TimedWarp

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from kernel_space.launch.capture import Launch
 from kernel_space.core.errors import InputError
+from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.chip import Record, TimedCluster, TimedMachine
 from kernel_space.machine.clock.clock import Clock, Times
 from kernel_space.machine.clock.program import TimedProgram, timed_program

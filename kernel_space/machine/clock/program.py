@@ -5,18 +5,17 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
-from kernel_space.machine.translate import runtime_names
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import Modifiers, opcode
+from kernel_space.machine.clock import engines, sync
+from kernel_space.machine.clock.reduce import reduce_kernel
 from kernel_space.machine.opcodes.memory import address
 from kernel_space.machine.opcodes.sync import uniform
+from kernel_space.machine.opcodes.table import Modifiers, opcode
+from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Imm, Mem
 from kernel_space.machine.ptx.parse import parse_ptx
-from kernel_space.machine.clock import engines
-from kernel_space.machine.clock import sync
-from kernel_space.machine.clock.reduce import reduce_kernel
+from kernel_space.machine.translate import runtime_names
 from kernel_space.machine.translate.translate import Program
-from kernel_space.machine.opcodes.writer import Writer
 
 
 @opcode("timed.cost")

@@ -11,13 +11,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from kernel_space.machine.clock.weights import Cost, Tally, elected_branches, memory_space
 from kernel_space.machine.ptx.cfg import Block, Graph, build_graph, ends_flow
-from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Imm, Mem, Operand, Reg, Vec
 from kernel_space.machine.ptx.parse import Kernel
-from kernel_space.machine.clock.weights import Cost, Tally, elected_branches, memory_space
 from kernel_space.machine.ptx.uniformity import divergent_region
+from kernel_space.machine.values.faults import Unsupported
 
 ZERO = Imm(0)
 NOWHERE = Mem(ZERO)

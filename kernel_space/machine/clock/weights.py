@@ -1,6 +1,7 @@
 """What an instruction costs the warp that issues it, from what ptxas keeps of it.
 
-Rules read off nvdisasm listings of shipped cubins (``tests/machine/clock/test_timed_weights.py`` compares loop by loop):
+Rules read off nvdisasm listings of shipped cubins (``tests/machine/clock/test_timed_weights.py``
+compares loop by loop):
 
 - register copies, packs and unpacks, address-space casts and ``cvt`` between integers vanish, as do ``elect.sync``,
   the negation of its predicate and the branch around the elected instruction (they become predicates);

@@ -1,0 +1,1 @@
+"""Shared, global, local and tensor memory, and what copies between them."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kernel_space.machine.units.mbarrier import MBarrier, find
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import Value, first_lane, lane_list
-from kernel_space.machine.units.mbarrier import MBarrier, find
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp

@@ -6,9 +6,9 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kernel_space.machine.memory.global_memory import _is_shared
 from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.values.floats import BITS, binary, maximum, minimum, packed
-from kernel_space.machine.memory.global_memory import _is_shared
 from kernel_space.machine.values.lanes import MASKS, UNSIGNED, Array, Value, first_lane, lane_list, signed
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernel_space.machine.memory.tma import BulkStore, reduced, target_barrier
+from kernel_space.machine.units.mbarrier import MBarrier, find
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import Value, first_lane, lane_list
-from kernel_space.machine.units.mbarrier import MBarrier, find
-from kernel_space.machine.memory.tma import BulkStore, reduced, target_barrier
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp

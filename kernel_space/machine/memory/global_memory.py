@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernel_space.machine.memory.local_memory import load_local, store_local
+from kernel_space.machine.memory.smem import load_shared, store_shared
 from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import FULL, UNSIGNED, Array, Value, first_lane, lane_flags, ndarray
-from kernel_space.machine.memory.local_memory import load_local, store_local
-from kernel_space.machine.memory.smem import load_shared, store_shared
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Warp

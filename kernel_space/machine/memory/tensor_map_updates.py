@@ -1,7 +1,7 @@
 """Tensor maps that a kernel changes: ``tensormap.replace`` and ``tensormap.cp_fenceproxy``. PTX ISA 9.7.9.28.
 
-Layout of the 128 bytes: ``kernel_space.launch.tensor_map``. Strides are given in bytes, extents as they are, the rank as
-rank - 1. The race checker wants a release by the writer and an acquire by the user before the next TMA operation.
+Layout of the 128 bytes: ``kernel_space.launch.tensor_map``. Strides are given in bytes, extents as they are, the rank
+as rank - 1. The race checker wants a release by the writer and an acquire by the user before the next TMA operation.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES
 from kernel_space.machine.values.address_windows import SHARED_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
 from kernel_space.machine.values.lanes import Array
-from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Warp

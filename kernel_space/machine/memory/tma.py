@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernel_space.core.errors import InputError
+from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
 from kernel_space.machine.values import floats
 from kernel_space.machine.values.address_windows import PARAM_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.machine.values.lanes import UNSIGNED, Array, signed
 from kernel_space.machine.values.packed_operands import spread_groups
-from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
 
 if TYPE_CHECKING:
     from kernel_space.machine.memory.global_memory import Region

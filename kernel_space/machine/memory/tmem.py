@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernel_space.machine.memory.smem import OFFSET_MASK
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.machine.values.lanes import Array, Value, spread
-from kernel_space.machine.memory.smem import OFFSET_MASK
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp

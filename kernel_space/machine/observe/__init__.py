@@ -1,0 +1,1 @@
+"""What an onlooker sees of a run: findings in words, timelines."""

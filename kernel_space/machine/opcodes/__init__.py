@@ -1,0 +1,1 @@
+"""One opcode, one short function, one table."""

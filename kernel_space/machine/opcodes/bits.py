@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import FULL, MASKS
-from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.integer import arithmetic, sources, varies
-from kernel_space.machine.ptx.operands import Imm, Pair
+from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Imm, Pair
+from kernel_space.machine.values.lanes import FULL, MASKS
 
 
 def _logic(c: Writer, i: Instr, m: Modifiers, operator: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.memory import address
 from kernel_space.machine.opcodes.sync import uniform
-from kernel_space.machine.ptx.operands import Imm, Mem
+from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Imm, Mem
 
 _RANKS = ("1d", "2d", "3d", "4d", "5d")
 _REDUCTIONS = ("add", "min", "max", "inc", "dec", "and", "or", "xor")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.values.address_windows import SHARED_WINDOW
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.float import FLOAT_TYPES
+from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.values.address_windows import SHARED_WINDOW
 
 _ROUND_INT = ("rni", "rzi", "rmi", "rpi")
 _ROUND = ("rn", "rz", "rna", "rm", "rp", "rs")

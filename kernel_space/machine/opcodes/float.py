@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.opcodes.table import Modifiers, opcode
-from kernel_space.machine.ptx.operands import Reg
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Reg
 
 FLOAT_TYPES = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "f32x2": 64}
 _FUNCTIONS = {"add": "f_add", "sub": "f_sub", "mul": "f_mul", "div": "f_div"}

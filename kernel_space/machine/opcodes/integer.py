@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.values.floats import COMPARISONS
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import FULL, MASKS
-from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.float import FLOAT_TYPES, float_arithmetic
-from kernel_space.machine.ptx.operands import Operand, Pair
+from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Operand, Pair
+from kernel_space.machine.values.floats import COMPARISONS
+from kernel_space.machine.values.lanes import FULL, MASKS
 
 _PLAIN = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _UNSIGNED_WORDS = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import MASKS
-from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.float import FLOAT_TYPES
-from kernel_space.machine.ptx.operands import Mem, Operand, Vec
+from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Mem, Operand, Vec
+from kernel_space.machine.values.lanes import MASKS
 
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 _HINTS = ("L1::no_allocate", "L1::evict_normal", "L1::evict_first", "L1::evict_last", "L1::evict_unchanged",

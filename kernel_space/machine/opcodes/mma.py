@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.sync import uniform
+from kernel_space.machine.opcodes.table import Modifiers, opcode
+from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Imm, Operand, Vec
 from kernel_space.machine.units.wgmma_order import emit_issue
-from kernel_space.machine.opcodes.writer import Writer
 
 _HALVES = ("f16", "bf16")
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import FULL
-from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.float import FLOAT_TYPES, split
-from kernel_space.machine.ptx.operands import Imm, Operand, Pair, Reg, Symbol, Vec
+from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Imm, Operand, Pair, Reg, Symbol, Vec
+from kernel_space.machine.values.lanes import FULL
 
 
 @opcode("mov")

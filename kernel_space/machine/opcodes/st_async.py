@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.memory import address
-from kernel_space.machine.ptx.operands import Vec
+from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Vec
 
 _TYPES = {kind + size: int(size) // 8 for kind, sizes in (("b", ("32", "64")), ("u", ("32", "64")), ("s", ("32", "64")),
                                                           ("f", ("32", "64"))) for size in sizes}  # fmt: skip

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import FULL
-from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.memory import address
 from kernel_space.machine.opcodes.move import check_members
-from kernel_space.machine.ptx.operands import Mem, Vec
+from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Mem, Vec
+from kernel_space.machine.values.lanes import FULL
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _SHARED = ("shared", "shared::cta", "shared::cluster")

@@ -9,10 +9,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from kernel_space.machine.ptx.cfg import Block
-from kernel_space.machine.values.faults import Unsupported
-from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.cfg import Block
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.values.faults import Unsupported
 
 Emitter = Callable[[Writer, Instr, Block], None]
 TABLE: dict[str, Emitter] = {}

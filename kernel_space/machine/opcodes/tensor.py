@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.memory import address
 from kernel_space.machine.opcodes.sync import uniform
-from kernel_space.machine.ptx.operands import Imm, Mem, Operand, Vec
+from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Imm, Mem, Operand, Vec
 
 KINDS = (
     "kind::mxf4nvf4",

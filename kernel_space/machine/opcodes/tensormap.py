@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.opcodes.table import Modifiers, opcode
+from kernel_space.machine.memory.tensor_map_updates import FIELDS, ORDINAL_FIELDS
 from kernel_space.machine.opcodes.memory import address
 from kernel_space.machine.opcodes.sync import uniform
-from kernel_space.machine.ptx.operands import Imm, Mem
-from kernel_space.machine.memory.tensor_map_updates import FIELDS, ORDINAL_FIELDS
+from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Imm, Mem
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 

@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping, Sequence
 
 from kernel_space.machine.ptx.cfg import Block, Graph
-from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import FULL, MASKS
 from kernel_space.machine.ptx.operands import Imm, Not, Operand, Reg, Special, Symbol, Vec
+from kernel_space.machine.values.faults import Unsupported
+from kernel_space.machine.values.lanes import FULL, MASKS
 
 _SPECIALS = re.compile(
     r"((n?tid|n?ctaid|n?clusterid|cluster_n?ctaid)\.[xyz])|laneid|warpid|nwarpid|smid|nsmid|gridid|"

@@ -1,0 +1,1 @@
+"""PTX text to instructions, blocks and what they depend on."""

@@ -10,9 +10,9 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import WIDTHS, Operand, Reg, Symbol, parse_operand, split_top
+from kernel_space.machine.values.faults import Unsupported
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

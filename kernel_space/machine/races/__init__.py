@@ -1,0 +1,1 @@
+"""Happens-before over all memory: who may see whose writes."""

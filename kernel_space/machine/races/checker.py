@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_space.machine.values.faults import SimStatus
-from kernel_space.machine.races.maps import MapRaces
 from kernel_space.machine.observe.report import Finding, place
+from kernel_space.machine.races.maps import MapRaces
+from kernel_space.machine.values.faults import SimStatus
 
 MOST_FINDINGS = 20
 

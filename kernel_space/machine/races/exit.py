@@ -8,12 +8,12 @@ import numpy as np
 
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Mem, Operand, Pair, Reg, Vec
-from kernel_space.machine.races.tensor import ALL_LANES, TensorRaces
 from kernel_space.machine.races.shadow import Access
+from kernel_space.machine.races.tensor import ALL_LANES, TensorRaces
 
 if TYPE_CHECKING:
-    from kernel_space.machine.units.barriers import NamedBarrier
     from kernel_space.machine.run.machine import Cluster, Cta, Warp
+    from kernel_space.machine.units.barriers import NamedBarrier
     from kernel_space.machine.units.mbarrier import MBarrier
     from kernel_space.machine.units.tensor_pipe import TensorPipe
 

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_space.machine.values.lanes import ndarray
-from kernel_space.machine.races.sync import SyncRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict, GlobalShadow
+from kernel_space.machine.races.sync import SyncRaces
+from kernel_space.machine.values.lanes import ndarray
 
 if TYPE_CHECKING:
     from kernel_space.machine.memory.global_memory import Region
+    from kernel_space.machine.memory.tma import TmaTensor
     from kernel_space.machine.run.machine import Cta, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
-    from kernel_space.machine.memory.tma import TmaTensor
 
 GENERIC, ASYNC = 0, 1
 

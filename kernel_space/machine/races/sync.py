@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_space.machine.values.clocks import SPARE_BARRIERS, Clock, Slots, SyncObject, WarpClock, merged
 from kernel_space.machine.races.shadow import Shadow
+from kernel_space.machine.values.clocks import SPARE_BARRIERS, Clock, Slots, SyncObject, WarpClock, merged
 
 if TYPE_CHECKING:
-    from kernel_space.machine.units.barriers import NamedBarrier
     from kernel_space.machine.run.machine import Cluster, Cta, Machine, Warp
-    from kernel_space.machine.units.mbarrier import MBarrier
     from kernel_space.machine.translate.translate import Program
+    from kernel_space.machine.units.barriers import NamedBarrier
+    from kernel_space.machine.units.mbarrier import MBarrier
 
 _RELEASES = ("release", "acq_rel", "sc")
 _ACQUIRES = ("acquire", "acq_rel", "sc")

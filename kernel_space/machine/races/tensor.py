@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_space.machine.values.clocks import ALWAYS, Clock
 from kernel_space.machine.races.memory import ASYNC, MemoryRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict
 from kernel_space.machine.units.tensor_pipe import accumulator_columns
+from kernel_space.machine.values.clocks import ALWAYS, Clock
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp

@@ -1,0 +1,1 @@
+"""The chip and its schedules; the public entry is ``run.py``."""

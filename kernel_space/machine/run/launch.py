@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.arguments import Argument, TensorValue, arguments_from_header
-from kernel_space.launch.capture import CaptureRuntime, Launch, capture, load
 from kernel_space.core.errors import InputError
+from kernel_space.launch.capture import CaptureRuntime, Launch, capture, load
 from kernel_space.machine.memory.global_memory import GlobalMemory
 
 

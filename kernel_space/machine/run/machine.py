@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel_space.machine.units.barriers import NamedBarrier
-from kernel_space.machine.ptx.cfg import EXIT
-from kernel_space.machine.values.faults import IllegalAccess, SimStatus
 from kernel_space.machine.memory.global_memory import GlobalMemory
-from kernel_space.machine.values.lanes import FULL, LANES, Value
-from kernel_space.machine.units.mbarrier import MBarrier
 from kernel_space.machine.memory.smem import Smem
-from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.memory.tmem import Tmem
+from kernel_space.machine.ptx.cfg import EXIT
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT, Program
+from kernel_space.machine.units.barriers import NamedBarrier
+from kernel_space.machine.units.mbarrier import MBarrier
+from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.units.wgmma_order import EVERY_REGISTER, WgmmaGroups
+from kernel_space.machine.values.faults import IllegalAccess, SimStatus
+from kernel_space.machine.values.lanes import FULL, LANES, Value
 
 if TYPE_CHECKING:
-    from kernel_space.machine.run.schedules import Schedule
     from kernel_space.machine.observe.trace import Observer
+    from kernel_space.machine.run.schedules import Schedule
 
 Triple = tuple[int, int, int]
 

@@ -10,17 +10,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from kernel_space.launch.capture import Launch
 from kernel_space.core.errors import InputError
-from kernel_space.machine.values.faults import Fault, SimStatus, Unsupported
+from kernel_space.launch.capture import Launch
 from kernel_space.machine.memory.global_memory import GlobalMemory
-from kernel_space.machine.run.launch import add_tensor, prepare, tensor_extent
-from kernel_space.machine.run.machine import Grid, Machine
+from kernel_space.machine.observe.report import (
+    Finding,
+    budget_finding,
+    deadlock_finding,
+    fault_finding,
+    race_findings,
+)
 from kernel_space.machine.ptx.parse import parse_ptx
 from kernel_space.machine.races.checker import Races
-from kernel_space.machine.observe.report import Finding, budget_finding, deadlock_finding, fault_finding, race_findings
+from kernel_space.machine.run.launch import add_tensor, prepare, tensor_extent
+from kernel_space.machine.run.machine import Grid, Machine
 from kernel_space.machine.run.schedules import make_schedule
 from kernel_space.machine.translate.translate import Program, translate
+from kernel_space.machine.values.faults import Fault, SimStatus, Unsupported
 
 if TYPE_CHECKING:
     from kernel_space.machine.observe.trace import Observer

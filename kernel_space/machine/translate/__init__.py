@@ -1,0 +1,1 @@
+"""Basic blocks to Python functions, and the names that their text uses."""

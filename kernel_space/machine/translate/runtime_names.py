@@ -6,33 +6,33 @@ from typing import Any
 
 import numpy as np
 
-from kernel_space.machine.memory import async_stores
-from kernel_space.machine.memory import atomics
-from kernel_space.machine.units import barriers
-from kernel_space.machine.memory import bulk
-from kernel_space.machine.units import clc
-from kernel_space.machine.values import conversions
-from kernel_space.machine.values import directed_rounding
-from kernel_space.machine.units import fences
-from kernel_space.machine.values import floats
-from kernel_space.machine.memory import global_memory
-from kernel_space.machine.values import lanes
-from kernel_space.machine.memory import local_memory
-from kernel_space.machine.units import mbarrier
-from kernel_space.machine.units import members
-from kernel_space.machine.units import mma_sync
-from kernel_space.machine.units import registers
-from kernel_space.machine.values import scalars
-from kernel_space.machine.memory import smem
-from kernel_space.machine.memory import tensor_map_updates
-from kernel_space.machine.units import tensor_pipe
-from kernel_space.machine.memory import tma
-from kernel_space.machine.memory import tmem
-from kernel_space.machine.units import wgmma
-from kernel_space.machine.units import wgmma_order
+from kernel_space.machine.memory import (
+    async_stores,
+    atomics,
+    bulk,
+    global_memory,
+    local_memory,
+    smem,
+    tensor_map_updates,
+    tma,
+    tmem,
+)
+from kernel_space.machine.translate.unwritten import unwritten
+from kernel_space.machine.units import (
+    barriers,
+    clc,
+    fences,
+    mbarrier,
+    members,
+    mma_sync,
+    registers,
+    tensor_pipe,
+    wgmma,
+    wgmma_order,
+)
+from kernel_space.machine.values import conversions, directed_rounding, floats, lanes, scalars
 from kernel_space.machine.values.address_windows import SHARED_WINDOW
 from kernel_space.machine.values.lanes import UNSIGNED, Value, first_lane, ndarray
-from kernel_space.machine.translate.unwritten import unwritten
 
 
 def pack_parts(low: Value, high: Value, shift: int, width: int) -> Value:

@@ -12,19 +12,19 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from kernel_space.machine.translate import runtime_names
-from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW
-from kernel_space.machine.ptx.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
-from kernel_space.machine.values.faults import Unsupported
-from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.opcodes.table import find_opcode
+from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.ptx.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
+from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Reg
 from kernel_space.machine.ptx.parse import Kernel, parse_ptx
-from kernel_space.machine.units.registers import registers_at_launch
 from kernel_space.machine.ptx.uniformity import varying_registers
+from kernel_space.machine.translate import runtime_names
 from kernel_space.machine.translate.unwritten import WriteTracker, candidates
+from kernel_space.machine.units.registers import registers_at_launch
 from kernel_space.machine.units.wgmma_order import emit_access, register_bits
-from kernel_space.machine.opcodes.writer import Writer
+from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW
+from kernel_space.machine.values.faults import Unsupported
 
 AGAIN = -2  # the first instruction of the block has to wait: run the block again when woken
 LATER = -3  # the warp waits and goes on at ``warp.pc``

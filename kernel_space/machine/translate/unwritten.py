@@ -15,13 +15,13 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from kernel_space.machine.ptx.cfg import Graph
-from kernel_space.machine.values.faults import Fault, SimStatus
 from kernel_space.machine.ptx.operands import Reg, Vec
+from kernel_space.machine.values.faults import Fault, SimStatus
 
 if TYPE_CHECKING:
+    from kernel_space.machine.opcodes.writer import Writer
     from kernel_space.machine.ptx.instruction import Instr
     from kernel_space.machine.run.machine import Warp
-    from kernel_space.machine.opcodes.writer import Writer
 
 
 class UnwrittenRegister(Fault):

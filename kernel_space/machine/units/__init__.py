@@ -1,0 +1,1 @@
+"""Barriers, tensor core, wgmma, registers, launch control: what instructions act on beside memory."""

@@ -10,14 +10,14 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from kernel_space.machine.values.faults import ProtocolError
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.values.lanes import FULL, LANES
 from kernel_space.machine.ptx.operands import Imm
+from kernel_space.machine.values.faults import ProtocolError
+from kernel_space.machine.values.lanes import FULL, LANES
 
 if TYPE_CHECKING:
-    from kernel_space.machine.run.machine import Cta, Warp
     from kernel_space.machine.ptx.parse import Kernel
+    from kernel_space.machine.run.machine import Cta, Warp
 
 REGISTERS_OF_AN_SM = 65536  # CUDA programming guide, technical specifications, 9.0 and 10.x
 FEWEST, MOST, UNIT = (

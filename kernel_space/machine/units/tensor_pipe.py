@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel_space.machine.values.faults import ProtocolError, Unsupported
-from kernel_space.machine.values.lanes import Array
-from kernel_space.machine.values.packed_operands import PACKED
 from kernel_space.machine.units.tensor_core import (
     K_BYTES,
     Shape,
@@ -26,6 +23,9 @@ from kernel_space.machine.units.tensor_core import (
     scale_bytes,
     smem_descriptor,
 )
+from kernel_space.machine.values.faults import ProtocolError, Unsupported
+from kernel_space.machine.values.lanes import Array
+from kernel_space.machine.values.packed_operands import PACKED
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp

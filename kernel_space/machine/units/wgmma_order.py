@@ -14,16 +14,16 @@ import dataclasses
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from kernel_space.machine.values.faults import ProtocolError
 from kernel_space.machine.ptx.operands import Operand, Reg, Vec, registers_of
+from kernel_space.machine.values.faults import ProtocolError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from kernel_space.machine.ptx.instruction import Instr
-    from kernel_space.machine.run.machine import Warp
-    from kernel_space.machine.ptx.parse import Kernel
     from kernel_space.machine.opcodes.writer import Writer
+    from kernel_space.machine.ptx.instruction import Instr
+    from kernel_space.machine.ptx.parse import Kernel
+    from kernel_space.machine.run.machine import Warp
 
 EVERY_REGISTER = -1
 

@@ -1,0 +1,1 @@
+"""Numbers and their formats, lanes, faults, clocks: what everything else stands on."""

@@ -19,8 +19,8 @@ import math
 
 import torch
 
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.core.nvfp4 import E4M3_LARGEST_BYTE, SF_VEC_SIZE, NVFP4Tensor, block_scales
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 EXPONENTS, MANTISSAS = 16, 8  # of a scale byte, whose sign is never set

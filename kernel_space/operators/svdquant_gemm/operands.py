@@ -14,9 +14,15 @@ import math
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.core.nvfp4 import (
+    SF_VEC_SIZE,
+    NVFP4Tensor,
+    block_scales,
+    blocked_scale_bytes,
+    quantize_nvfp4,
+)
 from kernel_space.operators.svdquant_gemm.full_range import full_range
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs
-from kernel_space.core.nvfp4 import SF_VEC_SIZE, NVFP4Tensor, block_scales, blocked_scale_bytes, quantize_nvfp4
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import (
     CHUNK_ROWS,

@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, require_tensor
 from kernel_space.core.nvfp4 import power_of_two_below
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, require_tensor
 
 FALSE_ALARM = 1e-12  # chance that the mean of a correct kernel's rounding errors exceeds its bound
 

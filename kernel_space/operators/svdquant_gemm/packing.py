@@ -13,8 +13,13 @@ from typing import Self
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.inputs import FLOAT_DTYPES, TORCH_DTYPES, require_matrix, require_tensor
 from kernel_space.core.nvfp4 import SF_VEC_SIZE, block_scales, require_scale_bytes
+from kernel_space.operators.svdquant_gemm.inputs import (
+    FLOAT_DTYPES,
+    TORCH_DTYPES,
+    require_matrix,
+    require_tensor,
+)
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 
 MAX_LOST = 0.01  # of the 2-norm of a row of lora_up, by rounding what is folded

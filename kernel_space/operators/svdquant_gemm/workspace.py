@@ -5,9 +5,9 @@ tile along K (``config.sums_in_workspace``); then the activations as fp16, where
 from __future__ import annotations
 
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.tiles import num_cta_tiles
 from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.core.tiles import num_cta_tiles
 
 EXPANDED_BYTES = 2
 

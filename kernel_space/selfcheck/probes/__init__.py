@@ -1,0 +1,1 @@
+"""Small programs that ask a card and the machine the same question."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.selfcheck.text.probe import MapSpec, Probe
 from kernel_space.selfcheck.probes.tma_load import load
 from kernel_space.selfcheck.probes.tma_store import store
+from kernel_space.selfcheck.text.probe import MapSpec, Probe
 from kernel_space.selfcheck.text.ptx_text import per_thread
 
 _ROOM = ".shared .align 16 .b8 room[256];"

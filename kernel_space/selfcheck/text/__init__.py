@@ -1,0 +1,1 @@
+"""PTX text and tensor maps that probes are made of."""

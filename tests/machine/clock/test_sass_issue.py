@@ -22,7 +22,7 @@ from benchmarks.compiled_then import (
 from benchmarks.sass_issue import Instruction, decode, epilogue_tile, issue, k_tile, tile, tma_k_tile
 from kernel_space.core.errors import InputError
 
-COUNTS = Path(__file__).parent / "data" / "svdquant_mma_warp_sass.csv"
+COUNTS = Path(__file__).parents[2] / "data" / "svdquant_mma_warp_sass.csv"
 R2UR_CLK = 13  # NVIDIA's tables for B100: to readers of the classes coupled, decoupled, tex, tma, udp
 
 

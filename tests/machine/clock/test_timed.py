@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from kernel_space.machine.values.faults import ProtocolError, Unsupported
 from kernel_space.machine.clock.chip import TimedDeadlock
 from kernel_space.machine.clock.estimate import simulate_launch
-from tests.machine.ptx import HEADER
+from kernel_space.machine.values.faults import ProtocolError, Unsupported
 from tests.machine.clock.timed_cases import BOX_BYTES, clock, launch, ring, run_ring
+from tests.machine.ptx import HEADER
 
 
 def test_one_load_and_one_mma() -> None:

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
-from tests.machine.ptx import HEADER
+from kernel_space.machine.values.faults import Unsupported
 from tests.machine.clock.timed_cases import BOX_BYTES, ONE_MMA, clock, launch, run_ring
+from tests.machine.ptx import HEADER
 
 MAP = ".param .align 128 .b8 map[128]"
 WORK = "fma.rn.f32 %r40, %r41, %r42, %r43;\n"

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.build.resources import disassemble
+from kernel_space.core.arch import SM100A
+from kernel_space.machine.clock.reduce import Reduced, reduce_kernel
 from kernel_space.machine.ptx.cfg import Graph, build_graph
 from kernel_space.machine.ptx.operands import Imm
 from kernel_space.machine.ptx.parse import parse_ptx
-from kernel_space.machine.clock.reduce import Reduced, reduce_kernel
 from tests.compiled_cases import resolved
 
 CONFIGS = ("mma_tiler_mn=256x128", "mma_tiler_mn=256x256", "mma_tiler_mn=128x128 cluster_shape_mn=1x1")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from kernel_space.launch.capture import Launch
+from kernel_space.launch.tensor_map import ELEMENT_TYPES, TensorMap
 from kernel_space.machine.clock.clock import Clock
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
-from kernel_space.launch.tensor_map import ELEMENT_TYPES, TensorMap
 from tests.machine.ptx import HEADER
 
 FIELDS = (

@@ -13,15 +13,15 @@ from benchmarks.compiled_then import OPERANDS, loop
 from benchmarks.listed_rows import ListedRow, instructions_behind_the_wait, listed, own_charge
 from benchmarks.lora_order import Tables, simulated
 from benchmarks.warp_marks import charged, marked
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import CompiledKernel, CompileError, build
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.check.validate import check_candidate
+from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.clock.clock import Clock
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
-from kernel_space.check.validate import check_candidate
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated.constants.sets import admissible_sets
 from tuner.simulated.time import capture_launch, map_names
 
@@ -136,7 +136,7 @@ def test_the_charge_of_the_tma_warp_is_that_of_its_instructions() -> None:
 
 
 def test_what_the_listings_of_the_other_warps_put_in() -> None:
-    """By the counts in tests/machine/clock/test_sass_issue.py: 680 and 349 stall clocks of an epilogue, 248 and 120 of a k-tile.
+    """By the counts in test_sass_issue.py: 680 and 349 stall clocks of an epilogue, 248 and 120 of a k-tile.
 
     The poll hides 2 of a k-tile, and is in what is taken out.
     """

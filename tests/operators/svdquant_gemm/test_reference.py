@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs, PublicInputs
 from kernel_space.core.nvfp4 import block_scales, dequantize_nvfp4, quantize_nvfp4
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs, PublicInputs
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.core.arch import SM90A
-from kernel_space.operators.svdquant_gemm.sm90a.budget import budget, solve_stages
 from kernel_space.build.build import CompileError, build
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.build.dsl_compile import _ptxas_notes
+from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
 from kernel_space.core.rules import Legal, Rejection, legalize, rule_names
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.sm90a.budget import budget, solve_stages
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import compile_and_capture
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")

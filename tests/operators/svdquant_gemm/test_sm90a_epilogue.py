@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kernel_space.core.arch import SM90A
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
 from tests.operators.svdquant_gemm.test_sm90a_expand import EXPAND, run_in_machine
 

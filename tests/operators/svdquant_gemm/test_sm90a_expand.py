@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.build import build
-from kernel_space.launch.capture import capture
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.build.dsl_compile import compile_for_capture
 from kernel_space.build.dsl_env import import_dsl
+from kernel_space.build.resources import read_resources
+from kernel_space.core.arch import SM90A
+from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.launch.capture import capture
+from kernel_space.machine.memory.global_memory import GlobalMemory
+from kernel_space.machine.observe.trace import Observer
+from kernel_space.machine.run.launch import add_tensor
+from kernel_space.machine.run.run import run_launch, run_ptx
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import OutputCheck, check_packed
-from kernel_space.build.resources import read_resources
-from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.machine.memory.global_memory import GlobalMemory
-from kernel_space.machine.run.launch import add_tensor
-from kernel_space.machine.run.run import run_launch, run_ptx
-from kernel_space.machine.observe.trace import Observer
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
 from tests.core.nvfp4_oracle import e2m1_value, e4m3_value

@@ -6,14 +6,14 @@ import re
 
 import pytest
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.build import build
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.build.resources import read_resources
+from kernel_space.core.arch import SM90A
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.machine.run.machine import Cta, Warp
 from kernel_space.machine.observe.trace import Observer
+from kernel_space.machine.run.machine import Cta, Warp
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.operators.svdquant_gemm.test_sm90a_expand import EXPAND, run_in_machine
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")

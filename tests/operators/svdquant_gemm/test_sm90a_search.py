@@ -9,24 +9,24 @@ from pathlib import Path
 import pytest
 
 from kernel_space.core.arch import SM90A
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import kernel_spec
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal, legalize, rule_names
 from kernel_space.core.tiles import waves
-from tests.space.brute_force import every_point, small
-from tests.fakes import FakeDevice, FakePool, fake_us
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.cli.test_cli import SHAPE, run
+from tests.fakes import FakeDevice, FakePool, fake_us
 from tests.operators.svdquant_gemm.test_sm90a_config import SERIALIZED
+from tests.space.brute_force import every_point, small
 from tests.space.test_space import DEFAULT_GRID
 from tuner.compile.worker import CompileResult, Task, _answer
 from tuner.devices.device import select_device
-from tuner.tables.dispatch import DispatchTable
-from tuner.tune.driver import TuneOptions, tune
-from tuner.trials.outcome import Kind, Origin, Status
 from tuner.space.space import SearchSpace
+from tuner.tables.dispatch import DispatchTable
+from tuner.trials.outcome import Kind, Origin, Status
+from tuner.tune.driver import TuneOptions, tune
 
 KERNEL = "svdquant_gemm_sm90a"
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.build import refuse_serialized
-from kernel_space.launch.capture import CaptureRuntime, Launch
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import ROLE_REGISTERS, KernelConfigSm90a
 from kernel_space.build.dsl_compile import Artifacts, compile_function
 from kernel_space.build.dsl_env import import_dsl
-from kernel_space.launch.loading import load_bytes
-from kernel_space.operators.svdquant_gemm.operands import make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM90A
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.launch.capture import CaptureRuntime, Launch
+from kernel_space.launch.loading import load_bytes
 from kernel_space.machine.run.launch import Exported
 from kernel_space.machine.run.run import run_compiled
+from kernel_space.operators.svdquant_gemm.operands import make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import ROLE_REGISTERS, KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 
 PROBLEM = GemmProblem.parse("64,3840,3072,128")

@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 import torch
 
-from kernel_space.core.arch import SM90A
 from kernel_space.build.build import build
-from kernel_space.launch.capture import capture
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_PARTS, KernelConfigSm90a
 from kernel_space.build.dsl_compile import compile_for_capture
 from kernel_space.build.dsl_env import import_dsl
-from kernel_space.operators.svdquant_gemm.operands import make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.arch import SM90A
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.machine.values.faults import SimStatus
+from kernel_space.launch.capture import capture
 from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.run.launch import add_tensor
 from kernel_space.machine.run.run import SimResult, run_launch, run_ptx
+from kernel_space.machine.values.faults import SimStatus
+from kernel_space.operators.svdquant_gemm.operands import make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_PARTS, KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import compile_and_capture
 

@@ -1,10 +1,10 @@
 """Is a candidate right on this card: every element, bitwise the same each time, and nothing written elsewhere.
 
 Each case gets fresh random operands in an ``Arena``: first those of a layer, then operands that hold every scale factor
-(``kernel_space/operators/svdquant_gemm/full_range.py``). Half of the launches run with guards, output and partial sums full of NaN, half with
-ordinary numbers there: a kernel whose result depends on memory that is not its input differs between the halves. The
-oracle is the float64 product of the dequantized operands, with the tolerance that ``kernel_space/operators/svdquant_gemm/reference.py`` derives
-from the length of the accumulation, and the bound of the mean error. ``chains.py`` then lets launches overlap.
+(``full_range.py`` of the operator). Half of the launches run with guards, output and partial sums full of NaN, half
+with ordinary numbers there: a kernel whose result depends on memory that is not its input differs between the halves.
+The oracle is the float64 product of the dequantized operands, with the tolerance that the operator's ``reference.py``
+derives from the length of the accumulation, and the bound of the mean error. ``chains.py`` then lets launches overlap.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
-from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER, Operands, argument_bytes, make_operands
+from kernel_space.operators.svdquant_gemm.operands import (
+    ARGUMENT_ORDER,
+    Operands,
+    argument_bytes,
+    make_operands,
+)
 from kernel_space.operators.svdquant_gemm.reference import OutputCheck, check_packed
 from tuner.card.worker.arena import GUARD_BYTES, Arena, Damage
 from tuner.card.worker.candidate import Case

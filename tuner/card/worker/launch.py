@@ -12,12 +12,12 @@ import torch
 
 from kernel_space.core.arguments import pack
 from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import read_plain
 from kernel_space.launch.loading import LoadedObject, load_bytes
 from kernel_space.launch.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
-from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
-from kernel_space.core.plain_files import read_plain
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.launch.runtime_symbols import Runtime
+from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.worker.bench import sets_needed
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.check import OUTPUT, WORKSPACE

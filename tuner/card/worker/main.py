@@ -1,4 +1,5 @@
-"""The process that owns one card: ``python -m tuner.card.worker.main --card N``. Loads, checks and times; never compiles.
+"""The process that owns one card: ``python -m tuner.card.worker.main --card N``. Loads, checks
+and times; never compiles.
 
 One JSON object per line: requests on stdin, answers on a descriptor of its own (what was stdout; whatever else
 prints goes to stderr), one answer per request, in order. It may be killed at any time. It imports neither the DSL

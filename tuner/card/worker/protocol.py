@@ -1,4 +1,4 @@
-"""What both sides of a worker's pipe know; the requests themselves are described in ``worker.py``."""
+"""What both sides of a worker's pipe know; the requests themselves are described in ``worker/main.py``."""
 
 from __future__ import annotations
 

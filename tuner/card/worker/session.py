@@ -11,8 +11,8 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.launch.loading import HostCallError, LoadedObject
-from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
 from kernel_space.launch.runtime_symbols import CudaRuntime
+from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
 from tuner.card.worker import bench
 from tuner.card.worker.arena import Arena
 from tuner.card.worker.candidate import Case, Loadable

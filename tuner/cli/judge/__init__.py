@@ -1,0 +1,1 @@
+"""Commands that judge one kernel or the machine."""

@@ -14,14 +14,14 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
-from tuner.cli.options import text
 from tuner.calibration.calibrate import Calibration, Row, calibrate
-from tuner.simulated.constants.store import write_calibration
-from tuner.simulated.constants.sets import ConstantSets, admissible_pool
-from tuner.devices.device import DeviceClass, device_class_of, has_simulator
 from tuner.calibration.measured_trials import Measurement, read_measured
-from tuner.search.progress import Progress
+from tuner.cli.options import text
+from tuner.devices.device import DeviceClass, device_class_of, has_simulator
 from tuner.devices.simulated import Chip
+from tuner.search.progress import Progress
+from tuner.simulated.constants.sets import ConstantSets, admissible_pool
+from tuner.simulated.constants.store import write_calibration
 from tuner.simulated.time import simulate
 
 

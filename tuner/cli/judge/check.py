@@ -11,19 +11,19 @@ import math
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.arch import SM100A
 from kernel_space.build.build import CompiledKernel, CompileError, build
-from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.core.rules import Legal
 from kernel_space.check.mutations.suite import CASES, MUTATIONS, MutationContext, NotApplicable, find_mutation
-from kernel_space.machine.run.schedules import SCHEDULES
-from kernel_space.machine.observe.trace import Timeline
 from kernel_space.check.validate import ALL, CheckResult, check_candidate, check_full
-from tuner.cli.options import text
-from tuner.cli.main import CommandError
+from kernel_space.core.arch import SM100A
+from kernel_space.core.errors import InputError
+from kernel_space.core.rules import Legal
+from kernel_space.machine.observe.trace import Timeline
+from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.look.explain import legal_config
+from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.cli.options.exits import CommandError
 from tuner.devices.device import Device, select_device
 from tuner.files.store import atomic_write
 

@@ -9,18 +9,18 @@ from typing import Any
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.core.rules import Legal
-from kernel_space.machine.values.faults import Fault, Unsupported
 from kernel_space.machine.clock.chip import Record
-from tuner.cli.options import text
+from kernel_space.machine.values.faults import Fault, Unsupported
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.look.explain import legal_config
+from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device, select_device
 from tuner.search.next_change import Change, best_changes
+from tuner.simulated.tail_wave import tail_wave
 from tuner.simulated.time import SimulatedTime, simulate
 from tuner.space.space import SearchSpace
-from tuner.simulated.tail_wave import tail_wave
 
 TIMED_FAMILY = "sm_10"
 

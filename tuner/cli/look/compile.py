@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.build.build import CompiledKernel, CompileError, build
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.build.resources import ToolError, disassemble
 from kernel_space.core.rules import Legal
-from tuner.cli.options import text
-from tuner.cli.main import CommandError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.look.explain import legal_config
+from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.cli.options.exits import CommandError
 from tuner.devices.device import Device, select_device
 from tuner.files.store import atomic_write
 

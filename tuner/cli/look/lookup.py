@@ -14,12 +14,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
-from tuner.tune import results
-from tuner.tables.bundle import FOLDER, Bundle
 from tuner.cli.options.common import check_out, problems_of
 from tuner.devices.device import Device, select_device
+from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import DispatchTable, Lookup, table_path
 from tuner.tables.row import Row
+from tuner.tune import results
 
 if TYPE_CHECKING:
     from tuner.runtime.choice.choose import Choice

@@ -9,13 +9,13 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
-from tuner.tune import results
 from tuner.cli.options.common import check_out, problems_of
 from tuner.devices.device import Device, select_device
+from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
 from tuner.trials.outcome import NEVER_COMPILED, Trial
-from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
+from tuner.tune import results
 
 TRIALS = "trials.parquet"
 

@@ -1,0 +1,1 @@
+"""Options, exit codes and what commands print."""

@@ -1,0 +1,1 @@
+"""Commands that find, measure, merge and bundle."""

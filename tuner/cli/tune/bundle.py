@@ -11,15 +11,15 @@ from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from tuner.cli.options import text
+from tuner.cli.options.common import check_out, dtypes_of
+from tuner.cli.options.exits import CommandError
+from tuner.cli.tune.peers import cuda_device
+from tuner.compile.manifest import OBJECTS, check_objects
+from tuner.devices.device import select_device
+from tuner.search.progress import Progress
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.bundle_write import Bundled, write_bundle
-from tuner.cli.main import CommandError
-from tuner.cli.options.common import check_out, dtypes_of
-from tuner.cli.tune.peers import cuda_device
-from tuner.devices.device import select_device
 from tuner.tables.dispatch import DispatchTable, table_path
-from tuner.compile.manifest import OBJECTS, check_objects
-from tuner.search.progress import Progress
 
 if TYPE_CHECKING:
     from tuner.tune.bundle_check import CheckedBundle

@@ -13,18 +13,18 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
-from tuner.space.candidate import Candidate
 from tuner.cli.options.common import DEFAULT_OUT, check_out, problems_of
+from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device, select_device
+from tuner.search.offline_search import choose_candidates
+from tuner.search.progress import Progress, State
+from tuner.space.candidate import Candidate
+from tuner.space.space import SearchSpace
 from tuner.tables.dispatch import DispatchTable
+from tuner.trials.outcome import Status
 from tuner.tune.driver import COMPILE_TIMEOUT_S, NEIGHBOURS, readable_configs
 from tuner.tune.earlier import Earlier, earlier_visits
-from tuner.compile.manifest import Entry, Folder, fill
-from tuner.search.offline_search import choose_candidates
-from tuner.trials.outcome import Status
-from tuner.search.progress import Progress, State
-from tuner.space.space import SearchSpace
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
 

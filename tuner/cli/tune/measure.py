@@ -12,17 +12,17 @@ from kernel_space.build.build import cached_build
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.card.worker.candidate import Loadable
 from tuner.cli.options.common import check_out, named_problems
 from tuner.cli.tune.peers import PeersProcess, cuda_device, measure_peers
 from tuner.cli.tune.tune import show_results
+from tuner.compile.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
+from tuner.devices.card import CudaDevice
+from tuner.search.progress import Progress
 from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.tune.driver import TuneOptions, TuneResult, tune
-from tuner.card.worker.candidate import Loadable
-from tuner.devices.card import CudaDevice
-from tuner.compile.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
-from tuner.tune.turns import in_turn
-from tuner.search.progress import Progress
 from tuner.tune.results import write_sweep
+from tuner.tune.turns import in_turn
 
 # Of a budget, per problem: the final takes 1 to 4 s of the card, the winner's last check and the files a few more.
 RESERVE_S = 8.0

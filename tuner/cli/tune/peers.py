@@ -17,23 +17,23 @@ from typing import TYPE_CHECKING, Any, Self
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
-from tuner.cli.options import text
-from tuner.tables.bundle import FOLDER, Bundle
-from tuner.cli.main import CommandError
-from tuner.cli.options.common import check_out, problems_of
-from tuner.cli.look.report import write_again
-from tuner.devices.device import select_device
-from tuner.tables.dispatch import DispatchTable
-from tuner.search.evaluate import utc_now
-from tuner.card.worker.candidate import Case, Loadable
-from tuner.devices.card import CudaDevice
 from tuner.card.locks import card_lock
-from tuner.compile.manifest import OBJECTS, Manifest
+from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker_process import worker_command
-from tuner.search.progress import Progress
-from tuner.report.write import ReportFiles, report_folder
-from tuner.report.data.peers import FILE_NAME
+from tuner.cli.look.report import write_again
+from tuner.cli.options import text
+from tuner.cli.options.common import check_out, problems_of
+from tuner.cli.options.exits import CommandError
+from tuner.compile.manifest import OBJECTS, Manifest
+from tuner.devices.card import CudaDevice
+from tuner.devices.device import select_device
 from tuner.files.store import atomic_write, make_folder
+from tuner.report.data.peers import FILE_NAME
+from tuner.report.write import ReportFiles, report_folder
+from tuner.search.evaluate import utc_now
+from tuner.search.progress import Progress
+from tuner.tables.bundle import FOLDER, Bundle
+from tuner.tables.dispatch import DispatchTable
 
 if TYPE_CHECKING:
     from kernel_space.core.config import KernelConfig

@@ -14,20 +14,20 @@ from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
-from tuner.cli.main import INTERRUPTED, CommandError
 from tuner.cli.options.common import check_out, problems_of
+from tuner.cli.options.exits import INTERRUPTED, CommandError
+from tuner.compile.manifest import ObjectsPool, check_objects
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device, require_times, select_device
+from tuner.report.data.sweep import differences
+from tuner.search.loop import Pool
+from tuner.search.progress import Progress
 from tuner.tables.dispatch import FILE_NAME
+from tuner.trials.outcome import Kind, Trial
+from tuner.trials.rank_stability import faster_in
 from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.tune.driver import TuneOptions, TuneResult, tune
-from tuner.compile.manifest import ObjectsPool, check_objects
 from tuner.tune.turns import in_turn
-from tuner.search.loop import Pool
-from tuner.trials.outcome import Kind, Trial
-from tuner.search.progress import Progress
-from tuner.trials.rank_stability import faster_in
-from tuner.report.data.sweep import differences
 
 
 def tune_command(args: argparse.Namespace) -> int:

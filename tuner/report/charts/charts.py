@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.trials.outcome import Origin, Trial
 from tuner.report.data.sweep import (
     Importance,
     Sweep,
@@ -19,6 +18,7 @@ from tuner.report.data.sweep import (
     times_per_value,
 )
 from tuner.report.marks.svg import Chart, Scale, escape, number
+from tuner.trials.outcome import Origin, Trial
 
 WIDTH = 1040
 CLIP = 8.0  # times beyond this multiple of the best are drawn at the upper edge

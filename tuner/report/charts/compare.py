@@ -4,16 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tuner.trials.outcome import Trial
-from tuner.report.data.causes import cause_rows, causes_chart, css_of, ordered_terms, why
-from tuner.report.data.clock import PUBLISHED, Clocked, Clocks, same_course
-from tuner.report.data.sweep import Section, Sweep
-from tuner.report.data.final import final_section
-from tuner.report.data.peers import peers_section
-from tuner.report.data.published import published_section
-from tuner.report.data.standing import conditions_section
-from tuner.report.marks.text import html_table, markdown_table
-from tuner.report.data.timeline import NAMES
 from tuner.report.charts.timeline import (
     head_picture,
     legend_keys,
@@ -21,7 +11,17 @@ from tuner.report.charts.timeline import (
     tail_picture,
     whole_picture,
 )
+from tuner.report.data.causes import cause_rows, causes_chart, css_of, ordered_terms, why
+from tuner.report.data.clock import PUBLISHED, Clocked, Clocks, same_course
+from tuner.report.data.final import final_section
+from tuner.report.data.peers import peers_section
+from tuner.report.data.published import published_section
+from tuner.report.data.standing import conditions_section
+from tuner.report.data.sweep import Section, Sweep
+from tuner.report.data.timeline import NAMES
 from tuner.report.marks.svg import escape
+from tuner.report.marks.text import html_table, markdown_table
+from tuner.trials.outcome import Trial
 
 RIVALS = 2  # beside the winner in the picture of the whole launch
 ABOUT = (

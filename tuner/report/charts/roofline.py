@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tuner.trials.outcome import Trial
-from tuner.report.data.sweep import Sweep, differences, microseconds, tflops, timed
 from tuner.report.data.roofline import GROUPS, Point, Roof, dram_bytes, points, roofs
+from tuner.report.data.sweep import Sweep, differences, microseconds, tflops, timed
 from tuner.report.marks.svg import Chart, Scale, escape, number
+from tuner.trials.outcome import Trial
 
 WIDTH, HEIGHT = 1040, 430
 LOW = 32.0  # speeds below this part of the best are drawn at the lower edge

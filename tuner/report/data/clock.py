@@ -14,17 +14,17 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.rules import Legal, legalize
 from tuner.devices.device import has_simulator
-from tuner.simulated.model_work import count_work
-from tuner.space.published import Published, published_config
 from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
 from tuner.report.data.timeline import Timeline, timeline_of
+from tuner.simulated.model_work import count_work
 from tuner.simulated.tail_wave import tail_wave
+from tuner.space.published import Published, published_config
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
     from kernel_space.machine.clock.clock import Times
-    from tuner.trials.outcome import Trial
     from tuner.simulated.time import SimulatedTime
+    from tuner.trials.outcome import Trial
 
 WINNER, RUNNER_UP, NEXT, PUBLISHED, DEFAULT = "winner", "runner-up", "next best", "published", "default"
 LAUNCH = "launch"  # the cause that is no part of a cluster's course

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from tuner.report.data.sweep import Section, Sweep, differences, microseconds
+from tuner.report.marks.svg import escape
+from tuner.report.marks.text import html_table, markdown_table
 from tuner.trials.final_order import FINAL, PLACE, QUICK_US, latest_final
 from tuner.trials.outcome import Trial
-from tuner.report.data.sweep import Section, Sweep, differences, microseconds
-from tuner.report.marks.text import html_table, markdown_table
-from tuner.report.marks.svg import escape
 
 HEAD = (
     "place",

@@ -16,11 +16,11 @@ from typing import Any
 
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
-from tuner.trials.outcome import Trial
-from tuner.report.data.sweep import Section, microseconds
-from tuner.report.marks.text import html_table, markdown_table
 from tuner.files.store import read_json
+from tuner.report.data.sweep import Section, microseconds
 from tuner.report.marks.svg import escape, number
+from tuner.report.marks.text import html_table, markdown_table
+from tuner.trials.outcome import Trial
 
 FILE_NAME = "peers.json"
 SAME_RUN = f"Ratios are against {OP} in the same run: above 1 the peer is slower."

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tuner.trials.outcome import Trial
-from tuner.space.published import Published
 from tuner.report.data.causes import why
 from tuner.report.data.clock import PUBLISHED, WINNER, Clocks, resolved_published
 from tuner.report.data.sweep import Section, Sweep, knobs_of, microseconds, timed
-from tuner.report.marks.text import html_table, markdown_table
 from tuner.report.marks.svg import escape, number
+from tuner.report.marks.text import html_table, markdown_table
+from tuner.space.published import Published
+from tuner.trials.outcome import Trial
 
 TITLE = "Against the published configuration"
 HEAD = ("knob", "winner", "published", "where the published value comes from")

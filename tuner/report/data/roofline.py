@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from kernel_space.core.arch import SM90A, SM100A, SM103A, Arch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.report.data.sweep import knobs_of, microseconds, tflops
 from tuner.simulated.constants.machine import H200_ROOFS, Constant, constants_of
 from tuner.trials.outcome import Trial
-from tuner.report.data.sweep import knobs_of, microseconds, tflops
 
 # Operations per clock and SM, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
 # half-precision rate, which SemiAnalysisAI/microbench-blackwell measured at 8192).

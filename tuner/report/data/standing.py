@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 
+from tuner.report.data.sweep import Section, Sweep, default_trial, timed, winner_and_runner_up
+from tuner.report.marks.svg import escape, number
+from tuner.report.marks.text import html_table, markdown_table
 from tuner.trials.outcome import Kind, Status, Trial
 from tuner.trials.rank_stability import faster_in, times_of
-from tuner.report.data.sweep import Section, Sweep, default_trial, timed, winner_and_runner_up
-from tuner.report.marks.text import html_table, markdown_table
-from tuner.report.marks.svg import escape, number
 
 MEANS = {
     Status.OK: "nothing speaks against it",

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.trials.outcome import NEVER_COMPILED, Kind, Origin, Status, Trial
 from tuner.space.count import Count
+from tuner.trials.outcome import NEVER_COMPILED, Kind, Origin, Status, Trial
 
 if TYPE_CHECKING:
     from tuner.report.data.clock import Clocks

@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from kernel_space.build.cache import BuildCache
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
-from kernel_space.build.cache import BuildCache
 from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel_spec import parse_config
-from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from kernel_space.core.rules import knob_rejection
-from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
-from tuner.trials.checked import Check
+from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from tuner.devices.device import DEVICE_CLASSES
-from tuner.tables.dispatch import DispatchTable, Lookup
-from tuner.tables.row import Row
 from tuner.runtime.choice.nearest import Nearest
 from tuner.runtime.choice.ranks import padded, rank_distance
 from tuner.runtime.choice.remembered import Recent
+from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
+from tuner.tables.dispatch import DispatchTable, Lookup
+from tuner.tables.row import Row
+from tuner.trials.checked import Check
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel

@@ -9,10 +9,10 @@ import torch
 from kernel_space.core.config import KernelConfig
 from kernel_space.launch.loading import HostCallError, LoadedObject, load_bytes
 from kernel_space.launch.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.launch.runtime_symbols import CudaRuntime
-from tuner.tables.bundle import ObjectFile
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.runtime.load.trampoline import check_signature
+from tuner.tables.bundle import ObjectFile
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)

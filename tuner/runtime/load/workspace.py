@@ -1,6 +1,6 @@
 """Workspace of launches that need one: memory of the stream that launches, with its counters zeroed once.
 
-The contract (``kernel_space/operators/svdquant_gemm/workspace.py``): the leading ``zeroed_bytes`` must be zero before the first launch and
+The contract (``workspace.py`` of the operator): the leading ``zeroed_bytes`` must be zero before the first launch and
 every launch leaves them zero; the rest holds partial sums and expanded activations and may hold anything. So launches
 that follow each other on a stream share memory when they agree on the number of leading bytes; launches on two streams
 never do. A launch may be two kernels that hand the memory over, which must follow each other: with the memory comes the

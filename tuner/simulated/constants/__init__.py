@@ -1,0 +1,1 @@
+"""Numbers that simulated times are computed with, and their hash."""

@@ -14,7 +14,14 @@ import numpy as np
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.clock import Clock, Times
-from tuner.simulated.constants.machine import MAINLOOP, MICROBENCH, MMA_CYCLES, MMA_LATENCY, Constant, constants_of
+from tuner.simulated.constants.machine import (
+    MAINLOOP,
+    MICROBENCH,
+    MMA_CYCLES,
+    MMA_LATENCY,
+    Constant,
+    constants_of,
+)
 
 SHARED: Final = (
     "clock_ghz", "fill_narrow", "fill_wide", "l2_bytes_clk", "dram_tb_s", "sf_copy",

@@ -9,25 +9,28 @@ from typing import Final
 
 from kernel_space.core.source_identity import identity
 
-_ROOT: Final = Path(__file__).resolve().parents[1]
+_ROOT: Final = Path(__file__).resolve().parents[3]
 _MODULES: Final = (
-    "kernel_space/core/arch.py", "kernel_space/launch/capture.py", "kernel_space/launch/loading.py", "kernel_space/launch/tensor_map.py",
-    "tuner/simulated/constants/clock.py", "tuner/simulated/constants/sets.py", "tuner/simulated/constants/machine.py", "tuner/simulated/model_work.py",
+    "kernel_space/core/arch.py",
+    "kernel_space/launch/capture.py",
+    "kernel_space/launch/loading.py",
+    "kernel_space/launch/tensor_map.py",
+    "tuner/simulated/constants/clock.py",
+    "tuner/simulated/constants/machine.py",
+    "tuner/simulated/constants/sets.py",
+    "tuner/simulated/model_work.py",
     "tuner/simulated/time.py",
-)  # fmt: skip
-SETS_FILE: Final = _ROOT / "tuner" / "clock_sets.json"
-CALIBRATIONS: Final = _ROOT / "tuner" / "clock_calibrations"  # one file per arch, by ``tune.py calibrate``
+)
+SETS_FILE: Final = Path(__file__).with_name("clock_sets.json")
+CALIBRATIONS: Final = Path(__file__).with_name(
+    "clock_calibrations"
+)  # a file per arch, by ``tune.py calibrate``
 
 
 def machine_files() -> list[Path]:
     """Sources of the clocked machine: what turns constants and PTX into cycles and microseconds."""
-    package = _ROOT / "kernel_space" / "sim"
-    machine = [path for path in package.glob("*.py") if not path.name.startswith("mutat")]
-    return [
-        *sorted(machine),
-        *sorted((package / "timed").glob("*.py")),
-        *(_ROOT / name for name in _MODULES),
-    ]
+    machine = (_ROOT / "kernel_space" / "machine").rglob("*.py")
+    return [*sorted(machine), *(_ROOT / name for name in _MODULES)]
 
 
 @functools.cache

@@ -22,9 +22,9 @@ from scipy.stats import qmc
 from kernel_space.core.arch import SM100A, Arch
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.clock import Clock, Times
+from tuner.files.store import atomic_write
 from tuner.simulated.constants.clock import make_clock, records_of
 from tuner.simulated.constants.hash import CALIBRATIONS, machine_hash
-from tuner.files.store import atomic_write
 
 STORED: Final = Path(__file__).with_name("clock_sets.json")
 RENEW: Final = "run python -m benchmarks.calibrate_clock (docs/timing.md)"

@@ -15,10 +15,10 @@ import numpy as np
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
-from tuner.simulated.constants import witness as clock_witness
-from tuner.simulated.constants.sets import ConstantSets, calibration_file, printed, stored_document
-from tuner.simulated.constants.hash import machine_hash
 from tuner.files.store import atomic_write, make_folder
+from tuner.simulated.constants import witness as clock_witness
+from tuner.simulated.constants.hash import machine_hash
+from tuner.simulated.constants.sets import ConstantSets, calibration_file, printed, stored_document
 
 
 def write_calibration(

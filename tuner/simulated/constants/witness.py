@@ -17,10 +17,10 @@ from typing import Any, Final
 import numpy as np
 
 from kernel_space.launch.capture import Launch
-from kernel_space.machine.values.faults import Fault, Unsupported
+from kernel_space.launch.tensor_map import decode_tensor_map
 from kernel_space.machine.clock.clock import Clock
 from kernel_space.machine.clock.estimate import simulate_launch
-from kernel_space.launch.tensor_map import decode_tensor_map
+from kernel_space.machine.values.faults import Fault, Unsupported
 from tuner.files.store import atomic_write
 
 STORED: Final = Path(__file__).with_name("clock_witness.json.gz")

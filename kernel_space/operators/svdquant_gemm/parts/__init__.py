@@ -1,0 +1,1 @@
+"""What its kernels of all architectures share."""

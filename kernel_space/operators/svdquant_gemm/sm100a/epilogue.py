@@ -9,10 +9,10 @@ import cutlass.utils.blackwell_helpers as sm100_utils
 from cutlass import Boolean, Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
-from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
-from kernel_space.operators.svdquant_gemm.sm100a.layouts import Layouts
-from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
 from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIALS_ALIGN
+from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
+from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
+from kernel_space.operators.svdquant_gemm.sm100a.layouts import Layouts
 
 WARP_SIZE = 32
 EPILOGUE_WARPS = (0, 1, 2, 3)

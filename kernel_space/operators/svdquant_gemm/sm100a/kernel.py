@@ -45,8 +45,9 @@ from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE, HALF_DTYPES
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.epilogue import (
     EPILOGUE_THREADS,
     EPILOGUE_WARPS,
@@ -60,7 +61,6 @@ from kernel_space.operators.svdquant_gemm.sm100a.layouts import (
     SF_VEC_SIZE,
     Layouts,
 )
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 MMA_WARP = 4
 TMA_WARP = 5

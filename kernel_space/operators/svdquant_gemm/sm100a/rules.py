@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from kernel_space.operators.svdquant_gemm.sm100a import budget as budget_sm100a
 from kernel_space.core.config import ALL, AUTO, print_knob
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.core.kernel_spec import KernelSpec, Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a import budget as budget_sm100a
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 MMA_TILERS_MN = frozenset((m, n) for m in (128, 256) for n in (64, 128, 192, 256))
 MMA_TILERS_K = (128, 256)

@@ -50,9 +50,9 @@ from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
-from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     SF_BLOCK_K,
     SF_BLOCK_ROWS,
@@ -60,8 +60,8 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     WARPS_PER_GROUP,
     LayoutsSm90a,
 )
+from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_ring.producer import ProducerSm90a
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 GROUP_THREADS = 128
 # Registers per thread of each role by number of dequantizing warpgroups; with what the launch gives every thread

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernel_space.operators.svdquant_gemm.sm90a import budget as budget_sm90a
-from kernel_space.operators.svdquant_gemm.sm90a import rules_small_m as rules_small_m_sm90a
 from kernel_space.core.config import AUTO, print_knob
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
 from kernel_space.core.kernel_spec import KernelSpec, Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a import budget as budget_sm90a
+from kernel_space.operators.svdquant_gemm.sm90a import rules_small_m as rules_small_m_sm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
 
 TILE_ROWS = (64, 128, 256)
 MAX_COLUMNS = 256  # N of one wgmma

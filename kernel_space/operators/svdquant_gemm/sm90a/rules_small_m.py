@@ -1,12 +1,21 @@
-"""Legality of ``mainloop=mma``: the same rule names as in ``rules_sm90a.py``, which asks these in their place."""
+"""Legality of ``mainloop=mma``: the same rule names as in ``sm90a/rules.py``, which asks these in their place."""
 
 from __future__ import annotations
 
-from kernel_space.operators.svdquant_gemm.sm90a.budget import LEAST_SMALL_M_STAGES, least_small_m_dq, small_m_dq
 from kernel_space.core.config import AUTO, print_knob
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import LEAST_WGMMA_STAGES, MMA_ROWS, ROLE_REGISTERS, KernelConfigSm90a
 from kernel_space.core.kernel_spec import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a.budget import (
+    LEAST_SMALL_M_STAGES,
+    least_small_m_dq,
+    small_m_dq,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import (
+    LEAST_WGMMA_STAGES,
+    MMA_ROWS,
+    ROLE_REGISTERS,
+    KernelConfigSm90a,
+)
 
 ROW_STEP = 32  # rows that share 16-byte pieces of scale factors
 MAX_ROWS = 256

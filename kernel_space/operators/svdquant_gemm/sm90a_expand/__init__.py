@@ -1,0 +1,1 @@
+"""``mainloop=expand``: activations expanded by a first kernel."""

@@ -5,10 +5,15 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, Uint32, cute
 
-from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import finish_pair, load_shared, store_global_if, store_matrices
-from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import FROM_DEQUANT_SCALE
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    finish_pair,
+    load_shared,
+    store_global_if,
+    store_matrices,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import MMA_ROWS, WARP_ROWS, LayoutsSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import FROM_DEQUANT_SCALE
 
 
 class EpilogueExpandSm90a(ConsumerSm90a):

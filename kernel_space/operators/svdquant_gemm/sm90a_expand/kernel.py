@@ -42,9 +42,13 @@ import cutlass.pipeline as pipeline
 from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm90a.kernel import GROUP_THREADS, SvdquantGemmSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_expand.expand import ExpandSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import stream_bytes, stream_clusters
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     DQ_DTYPE,
     DQ_K,
@@ -52,10 +56,6 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     WARPS_PER_GROUP,
     LayoutsSm90a,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import stream_bytes, stream_clusters
-from kernel_space.operators.svdquant_gemm.sm90a.kernel import GROUP_THREADS, SvdquantGemmSm90a
-from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 DQ_PER_K_TILE = 2
 

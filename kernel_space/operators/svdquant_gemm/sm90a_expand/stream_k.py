@@ -27,12 +27,16 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, Int64, Uint32, cute
 
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_CTAS, STREAM_PARTS
+from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_acquire, store_relaxed, store_release
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_CTAS, STREAM_PARTS
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    load_acquire,
+    store_relaxed,
+    store_release,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARPS_PER_GROUP
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS, SplitKSm90a
-from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
 
 LORA_COLUMNS_OF_K_TILE = 128  # columns of R whose wgmma take as long as a k-tile
 

@@ -1,0 +1,1 @@
+"""Config, layouts and dequantizing that the designs for sm_90a share."""

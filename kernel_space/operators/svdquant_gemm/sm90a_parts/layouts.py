@@ -12,9 +12,15 @@ import cutlass.utils.hopper_helpers as sm90_utils
 from cutlass import cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE, HALF_DTYPES, MBARRIER_BYTES, Allocation, smem_rows
+from kernel_space.operators.svdquant_gemm.parts.allocations import (
+    ACC_DTYPE,
+    HALF_DTYPES,
+    MBARRIER_BYTES,
+    Allocation,
+    smem_rows,
+)
 from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
 
 DQ_DTYPE = cutlass.Float16
 DQ_K = 64  # K elements of one dq slot: 128 bytes a row, one swizzle span

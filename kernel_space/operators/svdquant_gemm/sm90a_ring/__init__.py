@@ -1,0 +1,1 @@
+"""``mainloop=wgmma``: operands through a ring of shared memory."""

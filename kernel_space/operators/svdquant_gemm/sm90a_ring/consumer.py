@@ -8,6 +8,7 @@ from cutlass import Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
+from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import StreamKSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     broadcast_factor,
     load_shared,
@@ -16,12 +17,21 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     unpack_half,
     unpack_pairs,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import FIRST_BARRIER, FROM_DEQUANT_SCALE, EpilogueSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import DQ_DTYPE, MMA_ROWS, SF_BLOCK_BYTES, WARP_ROWS, LayoutsSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
+    DQ_DTYPE,
+    MMA_ROWS,
+    SF_BLOCK_BYTES,
+    WARP_ROWS,
+    LayoutsSm90a,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
+from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import (
+    FIRST_BARRIER,
+    FROM_DEQUANT_SCALE,
+    EpilogueSm90a,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_ring.pingpong import PingpongSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_ring.producer import packed_chunk, scale_offset
-from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
-from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import StreamKSm90a
 
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot

@@ -6,7 +6,12 @@ import cutlass
 from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import DEQUANT_SHIFT, finish_pair, load_shared, store_matrices
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    DEQUANT_SHIFT,
+    finish_pair,
+    load_shared,
+    store_matrices,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARP_ROWS, LayoutsSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 

@@ -7,6 +7,7 @@ import cutlass.pipeline as pipeline
 from cutlass import Int32, Uint32, cute
 from cutlass.cute.nvgpu import cpasync
 
+from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     broadcast_factor,
     load_shared,
@@ -18,7 +19,6 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     unpack_word,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import DQ_K, SF_BLOCK_BYTES, LayoutsSm90a
-from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
 
 GROUP_THREADS = 128
 QUADS = 4  # lanes of a quad: each owns a 32-element piece of a row of 128

@@ -1,0 +1,1 @@
+"""``mainloop=mma``: few rows of act. See docs/kernel_small_m_sm90a.md."""

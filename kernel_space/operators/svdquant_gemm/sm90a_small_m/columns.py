@@ -20,8 +20,16 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     store_shared,
     unpack_pairs,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import SF_BLOCK_BYTES, SF_BLOCK_ROWS, WARPS_PER_GROUP
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import HALVES, ROW_BYTES, LayoutsSmallMWgmma
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
+    SF_BLOCK_BYTES,
+    SF_BLOCK_ROWS,
+    WARPS_PER_GROUP,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import (
+    HALVES,
+    ROW_BYTES,
+    LayoutsSmallMWgmma,
+)
 
 GROUP_THREADS = 128
 DQ_ROW_BYTES = 128

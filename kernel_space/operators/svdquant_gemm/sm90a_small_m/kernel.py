@@ -25,12 +25,12 @@ import cutlass
 import cutlass.memory as memory
 from cutlass import Int32, Int64, cute
 
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import OCTETS, UNIT_K, LayoutsSmallM
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.reduce import SmallMReduce
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.stream import SCALE_BLOCK, SmallMStream, exists
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.sync import SmallMSync
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 
 class SmallMSm90a(SmallMStream, SmallMSync, SmallMReduce):

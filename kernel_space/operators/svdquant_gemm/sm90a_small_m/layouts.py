@@ -18,7 +18,12 @@ from typing import Any
 import cutlass
 from cutlass import Float32, cute
 
-from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES, MBARRIER_BYTES, Allocation, smem_rows
+from kernel_space.operators.svdquant_gemm.parts.allocations import (
+    HALF_DTYPES,
+    MBARRIER_BYTES,
+    Allocation,
+    smem_rows,
+)
 
 OCTETS = 4  # of 8 rows, 32 apart, whose scale factors share 16-byte pieces
 LANES = 32

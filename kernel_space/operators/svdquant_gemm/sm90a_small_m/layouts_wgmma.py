@@ -20,8 +20,13 @@ import cutlass.utils.hopper_helpers as sm90_utils
 from cutlass import Float32, cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
+from kernel_space.operators.svdquant_gemm.parts.allocations import (
+    HALF_DTYPES,
+    MBARRIER_BYTES,
+    Allocation,
+    smem_rows,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import LEAST_WGMMA_STAGES, MMA_ROWS
-from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES, MBARRIER_BYTES, Allocation, smem_rows
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     DQ_DTYPE,
     DQ_K,

@@ -19,7 +19,12 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     scale_pair,
     unpack_pairs,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import DQ_DTYPE, DQ_K, SF_BLOCK_BYTES, WARPS_PER_GROUP
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
+    DQ_DTYPE,
+    DQ_K,
+    SF_BLOCK_BYTES,
+    WARPS_PER_GROUP,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import (
     HALVES,
     ROW_BYTES,

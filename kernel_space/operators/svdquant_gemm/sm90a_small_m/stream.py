@@ -1,6 +1,6 @@
 """Streaming half of the small-M kernel of sm_90a: every warp copies its units ahead and walks through them.
 
-How a unit is multiplied is in ``small_m_sync_sm90a.py``.
+How a unit is multiplied is in ``sm90a_small_m/sync.py``.
 """
 
 from typing import Any
@@ -8,8 +8,20 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import DEQUANT_SHIFT, load_shared, scale_pair, unpack_word
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import LORA_UNIT_K, OCTETS, PIECE, UNIT_K, WORD, LayoutsSmallM
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    DEQUANT_SHIFT,
+    load_shared,
+    scale_pair,
+    unpack_word,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import (
+    LORA_UNIT_K,
+    OCTETS,
+    PIECE,
+    UNIT_K,
+    WORD,
+    LayoutsSmallM,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import copy_async
 
 TO_VALUES = 2.0 ** (2 * DEQUANT_SHIFT)  # what products of two dequantized operands lack

@@ -5,7 +5,12 @@ from typing import Any
 from cutlass import Float32, cute
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_shared, unpack_word
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import HALF_DTYPES, OCTETS, PIECE, LayoutsSmallM
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import (
+    HALF_DTYPES,
+    OCTETS,
+    PIECE,
+    LayoutsSmallM,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import mma_16x8x16
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.stream import SmallMStream
 

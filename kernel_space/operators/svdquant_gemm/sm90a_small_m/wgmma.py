@@ -40,16 +40,20 @@ import cutlass
 from cutlass import Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
+from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.sm90a.kernel import SvdquantGemmSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import SWIZZLE_ALIGN, WARPS_PER_GROUP
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import UNIT_K
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import ROW_BYTES, LayoutsSmallMWgmma, OperandRing
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.columns import SmallMColumns
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.finish import SmallMFinish
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import UNIT_K
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import (
+    ROW_BYTES,
+    LayoutsSmallMWgmma,
+    OperandRing,
+)
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.rows import SmallMRows
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.stream import exists
-from kernel_space.operators.svdquant_gemm.sm90a.kernel import SvdquantGemmSm90a
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 
 SF_TILE_ROWS = 128
 PREFETCHERS = 4  # tiles of weights that share the units of act of a rank, to ask L2 for them
