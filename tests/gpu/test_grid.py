@@ -24,15 +24,7 @@ def test_every_row_is_launched_as_it_was_timed() -> None:
     for problem in problems():
         plan = tables.plan(problem, 0)
         choice = plan.choice
-        candidate = Loadable(
-            object_path=str(choice.object.path),
-            object_sha256=choice.object.sha256,
-            prefix=choice.object.prefix,
-            arguments=choice.object.arguments,
-            config=str(choice.config),
-            cluster_size=choice.config.cluster_size,
-            ctas_per_sm=choice.config.ctas_per_sm,
-        )
+        candidate = Loadable.of_bundled(choice.object, choice.config)
         launched, timed = plan.static.max_active_clusters, max_active_clusters(candidate, problem, 0, sms)
         clusters += choice.config.cluster_size > 1
         print(f"{problem}: {launched} of {choice.config.max_active_clusters(sms)} clusters")

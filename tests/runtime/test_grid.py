@@ -124,15 +124,7 @@ def run(choice: Choice, launchable: Launchable) -> None:
 
 def tuner_s(choice: Choice) -> int:
     """What a worker launches for the same object."""
-    candidate = Loadable(
-        object_path=str(choice.object.path),
-        object_sha256=choice.object.sha256,
-        prefix=choice.object.prefix,
-        arguments=choice.object.arguments,
-        config=str(choice.config),
-        cluster_size=choice.config.cluster_size,
-        ctas_per_sm=choice.config.ctas_per_sm,
-    )
+    candidate = Loadable.of_bundled(choice.object, choice.config)
     return tuner_launch.max_active_clusters(candidate, choice.problem, 0, SMS)
 
 
