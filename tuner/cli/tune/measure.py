@@ -111,13 +111,13 @@ def _share(left_s: float, problems: int, peers: bool) -> float:
 
 def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: argparse.Namespace) -> None:
     """Beside the winner of this visit; the report then shows them."""
-    problem, config, compiled = result.problem, None, None
+    problem, config, own = result.problem, None, None
     if result.winner is not None:
         config = result.winner.resolved_config
         compiled = cached_build(
             config, problem.problem_class, device.arch, cache_dir=below(args.folder, OBJECTS), foreign=True
         )
-    own = None if config is None or compiled is None else Loadable.of(compiled, config)
+        own = compiled and Loadable.of(compiled, config)
     measure_peers(process, problem, device, args.out, config, own, Progress(str(problem)))
     trials = [*result.trials, *result.illegal]
     write_sweep(args.out, problem, device, trials, space=result.space, facts=result.facts)
