@@ -40,7 +40,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     problem = GemmProblem.parse(args.shape)
-    space = SearchSpace.load(SM100A.kernel)
+    space = SearchSpace.load(GemmProblem.operator, SM100A)
     configs = random_configs(space, problem, args.configs, random.Random(args.seed))
     candidates(configs, problem)
     shares(configs[0], problem)

@@ -16,7 +16,7 @@ from typing import Any
 
 from kernel_space.build.dsl_env import import_dsl
 from kernel_space.core.arch import SM90A
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
@@ -52,7 +52,7 @@ def _build(problem: str, config: str) -> None:
     from kernel_space.build.build import build
 
     parsed = GemmProblem.parse(problem)
-    legal = legalize(parse_config(SM90A, config), parsed, SM90A)
+    legal = legalize(parse_config(GemmProblem.operator, SM90A, config), parsed, SM90A)
     assert isinstance(legal, Legal), legal
     with tempfile.TemporaryDirectory() as folder:
         build(legal.config, parsed.problem_class, SM90A, cache_dir=Path(folder))

@@ -22,7 +22,7 @@ from typing import Any
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.arch import Arch, arch
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.card_worker import CandidateFault, CardWorker
@@ -71,7 +71,7 @@ def _parse(line: str) -> tuple[GemmProblem, str]:
 
 def _compile(folder: Path, target: Arch, problem: GemmProblem, knobs: str) -> dict[str, Any] | str:
     """The record of a candidate, or why there is none."""
-    legal = legalize(parse_config(target, knobs), problem, target)
+    legal = legalize(parse_config(GemmProblem.operator, target, knobs), problem, target)
     if isinstance(legal, Rejection):
         return f"{legal.rule}: {legal.reason}"
     try:

@@ -19,6 +19,7 @@ import numpy as np
 
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.core.arch import SM100A
+from kernel_space.core.registry import kernel
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
@@ -30,7 +31,9 @@ from tuner.simulated.time import capture_launch
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 SM_COUNT = 148
-PUBLISHED = dataclasses.replace(SM100A, kernel="benchmarks.published_kernel")
+PUBLISHED = dataclasses.replace(
+    kernel(GemmProblem.operator, "sm100a"), name="published", source="benchmarks.published_kernel"
+)
 TILE = "mma_tiler_mn=256x128 num_acc_stage=1 raster_order=n"
 HIGHEST_LAUNCH_US = 60.0
 # num_ab_stage, num_lora_stage, num_c_stage by R, where the table names none: what that kernel's solver chooses.
@@ -126,7 +129,7 @@ def _stand_in(
     config = KernelConfigSm100a.parse(text + (" lora_tile_k=all" if problem.r else ""))
     legal = legalize(config, problem, SM100A)
     assert isinstance(legal, Legal), legal
-    compiled = build(legal.config, problem.problem_class, PUBLISHED)
+    compiled = build(legal.config, problem.problem_class, SM100A, kernel=PUBLISHED)
     places = cluster_places(SM_COUNT, legal.config.cluster_size)
     return Row(
         table=table, label=label, problem=problem, published=published, ptx=compiled.ptx,

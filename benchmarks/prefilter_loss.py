@@ -57,7 +57,7 @@ def main() -> None:
 
 def _draws(problem: GemmProblem, seed: int) -> Iterator[Legal]:
     """Different legal configs, drawn evenly from the points of the space; always the same ones for a seed."""
-    space, generator, seen = SearchSpace.load(SM100A.kernel), random.Random(seed), set()
+    space, generator, seen = SearchSpace.load(GemmProblem.operator, SM100A), random.Random(seed), set()
     default = legalize(space.default(problem), problem, SM100A)
     assert isinstance(default, Legal)
     yield default
@@ -79,7 +79,7 @@ class _Source:
         self.draws = _draws(problem, args.seed)
         self.search = None
         if args.search:
-            space = SearchSpace.load(SM100A.kernel)
+            space = SearchSpace.load(GemmProblem.operator, SM100A)
             self.search = Search(space, problem, SM100A, seed=args.seed, trials=args.samples)
 
     def sample(self) -> None:

@@ -29,8 +29,8 @@ from cutlass.cute.nvgpu import tcgen05
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import ALL
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm100a import kernel as own
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.epilogue import accumulators

@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 from typing import NamedTuple
 
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from tuner.devices.device import DEVICE_CLASSES
@@ -59,7 +59,9 @@ def _line(results: Path, device: str, row: Row) -> Line:
         return Line(problem, tuned, default, None, {})
     arch = DEVICE_CLASSES[device].arch
     # Parsed: a config printed before a knob came does not name it.
-    same = peers.own and parse_config(arch, peers.own.config) == parse_config(arch, row.config)
+    same = peers.own and parse_config(GemmProblem.operator, arch, peers.own.config) == parse_config(
+        GemmProblem.operator, arch, row.config
+    )
     own = peers.own.us if peers.own and same else None
     return Line(problem, tuned, default, own, {peer.name: peer.us for peer in peers.rows})
 

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_space.core import registry
+
+registry.add_folder(Path(__file__).parent / "plugins")  # operators that are found as a user's are
+
 
 @pytest.fixture(scope="session", autouse=True)
 def own_build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

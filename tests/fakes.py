@@ -13,13 +13,12 @@ from typing import Any
 
 from kernel_space.core.arch import SM100A, Arch
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import ProblemClass
 from kernel_space.core.rules import Legal
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.space.space import SearchSpace
 from tuner.trials.outcome import Kind, Outcome, Status, Timing
-
-KERNEL = "svdquant_gemm_sm100a"
 
 
 def compiled(config: KernelConfig) -> SimpleNamespace:
@@ -97,7 +96,7 @@ def fake_us(resolved: str) -> float:
 
 def small_space(**choices: str) -> SearchSpace:
     """The real space with only the choices that are named and one of every other knob."""
-    space = SearchSpace.load(KERNEL)
+    space = SearchSpace.load(GemmProblem.operator, SM100A)
     named = {name: tuple(text.split()) for name, text in choices.items()}
     others = {name: knob.choices[:1] for name, knob in space.knobs.items() if name not in named}
     return space.restrict({**others, **named})

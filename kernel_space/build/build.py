@@ -19,7 +19,6 @@ from kernel_space.build.dsl_env import import_dsl
 from kernel_space.build.key import (
     Toolchain,
     build_key,
-    kernel_module_name,
     kernel_source_hash,
     toolchain,
 )
@@ -28,7 +27,9 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument, arguments_from_header
 from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.kernel import Kernel
+from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import kernel_of, operator_of
 
 __all__ = ["CompileError", "CompiledKernel", "build", "cached_build", "default_cache_dir"]
 
@@ -96,30 +97,35 @@ class CompiledKernel:
 
 
 def build(
-    config: KernelConfig, problem_class: ProblemClass, arch: Arch, *, cache_dir: Path | None = None
+    config: KernelConfig,
+    problem_class: ProblemClass,
+    arch: Arch,
+    *,
+    cache_dir: Path | None = None,
+    kernel: Kernel | None = None,
 ) -> CompiledKernel:
     """The compiled kernel of a resolved ``config``, from the cache or compiled now (about half a second).
 
-    ``arch.kernel`` names the generator: a module of ``kernel_space.operators``, or any module by its dotted
-        name.
+    ``kernel``: another generator that takes such a config, in place of the config's own.
     ``cache_dir``: where artifacts live, by default ``default_cache_dir()``.
     Raises ``CompileError`` with the compiler's reason, ``InputError`` for a config with ``auto`` left in it.
     """
-    found = cached_build(config, problem_class, arch, cache_dir=cache_dir)
+    kernel = kernel or kernel_of(config, problem_class)
+    found = cached_build(config, problem_class, arch, cache_dir=cache_dir, kernel=kernel)
     if found is not None:
         return found
-    key = build_key(config, problem_class, arch)
+    key = build_key(config, problem_class, arch, kernel)
     prefix = f"k{key[:16]}"
-    artifacts, arguments = _compile(config, problem_class, arch, prefix)
+    artifacts, arguments = _compile(config, problem_class, arch, prefix, kernel)
     meta = {
-        "kernel": arch.kernel,
+        "kernel": kernel.full_name,
         "arch": arch.name,
         "config": str(config),
         "problem_class": str(problem_class),
         "prefix": prefix,
         "arguments": [dataclasses.asdict(argument) for argument in arguments],
         "resources": dataclasses.asdict(_resources(artifacts.cubin)),
-        "source_hash": kernel_source_hash(arch.kernel),
+        "source_hash": kernel_source_hash(kernel),
         "cubin_sha256": hashlib.sha256(artifacts.cubin).hexdigest(),
         "object_sha256": hashlib.sha256(artifacts.object_code).hexdigest(),
         "dsl_version": toolchain().dsl_version,
@@ -142,6 +148,7 @@ def cached_build(
     *,
     cache_dir: Path | None = None,
     foreign: bool = False,
+    kernel: Kernel | None = None,
 ) -> CompiledKernel | None:
     """``build`` if it is in the cache, else None. Does not import the DSL.
 
@@ -151,10 +158,11 @@ def cached_build(
     if unresolved:
         raise InputError(f"a config must be resolved before it is built, {' '.join(unresolved)} is {AUTO}")
     cache = _cache(cache_dir, foreign)
-    key = build_key(config, problem_class, arch)
+    kernel = kernel or kernel_of(config, problem_class)
+    key = build_key(config, problem_class, arch, kernel)
     meta = cache.load(key)
     wanted = {
-        "kernel": arch.kernel,
+        "kernel": kernel.full_name,
         "arch": arch.name,
         "config": str(config),
         "problem_class": str(problem_class),
@@ -182,20 +190,22 @@ _CACHES: dict[Path, BuildCache] = {}
 
 
 def _compile(
-    config: KernelConfig, problem_class: ProblemClass, arch: Arch, prefix: str
+    config: KernelConfig, problem_class: ProblemClass, arch: Arch, prefix: str, kernel: Kernel
 ) -> tuple[Artifacts, tuple[Argument, ...]]:
     import_dsl(arch.name)
     _check_variant(toolchain())
-    module = importlib.import_module(kernel_module_name(arch.kernel))
+    module, wanted = importlib.import_module(kernel.source), operator_of(problem_class).signature.abi
     with compile_errors():
         function, arguments = module.host_function(config, problem_class, arch)
     _, artifacts = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix)
     refuse_serialized(artifacts)
     if artifacts.header is None:
-        raise AssertionError(f"kernel {arch.kernel} takes arguments that its C header cannot describe")
+        raise AssertionError(f"kernel {kernel.full_name} takes arguments that its C header cannot describe")
     declared = arguments_from_header(artifacts.header)
-    if declared != module.ARGUMENTS:
-        raise AssertionError(f"{arch.kernel}.ARGUMENTS differ from the exported header: {declared}")
+    if declared != wanted:
+        raise AssertionError(
+            f"{kernel.full_name} does not take the arguments of its operator, it takes {declared}"
+        )
     return artifacts, declared
 
 

@@ -15,14 +15,15 @@ from typing import Any
 
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.build.key import kernel_source_hash, toolchain
+from kernel_space.core.kernel import Kernel
 
 
-def load(kernel: str, key: str) -> dict[str, Any] | None:
+def load(kernel: Kernel, key: str) -> dict[str, Any] | None:
     """Fields of the footprint ``key``, or None when it was never read back with these sources."""
     return _entries(_path(kernel)).get(key)
 
 
-def save(kernel: str, key: str, fields: dict[str, Any]) -> None:
+def save(kernel: Kernel, key: str, fields: dict[str, Any]) -> None:
     """Add one footprint. A folder that cannot be written costs the next process 10 ms, so that is not an error."""
     path = _path(kernel)
     _entries(path)[key] = fields
@@ -34,21 +35,24 @@ def save(kernel: str, key: str, fields: dict[str, Any]) -> None:
             )  # whatever the last writer left behind, this line is whole
 
 
-def entries(kernel: str) -> dict[str, Any]:
+def entries(kernel: Kernel) -> dict[str, Any]:
     """Everything known of ``kernel`` with these sources: key -> fields, for ``adopt`` on another machine."""
     path = _path(kernel)
     return {**_read(path), **_entries(path)}
 
 
-def adopt(kernel: str, footprints: dict[str, Any]) -> None:
+def adopt(kernel: Kernel, footprints: dict[str, Any]) -> None:
     """Take over what another machine read back with these sources and this compiler; for this process only."""
     _entries(_path(kernel)).update(footprints)
 
 
 @functools.cache
-def _path(kernel: str) -> Path:
+def _path(kernel: Kernel) -> Path:
     digest = kernel_source_hash(kernel)[:24]
-    return default_cache_dir().parent / f"footprints-{kernel}-{toolchain().dsl_version}-{digest}.json"
+    return (
+        default_cache_dir().parent
+        / f"footprints-{kernel.operator}-{kernel.name}-{toolchain().dsl_version}-{digest}.json"
+    )
 
 
 @functools.cache

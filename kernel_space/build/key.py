@@ -14,20 +14,18 @@ import importlib.util
 import json
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from kernel_space.build.source_identity import identity
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.source_identity import identity
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.kernel import Kernel
+from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import kernel_of
 
 KEY_SCHEMA = 1  # raise it when the files of a cache entry or the way they are made change
-KERNELS = {
-    "svdquant_gemm_sm100a": "kernel_space.operators.svdquant_gemm.sm100a.kernel",
-    "svdquant_gemm_sm90a": "kernel_space.operators.svdquant_gemm.sm90a.kernel",
-}
 _DSL = "nvidia-cutlass-dsl"
 
 
@@ -72,34 +70,40 @@ def _installed() -> Toolchain:
     return Toolchain(dsl_version=versions[_DSL], variant=variants[-1], packages=packages)
 
 
-def kernel_module_name(kernel: str) -> str:
-    """``svdquant_gemm_sm100a`` names a module of ``kernel_space.operators``; a dotted name is a module as it
-    is.
+def kernel_source_hash(kernel: Kernel) -> str:
+    """``identity`` of the kernel's module and of every module of this project that it imports, directly or not.
+
+    Raises ``InputError`` for a kernel whose module does not exist.
     """
-    return KERNELS.get(kernel, kernel)
+    return source_hash(kernel.source)
 
 
 @functools.cache
-def kernel_source_hash(kernel: str) -> str:
-    """``identity`` of the kernel's module and of every module of this project that it imports, directly or not.
-
-    Raises ``InputError`` for a kernel that does not exist.
-    """
-    module = kernel_module_name(kernel)
+def source_hash(module: str) -> str:
+    """The same of any module."""
     if _source(module) is None:
-        raise InputError(f"there is no kernel {kernel!r}: no module {module}")
+        raise InputError(f"there is no module {module}, which should hold a kernel's sources")
     return identity(_closure(module).values())
 
 
-def build_key(config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> str:
+def space_source_hash(kernels: Iterable[Kernel]) -> str:
+    """Of all ``kernels`` that one search chooses from."""
+    digests = sorted(f"{kernel.full_name} {kernel_source_hash(kernel)}" for kernel in kernels)
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def build_key(
+    config: KernelConfig, problem_class: ProblemClass, arch: Arch, kernel: Kernel | None = None
+) -> str:
     """SHA-256 of everything that decides the artifacts; also the name of the cache entry.
 
     The exported object is host code, so the kind of this machine is part of it.
     """
+    kernel = kernel or kernel_of(config, problem_class)
     parts = {
         "schema": KEY_SCHEMA,
-        "kernel": arch.kernel,
-        "sources": kernel_source_hash(arch.kernel),
+        "kernel": kernel.full_name,
+        "sources": kernel_source_hash(kernel),
         "packages": toolchain().packages,
         "host": platform.machine(),
         "arch": arch.name,

@@ -7,10 +7,9 @@ from typing import Any
 
 from kernel_space.build import footprint_store
 from kernel_space.build.dsl_env import mlir_for
-from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.core.kernel_spec import kernel_spec
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import kernel_of
 
 
 def footprint_fields(one_slot: KernelConfig, problem_class: ProblemClass, arch_name: str) -> dict[str, Any]:
@@ -18,7 +17,7 @@ def footprint_fields(one_slot: KernelConfig, problem_class: ProblemClass, arch_n
 
     ``one_slot`` must have every stage count 1.
     """
-    kernel = arch(arch_name).kernel
+    kernel = kernel_of(one_slot, problem_class)
     key = f"{arch_name} {problem_class} {one_slot}"
     fields = footprint_store.load(kernel, key)
     if fields is None:
@@ -32,4 +31,4 @@ def with_layouts(
 ) -> Any:
     """Build the layouts of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
     with mlir_for(arch_name):
-        return read(kernel_spec(arch(arch_name).kernel).layouts(config, problem_class))
+        return read(kernel_of(config, problem_class).layouts(config, problem_class))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.tiles import cluster_extents, cluster_tiles
+from kernel_space.operators.svdquant_gemm.parts.tiles import cluster_extents, cluster_tiles
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 

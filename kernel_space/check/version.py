@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from kernel_space.core.source_identity import identity
+from kernel_space.build.source_identity import identity
 
 _MODULES = (
     "check/memory.py",

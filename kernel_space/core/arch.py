@@ -19,7 +19,6 @@ class Arch:
 
     name: str
     compute_capability: tuple[int, int]
-    kernel: str
     smem_capacity: int
     tmem_columns: int
 
@@ -29,7 +28,6 @@ SMEM_CAPACITY = 227 * 1024
 SM100A = Arch(
     name="sm_100a",
     compute_capability=(10, 0),
-    kernel="svdquant_gemm_sm100a",
     smem_capacity=SMEM_CAPACITY,
     tmem_columns=512,
 )
@@ -37,7 +35,6 @@ SM103A = dataclasses.replace(SM100A, name="sm_103a", compute_capability=(10, 3))
 SM90A = Arch(
     name="sm_90a",
     compute_capability=(9, 0),
-    kernel="svdquant_gemm_sm90a",
     smem_capacity=SMEM_CAPACITY,
     tmem_columns=0,
 )

@@ -2,17 +2,19 @@
 
 A config prints as it parses.
 
-A kernel's own config is a subclass in ``config_<arch>.py``; a knob is one line there:
+A kernel's own config is a subclass, which names the kernel; a knob is one line there:
 
-    wgmma_k: int = number(16)
-    mainloop: str = word("ring", "direct")  # its choices, the default first
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class RowsConfig(KernelConfig, kernel="rows"):
+        rows: int = number(16)
+        order: str = word("m", "n")  # its choices, the default first
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, ClassVar, Self
 
 from kernel_space.core.errors import InputError
 
@@ -25,27 +27,28 @@ _WORD = "word"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KernelConfig:
-    """One point of a kernel space: base of the config classes, without knobs of its own.
+    """One point of a kernel's space, which is a candidate: base of the config classes, without knobs of its own.
 
-    Legality is not decided here but in ``rules.py``; configs only know spelling and types.
+    ``kernel``: name of the kernel. Prints ``kernel=NAME knob=value …``. Legality is not decided here but by the
+    kernel's rules; configs only know spelling and types.
     """
 
-    if TYPE_CHECKING:  # knobs and properties that every kernel's config has
-        cluster_shape_mn: tuple[int, int]
-        split_k: int
-        swap_ab: bool
-        use_pdl: bool
+    kernel: ClassVar[str] = ""
 
-        @property
-        def cta_tile_mnk(self) -> tuple[int, int, int]: ...
+    def __init_subclass__(cls, *, kernel: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.kernel = kernel or cls.kernel
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """``"split_k=4 num_ab_stage=3"`` -> config; knobs not named keep their default.
+        """``"split_k=4 num_ab_stage=3"`` -> config; knobs not named keep their default. ``kernel=`` may be there.
 
-        Raises ``InputError`` for an unknown or repeated knob and for a value of the wrong form.
+        Raises ``InputError`` for another kernel, an unknown or repeated knob and a value of the wrong form.
         """
-        return cls.from_fields(_split_fields(text))
+        fields = _split_fields(text)
+        if (kernel := fields.pop("kernel", cls.kernel)) != cls.kernel:
+            raise InputError(f"these are knobs of kernel={cls.kernel}, got kernel={kernel}")
+        return cls.from_fields(fields)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Self:
@@ -83,35 +86,23 @@ class KernelConfig:
         return 1
 
     @property
-    def expands_act(self) -> bool:
-        """Whether a launch expands the activations into the workspace first."""
-        return False
-
-    @property
-    def splits_in_workspace(self) -> int:
-        """CTAs that share an output tile along K and add their sums through the workspace."""
-        return self.split_k
-
-    def sums_in_workspace(self, tiles: int) -> tuple[int, int]:
-        """For ``tiles`` CTA tiles of output: int32 counters, and CTA tiles of fp32 sums behind them."""
-        splits = self.splits_in_workspace
-        return (tiles, tiles * splits) if splits > 1 else (0, 0)
-
-    @property
-    def partial_sums(self) -> int:
-        """Parts of K that are summed apart and then added."""
-        return self.split_k
-
-    @property
     def cluster_size(self) -> int:
-        return self.cluster_shape_mn[0] * self.cluster_shape_mn[1]
+        """CTAs of a cluster; a kernel may have a knob for it."""
+        return 1
+
+    @property
+    def launches_early(self) -> bool:
+        """Whether its launch may overlap the one before it (programmatic dependent launch)."""
+        return bool(getattr(self, "use_pdl", False))
 
     def max_active_clusters(self, sm_count: int) -> int:
         """Clusters that a chip of ``sm_count`` SMs holds at once: the launch argument of that name."""
         return sm_count * self.ctas_per_sm // self.cluster_size
 
     def __str__(self) -> str:
-        return " ".join(f"{name}={text}" for name, text in self.fields().items())
+        return " ".join(
+            [f"kernel={self.kernel}", *(f"{name}={text}" for name, text in self.fields().items())]
+        )
 
 
 def print_knob(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Legality, for every kernel: ``legalize`` asks the rules of the kernel that ``arch`` names.
+"""Legality, for every kernel: ``legalize`` asks the rules of the kernel whose config it is given.
 
 It also makes spellings of one kernel one config: ``auto`` becomes a number, and knobs without effect take one value.
-What it returns is hashed, cached, journalled and tabled. The rules themselves are in ``rules_<arch>.py``.
+What it returns is hashed, cached, journalled and tabled. The rules themselves are the kernel's own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import dataclasses
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Table
 from kernel_space.core.config import KernelConfig
-from kernel_space.core.kernel_spec import kernel_spec
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.kernel import Kernel
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +35,9 @@ class Legal:
     budget: Budget
 
 
-def legalize(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Legal | Rejection:
+def legalize(config: KernelConfig, problem: Problem, arch: Arch) -> Legal | Rejection:
     """Resolve, canonicalise and check ``config`` for ``problem`` on ``arch``."""
-    spec = kernel_spec(arch.kernel)
-    if not isinstance(config, spec.config_class):
-        raise TypeError(f"{arch.kernel} takes a {spec.config_class.__name__}, got {type(config).__name__}")
+    spec = _kernel(config, problem, arch)
     if rejection := knob_rejection(config, problem, arch):
         return rejection
     config = spec.solve_stages(spec.canonical(config, problem), problem.problem_class, arch)
@@ -49,17 +48,19 @@ def legalize(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Legal | 
     return Legal(config, taken)
 
 
-def knob_rejection(config: KernelConfig, problem: GemmProblem, arch: Arch) -> Rejection | None:
+def knob_rejection(config: KernelConfig, problem: Problem, arch: Arch) -> Rejection | None:
     """The rule, other than the capacities, that ``config`` breaks for ``problem``. Reads no layouts."""
-    for name, rule in kernel_spec(arch.kernel).knob_rules.items():
+    for name, rule in _kernel(config, problem, arch).knob_rules.items():
         if reason := rule(config, problem):
             return Rejection(name, reason)
     return None
 
 
-def rule_names(arch: Arch) -> tuple[str, ...]:
-    """Every rule of the kernel of ``arch``, in the order in which they are asked."""
-    return kernel_spec(arch.kernel).rule_names
+def _kernel(config: KernelConfig, problem: Problem, arch: Arch) -> Kernel:
+    found = kernel_of(config, problem)
+    if arch.name not in found.archs:
+        raise TypeError(f"{found.full_name} is for {', '.join(found.archs)}, not for {arch.name}")
+    return found
 
 
 def _capacity_reason(table: Table) -> str:

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,24 +18,26 @@ from kernel_space.build import key as build_key
 from kernel_space.build.build import CompiledKernel, CompileError, build, cached_build, default_cache_dir
 from kernel_space.build.cache import BuildCache
 from kernel_space.build.dsl_compile import compile_for_capture
-from kernel_space.build.key import kernel_source_hash
+from kernel_space.build.key import source_hash
 from kernel_space.build.resources import Resources, ToolError, disassemble, read_resources, sass_counts
 from kernel_space.core.arch import SM90A, SM100A, SM103A, Arch
+from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import kernel, operator
 from kernel_space.launch.capture import capture
 from kernel_space.launch.elf import read_elf
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
-STAMP = dataclasses.replace(SM100A, kernel="tests.kernels.stamp")
-CLASS = ProblemClass(r=0)
-# The codes of tests.kernels.stamp, which cannot be imported here without the DSL.
+STAMP = SM100A
+StampProblem, StampConfig = operator("stamp").problem, kernel("stamp", "stamp").config_class
+CLASS = StampProblem.class_of(r=0)
+# The codes of the operator's kernel.py, which cannot be imported here without the DSL.
 PTXAS_ERROR, TRACE_ERROR, WRONG_ARGUMENTS = 104, 105, 106
 
 
-def config(value: int = 0, code: int = 1, **knobs: Any) -> KernelConfigSm100a:
-    resolved = {"num_ab_stage": 2, "num_lora_stage": 0, "num_acc_stage": 1, "num_c_stage": 2}
-    return KernelConfigSm100a(**{**resolved, **knobs}, prefetch_dist=value, swizzle_size=code)
+def config(value: int = 0, code: int = 1, num_stage: int | str = 1) -> KernelConfig:
+    return StampConfig(value=value, behaviour=code, num_stage=num_stage)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +66,7 @@ def test_artifacts_belong_together(compiled: CompiledKernel, cache_dir: Path) ->
 
 @pytest.mark.parametrize("arch", [SM103A, SM90A], ids=lambda arch: arch.name)
 def test_the_record_decides_the_target(arch: Arch, cache_dir: Path) -> None:
-    built = build(config(7), CLASS, dataclasses.replace(arch, kernel=STAMP.kernel), cache_dir=cache_dir)
+    built = build(config(7), CLASS, arch, cache_dir=cache_dir)
     assert f".target {arch.name}" in built.ptx
 
 
@@ -75,15 +76,14 @@ def test_no_time_goes_into_source_lines_and_the_code_is_the_same(
     """Oracle: the DSL's own ``cute.compile`` with the log of ptxas asked for, which looks up a line per operation."""
     from cutlass import cute
     from cutlass._mlir_helpers import op
-
-    from tests.kernels import stamp
+    from stamp.stamp import kernel as stamp
 
     looked_up: list[str] = []
     original = op._fast_frameinfo
     monkeypatch.setattr(
         op, "_fast_frameinfo", lambda frame: looked_up.append(frame.f_code.co_name) or original(frame)
     )
-    arch = dataclasses.replace(SM90A, kernel=STAMP.kernel)
+    arch = SM90A
     built = build(config(8), CLASS, arch, cache_dir=tmp_path / "cache")
     assert looked_up == []
     function, arguments = stamp.host_function(config(8), CLASS, arch)
@@ -139,15 +139,15 @@ def test_compiler_errors_are_one_line_and_leave_nothing(code: int, reason: str, 
 
 
 def test_arguments_must_be_those_of_the_host_function(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="ARGUMENTS differ"):
+    with pytest.raises(AssertionError, match="does not take the arguments of its operator"):
         build(config(7, WRONG_ARGUMENTS), CLASS, STAMP, cache_dir=tmp_path)
 
 
 def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="must be resolved before it is built, num_ab_stage is auto"):
-        build(config(num_ab_stage="auto"), CLASS, STAMP, cache_dir=tmp_path)
-    with pytest.raises(InputError, match="there is no kernel 'nothing'"):
-        build(config(), CLASS, dataclasses.replace(SM100A, kernel="nothing"), cache_dir=tmp_path)
+    with pytest.raises(InputError, match="must be resolved before it is built, num_stage is auto"):
+        build(config(num_stage="auto"), CLASS, STAMP, cache_dir=tmp_path)
+    with pytest.raises(InputError, match="svdquant_gemm has no kernel 'stamp'"):
+        build(config(), GemmProblem.class_of(r=0), SM100A, cache_dir=tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="the build cache must be a directory"):
         build(config(), CLASS, STAMP, cache_dir=tmp_path / "file" / "cache")
@@ -157,17 +157,17 @@ def test_bad_input_is_one_clear_line(tmp_path: Path) -> None:
 
 
 def test_the_key_names_everything_that_decides_the_artifacts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def key(config_: KernelConfigSm100a = config(1), class_: ProblemClass = CLASS, arch: Arch = STAMP) -> str:  # noqa: B008
+    def key(config_: KernelConfig = config(1), class_: ProblemClass = CLASS, arch: Arch = STAMP) -> str:  # noqa: B008
         return build_key.build_key(config_, class_, arch)
 
     base = key()
     assert base == key()
     others = [
         key(config_=config(2)),
-        key(class_=ProblemClass(r=16)),
-        key(class_=ProblemClass(r=0, out_dtype="bf16")),
-        key(arch=dataclasses.replace(STAMP, name="sm_103a")),
-        key(arch=dataclasses.replace(STAMP, kernel="tests.kernels.tma_copy")),
+        key(class_=StampProblem.class_of(r=16)),
+        key(class_=StampProblem.class_of(r=0, out_dtype="bf16")),
+        key(arch=SM103A),
+        key(config_=kernel("stamp", "other").config_class(value=1, num_stage=1)),
     ]
     toolchain = build_key.toolchain()
     changed = dataclasses.replace(toolchain, packages=("nvidia-cutlass-dsl-libs-cu13==4.8.1",))
@@ -216,20 +216,20 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [("kernel", True), ("near", True), ("far", True), ("__init__", True), ("unrelated", False)],
 )
 def test_the_source_hash_covers_what_the_kernel_imports(package: Path, name: str, counts: bool) -> None:
-    before = kernel_source_hash.__wrapped__("made_up.kernel")
+    before = source_hash.__wrapped__("made_up.kernel")
     file = package / f"{name}.py"
     file.write_text(file.read_text() + "changed = True\n")
-    assert (kernel_source_hash.__wrapped__("made_up.kernel") != before) is counts
+    assert (source_hash.__wrapped__("made_up.kernel") != before) is counts
 
 
 def test_the_source_hash_does_not_depend_on_where_files_lie(package: Path) -> None:
-    before = kernel_source_hash.__wrapped__("made_up.kernel")
+    before = source_hash.__wrapped__("made_up.kernel")
     (package / "near.py").unlink()
     (package / "parts").mkdir()
     (package / "parts" / "__init__.py").write_text('"""Parts."""\n')
     (package / "parts" / "nearer.py").write_text("def f():\n    from made_up.far import g  # moved\n")
     (package / "kernel.py").write_text("import os\nfrom made_up.parts import nearer\n")
-    assert kernel_source_hash.__wrapped__("made_up.kernel") == before
+    assert source_hash.__wrapped__("made_up.kernel") == before
 
 
 def test_the_real_kernel_depends_on_its_layouts_and_config() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -15,15 +14,12 @@ import pytest
 from kernel_space.build import dsl_env
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.core.arch import SM100A
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.core.registry import kernel, operator
 from tuner.compile.pool import CompilePool
 
-STAMP = dataclasses.replace(SM100A, kernel="tests.kernels.stamp")
-CLASS = ProblemClass(r=0)
-CONFIG = KernelConfigSm100a(
-    num_ab_stage=2, num_lora_stage=0, num_acc_stage=1, num_c_stage=2, prefetch_dist=7, swizzle_size=1
-)
+STAMP = SM100A
+CLASS = operator("stamp").problem.class_of(r=0)
+CONFIG = kernel("stamp", "stamp").config_class(value=7, behaviour=1, num_stage=1)
 STEERED = {"CUTE_DSL_COMPILER_OPT": "opt-level=0", "CUTE_DSL_LINEINFO": "1"}
 IGNORED = "ignored, as it would change what is compiled: CUTE_DSL_COMPILER_OPT, CUTE_DSL_LINEINFO\n"
 FILES = ("kernel.ptx", "kernel.cubin", "kernel.o")

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kernel_space.build import footprint_store
+from kernel_space.core.registry import kernel
 
-KERNEL = "svdquant_gemm_sm100a"
+KERNEL = kernel("svdquant_gemm", "sm100a")
 
 
 @pytest.fixture

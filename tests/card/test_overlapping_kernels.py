@@ -23,7 +23,7 @@ PROBLEM = GemmProblem.parse("24,96,16,0")
 @pytest.mark.parametrize("way", ["waits", "reads_early", "never_waits", "shares_workspace"])
 def test_alone_each_is_right(way: str, tmp_path: Path) -> None:
     import_dsl(SM90A.name)
-    from kernel_space.operators.svdquant_gemm.sm90a.kernel import ARGUMENTS
+    from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
     from tests.kernels import overlapping
 
     assert way in overlapping.WAYS
@@ -36,7 +36,7 @@ def test_alone_each_is_right(way: str, tmp_path: Path) -> None:
     operands = make_operands(PROBLEM, seed=1, source="scales")
     workspace = torch.zeros(PROBLEM.m * PROBLEM.n)
     result = run_compiled(
-        Exported(made.ptx, path, made.prefix, ARGUMENTS),
+        Exported(made.ptx, path, made.prefix, SIGNATURE.abi),
         *operands.tensors().values(), workspace, PROBLEM.m, PROBLEM.n, PROBLEM.k, 1,
     )  # fmt: skip
     assert result.ok, str(result)

@@ -15,7 +15,7 @@ import torch
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.operands import make_operands
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.card.fake_card import FakeTelemetry
 from tests.finals.test_finals import Card
 from tuner.card import peers
@@ -85,7 +85,7 @@ def answer(problem: GemmProblem) -> dict[str, Any]:
     samples = Card({"a": 10.0})._samples("a", SimpleNamespace(seed=1, rounds=9))
     return {
         "rows": [
-            peers._row(problem, OP, samples),
+            peers._row(problem, GemmProblem.operator, samples),
             peers._row(problem, peers.EAGER, samples, relative_error=0.004),
         ],
         "missing": {peers.FP8: "M must be divisible by 16"},

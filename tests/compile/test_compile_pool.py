@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import signal
@@ -21,27 +20,23 @@ import pytest
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.build.resources import disassemble
 from kernel_space.core.arch import SM100A
+from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.registry import kernel, operator
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.compile.pool import CompilePool, WorkerError
 from tuner.trials.outcome import Status
 
-STAMP = dataclasses.replace(SM100A, kernel="tests.kernels.stamp")
-CLASS = ProblemClass(r=0)
-# The codes of tests.kernels.stamp, which cannot be imported here without the DSL.
+STAMP = SM100A
+CLASS = operator("stamp").problem.class_of(r=0)
+StampConfig = kernel("stamp", "stamp").config_class
+# The codes of the operator's kernel.py, which cannot be imported here without the DSL.
 FINE, HANG, EXIT, SEGFAULT, PTXAS_ERROR, TRACE_ERROR, WRONG_ARGUMENTS = 1, 101, 102, 103, 104, 105, 106
 
 
-def config(value: int, code: int = FINE) -> KernelConfigSm100a:
-    return KernelConfigSm100a(
-        num_ab_stage=2,
-        num_lora_stage=0,
-        num_acc_stage=1,
-        num_c_stage=2,
-        prefetch_dist=value,
-        swizzle_size=code,
-    )
+def config(value: int, code: int = FINE) -> KernelConfig:
+    return StampConfig(value=value, behaviour=code, num_stage=1)
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +81,7 @@ def test_twenty_four_candidates_keep_their_own_artifacts(pool: CompilePool, tmp_
 @pytest.mark.slow
 def test_twenty_four_real_kernels_keep_their_own_code(tmp_path: Path) -> None:
     """Stage counts, schedules and raster of the SVDQuant GEMM, R = 64."""
-    class_ = ProblemClass(r=64)
+    class_ = GemmProblem.class_of(r=64)
     configs = [
         KernelConfigSm100a(
             num_ab_stage=ab,

@@ -22,6 +22,7 @@ from kernel_space.build.resources import Resources
 from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import kernels_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.compile.manifest import (
     FILE_NAME,
@@ -42,7 +43,7 @@ from tuner.tune.turns import in_turn
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = GemmProblem.parse("64,3840,3072,128")
 OTHER = GemmProblem.parse("128,3840,3072,0")
-SPACE = SearchSpace.load(SM90A.kernel)
+SPACE = SearchSpace.load(GemmProblem.operator, SM90A)
 
 
 class Compiler:
@@ -77,7 +78,7 @@ class Compiler:
             "prefix": f"k{key[:16]}",
             "arguments": [],
             "resources": dict.fromkeys([field.name for field in dataclasses.fields(Resources)], 168),
-            "source_hash": build_key.kernel_source_hash(arch.kernel),
+            "source_hash": build_key.space_source_hash(kernels_of(GemmProblem.operator, arch)),
             "cubin_sha256": "cubin",
             "object_sha256": hashlib.sha256(files[OBJECT]).hexdigest(),
             "dsl_version": build_key.toolchain().dsl_version,

@@ -9,13 +9,14 @@ import pytest
 from kernel_space.build.readback import with_layouts
 from kernel_space.core.arch import SM100A
 from kernel_space.core.budget import Budget
+from kernel_space.core.problem import ProblemClass
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.budget import budget, solve_stages, tmem_allocation
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.compiled_cases import compile_and_capture
 
-R128 = ProblemClass(r=128)
+R128 = GemmProblem.class_of(r=128)
 # Published for SVDQuant W4A4 on B200, tile 256x128 over 2 CTAs, R = 128 whole, fp16; bytes per CTA and slot.
 PUBLISHED_AB_STAGE = 28672
 PUBLISHED_C_STAGE = 8192
@@ -42,7 +43,7 @@ def test_published_bytes_per_slot() -> None:
 
 @pytest.mark.parametrize("num_lora_stage", PUBLISHED_SOLUTIONS)
 def test_published_stage_solutions(num_lora_stage: int) -> None:
-    problem_class = R128 if num_lora_stage else ProblemClass(r=0)
+    problem_class = R128 if num_lora_stage else GemmProblem.class_of(r=0)
     text = f"lora_tile_k=all num_lora_stage={num_lora_stage}"
     config = solve_stages(KernelConfigSm100a.parse(text), problem_class, SM100A)
     solution = (config.num_ab_stage, config.num_lora_stage, config.num_c_stage)
@@ -61,7 +62,7 @@ def test_pair_of_ctas_halves_both_lora_operands() -> None:
 def test_lora_in_ab_stage_takes_no_memory_of_its_own() -> None:
     riding = _budget("lora_buffer=ab_stage num_lora_stage=0")
     assert "LoRA act" not in _each(riding)
-    assert riding.config.num_ab_stage == _budget("", ProblemClass(r=0)).config.num_ab_stage
+    assert riding.config.num_ab_stage == _budget("", GemmProblem.class_of(r=0)).config.num_ab_stage
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ STAGED = [
 @pytest.mark.parametrize("stages", [(2, 1, 1), (3, 2, 2), (5, 4, 3)])
 def test_integers_equal_staged_layouts(text: str, r: int, stages: tuple[int, int, int]) -> None:
     """The solver multiplies one slot; the oracle is the size of the layouts with all slots built in."""
-    problem_class = ProblemClass(r=r)
+    problem_class = GemmProblem.class_of(r=r)
     num_ab, num_lora, num_c = stages
     config = KernelConfigSm100a.parse(text).replace(num_ab_stage=num_ab, num_c_stage=num_c)
     lora = num_lora if r and config.lora_buffer == "dedicated" else 0

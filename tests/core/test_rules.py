@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_space.core.arch import SM100A
-from kernel_space.core.rules import Legal, Rejection, legalize, rule_names
+from kernel_space.core.arch import SM100A, Arch
+from kernel_space.core.registry import kernels_of
+from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
@@ -32,6 +33,11 @@ REJECTED = [
     ("split_k", "split_k=4", "4352,544,3072,128", ("K=544", "3 of 256", "split_k=4")),
     ("smem_capacity", "num_ab_stage=9", "4352,3840,3072,128", ("232448", "over by", "A 147456")),
 ]
+
+
+def rule_names(arch: Arch) -> tuple[str, ...]:
+    (kernel,) = kernels_of(GemmProblem.operator, arch)
+    return kernel.rule_names
 
 
 @pytest.mark.parametrize(("rule", "config", "shape", "words"), REJECTED)

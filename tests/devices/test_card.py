@@ -16,8 +16,9 @@ from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import ProblemClass
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests import fakes
 from tests.card.fake_card_worker import FREE, UUID
@@ -134,7 +135,7 @@ def test_a_problem_that_does_not_fit_is_said_before_anything_runs(
 
 def space() -> SearchSpace:
     """Six legal candidates: three split_k times two rasters. The default rule's comes on top."""
-    whole = SearchSpace.load(SM90A.kernel)
+    whole = SearchSpace.load(GemmProblem.operator, SM90A)
     first = {name: knob.choices[:1] for name, knob in whole.knobs.items()}
     named = {"tile_mnk": ("128x64x128",), "split_k": ("1", "2", "3"), "raster_order": ("m", "n")}
     return whole.restrict({**first, **named})

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import quantize_nvfp4, unblock_scales
+from kernel_space.numerics.nvfp4 import quantize_nvfp4, unblock_scales
 from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.operands import Operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import block_scales, quantize_nvfp4
+from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem

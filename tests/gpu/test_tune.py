@@ -17,7 +17,8 @@ pytest.importorskip("optuna")
 
 from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.core.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.gpu.conftest import LAUNCH_LIMIT_S
 from tests.gpu.objects import Entry
 from tuner.card.card_worker import CardWorker
@@ -80,7 +81,7 @@ def pool(objects: dict[str, Entry], tmp_path_factory: pytest.TempPathFactory) ->
 
 def space() -> SearchSpace:
     """Two rasters times three swizzles; the default rule's candidate comes on top."""
-    whole = SearchSpace.load(SM90A.kernel)
+    whole = SearchSpace.load(GemmProblem.operator, SM90A)
     first = {name: knob.choices[:1] for name, knob in whole.knobs.items()}
     return whole.restrict({**first, "raster_order": ("m", "n"), "swizzle_size": ("1", "4", "8")})
 

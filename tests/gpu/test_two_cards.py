@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import block_scales, quantize_nvfp4
+from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from tests.gpu.test_runtime import OWN, ROOT, WEIGHTS, OnCard, bits, with_workspace
 from tuner.runtime import InputError, SVDQuantLinear, explain, prepare, quantize_act, svdquant_gemm, use_table

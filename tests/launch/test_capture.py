@@ -28,11 +28,11 @@ from kernel_space.launch.runtime_symbols import (
     CudaRuntime,
     CudaUnavailableError,
 )
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 SRC, DST, STREAM = 0x7F00_0000_0000, 0x1234_5600, 77
-PROBLEM_CLASS = ProblemClass(r=0)
+PROBLEM_CLASS = GemmProblem.class_of(r=0)
 
 
 def compile_tma_copy(prefix: str = "copy", **knobs: Any) -> CompiledFunction:

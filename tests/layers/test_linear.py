@@ -9,7 +9,7 @@ import pickle
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.reference import check_packed
 from tuner.layers import decompose

@@ -16,8 +16,9 @@ from kernel_space.machine.units.registers import registers_at_launch
 from kernel_space.machine.values.faults import SimStatus
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from tests.compiled_cases import compile_case, kernel_module
+from tests.compiled_cases import compile_case
 from tests.machine.ptx import program
 
 GROUP = """
@@ -170,9 +171,7 @@ def test_a_kernel_that_asks_for_too_many_and_one_that_asks_for_too_few(tmp_path:
     config, problem = case(*KERNELS[0])
     artifacts = compile_case(config, problem.problem_class, SM90A)
     (tmp_path / "kernel.o").write_bytes(artifacts.object_code)
-    exported = Exported(
-        artifacts.ptx, tmp_path / "kernel.o", artifacts.prefix, kernel_module(SM90A).ARGUMENTS
-    )
+    exported = Exported(artifacts.ptx, tmp_path / "kernel.o", artifacts.prefix, SIGNATURE.abi)
     operands = make_operands(problem, seed=3)
 
     def result(old: str, new: str) -> SimResult:

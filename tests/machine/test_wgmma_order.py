@@ -13,8 +13,9 @@ from kernel_space.machine.run.launch import Exported
 from kernel_space.machine.run.run import SimResult, run_compiled
 from kernel_space.machine.values.faults import SimStatus
 from kernel_space.operators.svdquant_gemm.operands import make_operands
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
-from tests.compiled_cases import compile_case, kernel_module
+from tests.compiled_cases import compile_case
 from tests.machine.ptx import run_body
 from tests.machine.test_setmaxnreg import KERNELS, case
 
@@ -111,7 +112,7 @@ def run_kernel(which: int, change: dict[str, str], folder: Path) -> SimResult:
     config, problem = case(*KERNELS[which])
     artifacts = compile_case(config, problem.problem_class, SM90A)
     (folder / "kernel.o").write_bytes(artifacts.object_code)
-    exported = Exported(artifacts.ptx, folder / "kernel.o", artifacts.prefix, kernel_module(SM90A).ARGUMENTS)
+    exported = Exported(artifacts.ptx, folder / "kernel.o", artifacts.prefix, SIGNATURE.abi)
     ptx = artifacts.ptx
     for old, new in change.items():
         assert old in ptx

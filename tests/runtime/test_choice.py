@@ -15,7 +15,7 @@ import pytest
 from kernel_space.build.cache import BuildCache
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.runtime import explain, prepare, state, use_table
 from tuner.runtime.choice.choose import Choice, Library
@@ -28,8 +28,10 @@ from tuner.trials.checked import NEVER_CHECKED
 from tuner.trials.outcome import Kind
 
 STAGES = "num_ab_stage=4 num_dq_stage=2 num_lora_stage=1 num_c_stage=1"
-PLAIN = str(parse_config(SM90A, f"tile_mnk=128x128x128 {STAGES}"))
-SPLIT = str(parse_config(SM90A, f"tile_mnk=64x32x128 consumer_warpgroups=1 {STAGES} split_k=4"))
+PLAIN = str(parse_config(GemmProblem.operator, SM90A, f"tile_mnk=128x128x128 {STAGES}"))
+SPLIT = str(
+    parse_config(GemmProblem.operator, SM90A, f"tile_mnk=64x32x128 consumer_warpgroups=1 {STAGES} split_k=4")
+)
 CLASS = "r=128 lora_dtype=fp16 out_dtype=fp16"
 
 
@@ -75,7 +77,7 @@ def entry(config: str, problem_class: str = CLASS, **changes: Any) -> Entry:
         "cubin_sha256": "c" * 64,
         "prefix": "kernel",
         "arguments": SIGNATURE,
-        "launch": launch_facts(parse_config(SM90A, config), problem),
+        "launch": launch_facts(parse_config(GemmProblem.operator, SM90A, config), problem),
         "source_hash": "src",
         "dsl_version": "4.8.1",
     }

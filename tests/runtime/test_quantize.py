@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.core.nvfp4_oracle import blocked_offset, quantize_block
+from tests.numerics.nvfp4_oracle import blocked_offset, quantize_block
 from tuner.runtime import InputError, quantize_act
 
 OPS = torch.ops.svdquant

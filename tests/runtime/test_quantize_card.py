@@ -7,7 +7,7 @@ import types
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import block_scales, quantize_nvfp4, unblock_scales
+from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4, unblock_scales
 from tests.runtime.fake_triton import install
 from tests.runtime.test_quantize import expected, random, same
 

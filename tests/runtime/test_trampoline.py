@@ -8,7 +8,6 @@ import threading
 import pytest
 import torch
 
-from kernel_space.build.key import kernel_module_name
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
@@ -127,13 +126,6 @@ def test_threads_do_not_mix_their_values() -> None:
         assert [seen["stream"] for seen in recorder.seen] == list(range(300))
         assert all([seen[name] for name in POINTERS] == pointers for seen in recorder.seen)
         assert all(seen["m"] == index for seen in recorder.seen)
-
-
-@pytest.mark.parametrize("kernel", ["svdquant_gemm_sm100a", "svdquant_gemm_sm90a"])
-def test_the_kernels_take_this_signature(kernel: str) -> None:
-    import importlib
-
-    assert importlib.import_module(kernel_module_name(kernel)).ARGUMENTS == SIGNATURE
 
 
 def test_an_object_with_other_arguments_is_refused() -> None:

@@ -14,7 +14,7 @@ from tuner.space.space import SearchSpace
 from tuner.trials.outcome import Origin
 
 PROBLEM = GemmProblem.parse("256,3840,3072,128")
-SPACE = SearchSpace.load(SM90A.kernel)
+SPACE = SearchSpace.load(GemmProblem.operator, SM90A)
 
 
 def choose(trials: int = 40, seed: int = 0, **options: object) -> list[Candidate]:

@@ -10,7 +10,7 @@ from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tests.fakes import KERNEL, fake_us, small_space
+from tests.fakes import fake_us, small_space
 from tuner.search.search import WINDOW, Candidate, Search
 from tuner.space.space import SearchSpace
 from tuner.trials.outcome import Origin
@@ -49,7 +49,7 @@ def run(search: Search, generator: random.Random | None = None, in_flight: int =
 
 
 def search(space: SearchSpace | None = None, **options: object) -> Search:
-    return Search(space or SearchSpace.load(KERNEL), PROBLEM, SM100A, **options)
+    return Search(space or SearchSpace.load(GemmProblem.operator, SM100A), PROBLEM, SM100A, **options)
 
 
 def printed(candidates: list[Candidate]) -> list[str]:
@@ -94,7 +94,7 @@ def test_default_first_then_neighbours_then_samples() -> None:
     solved = legalize(KernelConfigSm100a(), PROBLEM, SM100A)
     assert isinstance(solved, Legal)  # the default's own resolved form: known before it is tried
     candidates = run(search(trials=6, first=[illegal, solved.config, NEIGHBOUR]))
-    space = SearchSpace.load(KERNEL)
+    space = SearchSpace.load(GemmProblem.operator, SM100A)
     assert candidates[0].config == space.default(PROBLEM) and candidates[1].config == NEIGHBOUR
     assert [c.origin for c in candidates] == [Origin.DEFAULT, Origin.NEIGHBOUR] + [Origin.SAMPLED] * 4
     assert [c.number for c in candidates] == list(range(6))
@@ -192,7 +192,7 @@ def every_config(space: SearchSpace) -> list[KernelConfigSm100a]:
 @pytest.mark.parametrize("seed", range(3))
 def test_steps_from_the_best_reach_a_point_several_knobs_away(seed: int) -> None:
     """Time grows with every knob that is not as in the target, several from the default; sampling alone misses it."""
-    default = SearchSpace.load(KERNEL).default(PROBLEM)
+    default = SearchSpace.load(GemmProblem.operator, SM100A).default(PROBLEM)
     target = default.replace(
         mma_tiler_mn=(256, 192), raster_order="n", swizzle_size=4, epi_tile_n=64, use_pdl=True
     )

@@ -19,12 +19,10 @@ from tests.space.brute_force import small
 from tuner.cli.options.common import problems_of
 from tuner.space.space import SPACES, SearchSpace
 
-KERNEL = "svdquant_gemm_sm100a"
-
 
 @pytest.fixture(scope="module")
 def space() -> SearchSpace:
-    return SearchSpace.load(KERNEL)
+    return SearchSpace.load(GemmProblem.operator, SM100A)
 
 
 # -- choices --
@@ -107,7 +105,7 @@ def test_first_default_rule_that_holds_decides(
 
 
 def test_designs_are_legal_where_their_bounds_say_and_found_there_only() -> None:
-    sm90a = SearchSpace.load(SM90A.kernel)
+    sm90a = SearchSpace.load(GemmProblem.operator, SM90A)
     assert sm90a.designs
     for design in sm90a.designs:
         low = design.when.get("m_at_least", 1)
@@ -121,13 +119,13 @@ def test_designs_are_legal_where_their_bounds_say_and_found_there_only() -> None
 
 
 def test_a_design_outside_the_space_is_named(tmp_path: Path) -> None:
-    text = (SPACES / f"{KERNEL}.yaml").read_text()
+    text = (SPACES / GemmProblem.operator / "sm100a.yaml").read_text()
     path = tmp_path / "space.yaml"
     path.write_text(text + "designs:\n  - config: mma_tiler_k=512\n    reason: none\n")
     with pytest.raises(
         InputError, match="a design must be made of the knobs' choices, mma_tiler_k is not one in"
     ):
-        SearchSpace.read(path)
+        SearchSpace.read(path, GemmProblem.operator)
 
 
 # -- spelling --
@@ -151,11 +149,9 @@ def test_spell_gives_up_on_what_is_no_choice(space: SearchSpace) -> None:
 # -- files --
 
 
-def test_unknown_kernel_is_one_line() -> None:
-    with pytest.raises(
-        InputError, match="no search space for the kernel nothing; the kernels are svdquant_gemm_sm100a"
-    ):
-        SearchSpace.load("nothing")
+def test_unknown_operator_is_one_line() -> None:
+    with pytest.raises(InputError, match=r"there is no operator 'nothing'; the operators are .*svdquant_gemm"):
+        SearchSpace.load("nothing", SM100A)
 
 
 @pytest.mark.parametrize(
@@ -177,12 +173,12 @@ def test_unknown_kernel_is_one_line() -> None:
     ],
 )
 def test_mistakes_in_the_file_are_named(tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = (SPACES / f"{KERNEL}.yaml").read_text()
+    text = (SPACES / GemmProblem.operator / "sm100a.yaml").read_text()
     assert old in text
     path = tmp_path / "space.yaml"
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError) as error:
-        SearchSpace.read(path)
+        SearchSpace.read(path, GemmProblem.operator)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 

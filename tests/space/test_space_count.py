@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kernel_space.core.arch import SM100A
-from kernel_space.core.kernel_spec import KernelSpec
+from kernel_space.core.kernel import Kernel
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
@@ -25,7 +25,7 @@ from tuner.space.space import SearchSpace
 
 @pytest.fixture(scope="module")
 def space() -> SearchSpace:
-    return SearchSpace.load(SM100A.kernel)
+    return SearchSpace.load(GemmProblem.operator, SM100A)
 
 
 # -- counting: brute force is the oracle --
@@ -104,9 +104,9 @@ def raster_without_effect(config: KernelConfigSm100a, _: Any) -> KernelConfigSm1
 
 def by_hand(
     canonical: Callable[..., Any] = raster_without_effect, far: int = 4, **rules: Callable[..., Any]
-) -> KernelSpec:
+) -> Kernel:
     """Legal unless split_k > 2; afterwards ``canonical``, and prefetch_dist of ``far`` does not fit."""
-    return KernelSpec(
+    return Kernel(
         config_class=KernelConfigSm100a,
         knob_rules={"split": too_many, **rules},
         canonical=canonical,
@@ -117,7 +117,7 @@ def by_hand(
     )
 
 
-def hand_legalize(spec: KernelSpec) -> Callable[..., Legal | Rejection]:
+def hand_legalize(spec: Kernel) -> Callable[..., Legal | Rejection]:
     """What ``rules.legalize`` is for a registered kernel."""
 
     def legalize(config: Any, problem: GemmProblem, arch: Any) -> Legal | Rejection:
@@ -131,12 +131,12 @@ def hand_legalize(spec: KernelSpec) -> Callable[..., Legal | Rejection]:
     return legalize
 
 
-def hand_count(spec: KernelSpec, legalize: Any = None) -> space_count.Count:
+def hand_count(spec: Kernel, legalize: Any = None) -> space_count.Count:
     problem = GemmProblem.parse("1,32,8,0")
     return space_count.count(HAND_CHOICES, problem, SM100A, legalize or hand_legalize(spec), spec)
 
 
-def hand_brute_force(spec: KernelSpec) -> space_count.Count:
+def hand_brute_force(spec: Kernel) -> space_count.Count:
     rejected, kernels, spelled = Counter(), set(), 0
     for values in itertools.product(*HAND_CHOICES.values()):
         config = KernelConfigSm100a(**dict(zip(HAND_CHOICES, values, strict=True)))

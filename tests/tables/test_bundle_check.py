@@ -193,11 +193,11 @@ def test_the_check_needs_no_compiler(tmp_path: Path) -> None:
         "from tuner.tables import bundle\n"
         "from tuner.tune import bundle_check\n"
         "from kernel_space.core.arch import SM90A\n"
-        "from kernel_space.core.kernel_spec import parse_config\n"
+        "from kernel_space.core.registry import parse_config\n"
         "from tuner.card.ragged import ragged_of_object\n"
         f"one = bundle.Bundle.load(bundle.Path({str(ROOT / 'results/h200/objects')!r}), SM90A)\n"
         "for entry in one.entries:\n"
-        "    problem, config = bundle.problem_of(entry), parse_config(SM90A, entry.config)\n"
+        "    problem, config = bundle.problem_of(entry), parse_config(GemmProblem.operator, SM90A, entry.config)\n"
         "    assert one.find(config, problem) and ragged_of_object(config, problem, SM90A), entry\n"
         "print(sorted({'optuna', 'cutlass.cute'} & set(sys.modules)))"
     )

@@ -13,7 +13,7 @@ import torch
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -32,7 +32,9 @@ from tuner.tables.row import Row
 
 FEW_ROWS = str(
     parse_config(
-        SM90A, "mainloop=mma tile_mnk=32x8x128 num_ab_stage=3 num_dq_stage=0 num_lora_stage=0 num_c_stage=0"
+        GemmProblem.operator,
+        SM90A,
+        "mainloop=mma tile_mnk=32x8x128 num_ab_stage=3 num_dq_stage=0 num_lora_stage=0 num_c_stage=0",
     )
 )
 BF16 = of_rank(256).replace("fp16", "bf16")
@@ -47,7 +49,10 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, st
     def build(one: Row, problem: GemmProblem, *_: Any) -> tuple[dict[str, Any], bytes]:
         asked.append((one.config, str(problem.problem_class)))
         meta, data = cached(tmp_path / "built", one.config, problem_class=str(problem.problem_class))
-        return {**meta, "source_hash": bundle_widest.kernel_source_hash(SM90A.kernel)}, data
+        return {
+            **meta,
+            "source_hash": bundle_widest.space_source_hash(kernels_of(GemmProblem.operator, SM90A)),
+        }, data
 
     monkeypatch.setattr(bundle_write, "_built", build)
     return asked

@@ -20,7 +20,7 @@ import pytest
 
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
@@ -159,7 +159,7 @@ def test_neighbours_winner_is_tried_right_after_the_default(tmp_path: Path) -> N
     )
     origins = [trial.origin for trial in other.trials]
     assert origins == [Origin.DEFAULT, Origin.NEIGHBOUR, Origin.PUBLISHED, *[Origin.SAMPLED] * 2]
-    published = parse_config(SM100A, other.trials[2].resolved)
+    published = parse_config(GemmProblem.operator, SM100A, other.trials[2].resolved)
     assert (published.mma_tiler_mn, published.num_ab_stage) == ((256, 128), 4)  # type: ignore[attr-defined]
     assert first.winner is not None and other.trials[1].resolved == first.winner.resolved
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.build.key import kernel_source_hash
+from kernel_space.build.key import space_source_hash
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import kernels_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.trials.test_study import IDENTITY
 from tuner.devices.device import Device, select_device
@@ -20,7 +21,7 @@ from tuner.trials.study import Identity, Study
 from tuner.tune.earlier import Earlier, earlier_visits, supersedes
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
-TODAY = kernel_source_hash(SM100A.kernel)
+TODAY = space_source_hash(kernels_of(GemmProblem.operator, SM100A))
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,6 @@ from typing import Any
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import read_plain
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import DEVICE_CLASSES
 from tuner.report.write import read_trials
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Status, Trial
@@ -132,10 +131,9 @@ def _problem(text: str, path: Path) -> GemmProblem:
 
 
 def _knobs(row: dict[str, Any]) -> str:
-    from kernel_space.core.kernel_spec import kernel_spec
+    from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
-    arch = DEVICE_CLASSES["b200"].arch
-    names = kernel_spec(arch.kernel).config_class.knob_names()
+    names = KernelConfigSm100a.knob_names()
     return " ".join(f"{name}={row[name]}" for name in names if row.get(name))
 
 

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernel_space.core.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import FULL, PROTOCOL, sets_needed, time_launches
 
@@ -210,7 +210,9 @@ def measure(request: dict[str, Any], device: torch.device) -> dict[str, Any]:
     begun = time.monotonic()
     if request["kernel"] is not None:
         samples = _time_kernel(request["kernel"], problem, device, properties, telemetry)
-        rows.append(_row(problem, OP, samples, config=request["kernel"]["candidate"]["config"]))
+        rows.append(
+            _row(problem, GemmProblem.operator, samples, config=request["kernel"]["candidate"]["config"])
+        )
     operands = [make_operands(problem, seed, device=device) for seed in range(DISTINCT_SETS)]
     compiler = _compiler()
     with torch.no_grad():

@@ -19,14 +19,15 @@ from typing import Any, Self
 from kernel_space.build import footprint_store
 from kernel_space.build.build import HEADER, OBJECT, CompiledKernel, cached_build
 from kernel_space.build.cache import META, BuildCache
-from kernel_space.build.key import Toolchain, adopt_toolchain, kernel_source_hash, toolchain
+from kernel_space.build.key import Toolchain, adopt_toolchain, space_source_hash, toolchain
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below
+from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.compile.manifest_checks import check_footprints, checked, checked_toolchain, text_of
 from tuner.compile.worker import CompileResult
 from tuner.files.record_checks import check_plain, shown
@@ -84,7 +85,7 @@ class Manifest:
         return cls(
             device=device,
             arch=arch.name,
-            source_hash=kernel_source_hash(arch.kernel),
+            source_hash=space_source_hash(kernels_of(GemmProblem.operator, arch)),
             toolchain=toolchain(),
             footprints={},
             problems={},
@@ -152,13 +153,14 @@ class Manifest:
         """
         if arch.name != self.arch:
             raise InputError(f"the objects are for {self.arch}, this card runs {arch.name}")
-        if (here := kernel_source_hash(arch.kernel)) != self.source_hash:
+        if (here := space_source_hash(kernels_of(GemmProblem.operator, arch))) != self.source_hash:
             raise InputError(
                 f"the objects were compiled from other sources ({self.source_hash[:12]}) than this checkout's "
                 f"({here[:12]}); run tune.py compile-only with these, or measure with those"
             )
         adopt_toolchain(self.toolchain)
-        footprint_store.adopt(arch.kernel, dict(self.footprints))
+        for kernel in kernels_of(GemmProblem.operator, arch):
+            footprint_store.adopt(kernel, dict(self.footprints))
 
 
 class Folder:
@@ -200,7 +202,9 @@ class Folder:
         """Add ``entries`` to the manifest. Raises ``InputError`` and ``StoreError``."""
         entries = list(entries)
         prefix = f"{self._arch.name} {problem.problem_class} "
-        known = footprint_store.entries(self._arch.kernel)
+        known = {}
+        for kernel in kernels_of(GemmProblem.operator, self._arch):
+            known |= footprint_store.entries(kernel)
         footprints = {key: fields for key, fields in known.items() if key.startswith(prefix)}
 
         def change(record: Any | None) -> Any:
@@ -238,7 +242,7 @@ class GivenCandidates:
         self.rejected: dict[KernelConfig, Rejection] = {}
         self._waiting: list[Candidate] = []
         for entry in entries:
-            config = parse_config(arch, entry.config)
+            config = parse_config(GemmProblem.operator, arch, entry.config)
             legal = legalize(config, problem, arch)
             if isinstance(legal, Legal):
                 number = len(self._waiting)

@@ -31,7 +31,7 @@ from kernel_space.build.key import toolchain
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from tuner.compile.worker import READY, CompileResult, Task, WorkerBug
 from tuner.trials.outcome import Status
 

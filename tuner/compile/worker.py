@@ -21,7 +21,7 @@ from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from tuner.trials.outcome import Status
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h

@@ -257,7 +257,7 @@ def require_times(device: Device) -> None:
 
 def has_simulator(arch: Arch) -> bool:
     """Can the PTX machine run and clock the kernels of ``arch``?"""
-    return arch.kernel == SM100A.kernel
+    return arch.tmem_columns > 0
 
 
 def _without_card(name: str, *, note: str = "") -> Device:
@@ -277,7 +277,7 @@ def _class_of(card: Card) -> DeviceClass | None:
 
 
 def _with_kernel() -> list[DeviceClass]:
-    return [one for one in DEVICE_CLASSES.values() if has_space(one.arch.kernel)]
+    return [one for one in DEVICE_CLASSES.values() if has_space(GemmProblem.operator, one.arch)]
 
 
 def device_class_of(name: str) -> DeviceClass:

@@ -14,7 +14,7 @@ import math
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import (
+from kernel_space.numerics.nvfp4 import (
     E2M1_MAX,
     E4M3_MAX,
     NVFP4Tensor,

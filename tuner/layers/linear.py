@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import blocked_scale_bytes
+from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem

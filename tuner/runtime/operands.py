@@ -10,8 +10,9 @@ from __future__ import annotations
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import blocked_scale_bytes
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, require_matrix, require_tensor
+from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.numerics.tensors import require_matrix, require_tensor
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.runtime.choice.remembered import Recent
 from tuner.runtime.load.trampoline import ALIGN

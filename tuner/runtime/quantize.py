@@ -16,8 +16,8 @@ import functools
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import block_scales, quantize_nvfp4
-from kernel_space.operators.svdquant_gemm.inputs import FLOAT_DTYPES, require_tensor
+from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
+from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
 from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE
 from tuner.runtime.autocast import matmul
 from tuner.runtime.operator import LIBRARY, needs_dispatcher, no_backward

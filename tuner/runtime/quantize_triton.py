@@ -1,4 +1,4 @@
-"""``quantize_act`` on a card: one Triton kernel, equal to ``kernel_space.core.nvfp4.quantize_nvfp4`` to the bit.
+"""``quantize_act`` on a card: one Triton kernel, equal to ``kernel_space.numerics.nvfp4.quantize_nvfp4`` to the bit.
 
 Nothing here depends on how a quotient rounds. A scale is the E4M3 number nearest to amax / 6, so amax is compared
 with six times the midpoint between two neighbours; a code is that of the E2M1 number nearest to z / scale, so |z| is

@@ -11,7 +11,7 @@ import warnings
 
 import torch
 
-from kernel_space.core.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from tuner.runtime.autocast import matmul
 
 _once = threading.Lock()

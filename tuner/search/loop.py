@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import ProblemClass
 from kernel_space.core.rules import Legal
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import ChecksAhead, ChecksWinner, Device, RanksLeaders, TimesAhead
 from tuner.search.evaluate import blamed_trial, evaluate, is_checked, utc_now, validate, validate_full
 from tuner.search.prefilter import count_filtered

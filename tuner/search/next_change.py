@@ -59,7 +59,7 @@ def _neighbours(
     config: KernelConfig, problem: GemmProblem, device: Machine
 ) -> Iterator[tuple[str, str, Legal]]:
     """(knob, choice, legal config) of every other kernel one knob away, each once."""
-    space = SearchSpace.load(device.arch.kernel)
+    space = SearchSpace.load(GemmProblem.operator, device.arch)
     own = legalize(config, problem, device.arch)
     seen = {str(own.config)} if isinstance(own, Legal) else set()
     for knob, choices in space.knobs.items():

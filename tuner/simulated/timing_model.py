@@ -13,8 +13,8 @@ import functools
 from pathlib import Path
 from typing import Final, Protocol
 
+from kernel_space.build.source_identity import identity
 from kernel_space.core.arch import Arch
-from kernel_space.core.source_identity import identity
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated import model_work

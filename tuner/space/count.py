@@ -19,7 +19,7 @@ from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.core.kernel_spec import KernelSpec, kernel_spec
+from kernel_space.core.kernel import Kernel
 from kernel_space.core.rules import Legal, Rejection
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.explore import Choices, Part, decided, explore, explore_region
@@ -45,10 +45,15 @@ class Count:
     rejected: dict[str, int]
 
 
-def legal_points(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize) -> Iterator[Legal]:
+def legal_points(
+    choices: Choices,
+    problem: GemmProblem,
+    arch: Arch,
+    legalize: Legalize,
+    config_class: type[KernelConfig],
+) -> Iterator[Legal]:
     """Every distinct legal kernel once, in the order of ``choices``; takes the first ones without the rest."""
     seen: set[str] = set()
-    config_class = kernel_spec(arch.kernel).config_class
     for leaf in explore(lambda config: legalize(config, problem, arch), choices, config_class):
         if isinstance(leaf.result, Rejection):
             continue
@@ -61,7 +66,7 @@ def legal_points(choices: Choices, problem: GemmProblem, arch: Arch, legalize: L
                 yield legal
 
 
-def count(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, spec: KernelSpec) -> Count:
+def count(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, spec: Kernel) -> Count:
     """Exact numbers of legal and rejected points. ``legalize`` must be what ``spec`` says: all knob rules, in order,
     then stages and budget; it is asked at drawn points, and ``AssertionError`` says where it differs.
     """
@@ -81,7 +86,7 @@ class _Counting:
     """One count: the regions, and the numbers so far."""
 
     def __init__(
-        self, choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, spec: KernelSpec
+        self, choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, spec: Kernel
     ) -> None:
         self.choices, self.problem, self.arch = choices, problem, arch
         self.legalize, self.spec = legalize, spec

@@ -11,12 +11,12 @@ from typing import Any
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import kernel_spec
+from kernel_space.core.registry import kernel as find_kernel
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.plain_yaml import load_yaml
 from tuner.space.space import SPACES, BoundedConfig
 
-FILE = SPACES / "published.yaml"
+FILE = SPACES / GemmProblem.operator / "published.yaml"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,11 @@ class Published:
 
 def published_config(problem: GemmProblem, arch: Arch) -> Published | None:
     """The published configuration for ``problem`` on the kernel of ``arch``; None where nothing was published."""
-    entries = (entry for entry in read_published() if entry.kernel == arch.kernel)
+    entries = (
+        entry
+        for entry in read_published()
+        if arch.name in find_kernel(GemmProblem.operator, entry.kernel).archs
+    )
     return next((entry for entry in entries if entry.holds(problem)), None)
 
 
@@ -57,7 +61,7 @@ def read_published(path: Path = FILE) -> tuple[Published, ...]:
 
 def _entry(entry: dict[str, Any]) -> Published:
     try:
-        config = kernel_spec(entry["kernel"]).config_class.parse(entry["config"])
+        config = find_kernel(GemmProblem.operator, entry["kernel"]).config_class.parse(entry["config"])
     except InputError as error:
         raise InputError(f"published configuration {entry['name']!r}: {error}") from None
     return Published(

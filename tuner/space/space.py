@@ -13,7 +13,9 @@ from typing import Any, Self
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import AUTO, KernelConfig, print_knob
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import kernel_spec
+from kernel_space.core.kernel import Kernel
+from kernel_space.core.registry import folder_of, kernels_of
+from kernel_space.core.registry import kernel as find_kernel
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.plain_yaml import load_yaml
@@ -52,26 +54,27 @@ class SearchSpace:
     bounds tries early, because each stands for a part of the space that changes of one knob do not reach.
     """
 
+    operator: str
     kernel: str
     knobs: Mapping[str, Knob]
     defaults: tuple[BoundedConfig, ...]
     designs: tuple[BoundedConfig, ...] = ()
 
     @classmethod
-    def load(cls, kernel: str) -> Self:
-        """The space of a kernel. Raises ``InputError`` when the project has none for it."""
-        if not has_space(kernel):
-            known = ", ".join(sorted(path.stem for path in SPACES.glob("svdquant_*.yaml")))
-            raise InputError(f"there is no search space for the kernel {kernel}; the kernels are {known}")
-        return cls.read(_path(kernel))
+    def load(cls, operator_name: str, arch: Arch) -> Self:
+        """The space of an operator's kernel for ``arch``. Raises ``InputError`` when there is none."""
+        with_space = [kernel for kernel in kernels_of(operator_name, arch) if space_path(kernel).is_file()]
+        if not with_space:
+            raise InputError(f"there is no search space for {operator_name} on {arch.name}")
+        return cls.read(space_path(with_space[0]), operator_name)
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path, operator_name: str) -> Self:
         """The space in a YAML file. Raises ``InputError`` that names the knob or rule that is wrong."""
         document = load_yaml(path)
         try:
             kernel = document["kernel"]
-            config_class = kernel_spec(kernel).config_class
+            config_class = find_kernel(operator_name, kernel).config_class
             knobs = {name: _knob(name, entry, config_class) for name, entry in document["knobs"].items()}
             defaults = tuple(_bounded_config(entry, config_class) for entry in document["default"])
             designs = tuple(_bounded_config(entry, config_class) for entry in document.get("designs") or ())
@@ -87,7 +90,7 @@ class SearchSpace:
             )
         if not defaults or defaults[-1].when:
             raise InputError(f"{path.name}: the last default rule must hold for every problem")
-        space = cls(kernel=kernel, knobs=knobs, defaults=defaults, designs=designs)
+        space = cls(operator=operator_name, kernel=kernel, knobs=knobs, defaults=defaults, designs=designs)
         for design in designs:
             if outside := space._outside(design.config):
                 raise InputError(
@@ -98,7 +101,7 @@ class SearchSpace:
 
     @property
     def config_class(self) -> type[KernelConfig]:
-        return kernel_spec(self.kernel).config_class
+        return find_kernel(self.operator, self.kernel).config_class
 
     @property
     def raw_size(self) -> int:
@@ -166,7 +169,7 @@ class SearchSpace:
         self, problem: GemmProblem, arch: Arch, legalize: Legalize = legalize
     ) -> Iterator[Legal]:
         """Every distinct legal kernel once, in a fixed order; taking a few does not cost the rest."""
-        return space_count.legal_points(self.values, problem, arch, legalize)
+        return space_count.legal_points(self.values, problem, arch, legalize, self.config_class)
 
     def legal_up_to(self, limit: int, problem: GemmProblem, arch: Arch, legalize: Legalize = legalize) -> int:
         """The number of distinct legal kernels, or ``limit`` if there are at least as many."""
@@ -174,16 +177,20 @@ class SearchSpace:
 
     def count(self, problem: GemmProblem, arch: Arch) -> Count:
         """Exact numbers of legal and, by rule, illegal points; seconds for the whole space."""
-        return space_count.count(self.values, problem, arch, legalize, kernel_spec(self.kernel))
+        return space_count.count(
+            self.values, problem, arch, legalize, find_kernel(self.operator, self.kernel)
+        )
 
 
-def has_space(kernel: str) -> bool:
-    """Whether a search can drive ``kernel``: it has a YAML."""
-    return _path(kernel).is_file()
+def has_space(operator_name: str, arch: Arch) -> bool:
+    """Whether a search can drive a kernel of the operator for ``arch``: it has a YAML."""
+    return any(space_path(kernel).is_file() for kernel in kernels_of(operator_name, arch))
 
 
-def _path(kernel: str) -> Path:
-    return SPACES / f"{kernel}.yaml"
+def space_path(kernel: Kernel) -> Path:
+    """The YAML of ``kernel``: in its operator's folder, or below ``search_spaces``."""
+    own = folder_of(kernel.operator) / f"{kernel.name}.yaml"
+    return own if own.is_file() else SPACES / kernel.operator / f"{kernel.name}.yaml"
 
 
 def _knob(name: str, entry: Mapping[str, Any], config_class: type[KernelConfig]) -> Knob:

@@ -19,9 +19,9 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below, read_plain
-from kernel_space.operators.svdquant_gemm.problem import HALF_DTYPES, GemmProblem, ProblemClass
+from kernel_space.core.registry import parse_config
+from kernel_space.operators.svdquant_gemm.problem import HALF_DTYPES, GemmProblem
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tuner.files.notice import Say, notice, say_each
 from tuner.files.record_checks import (
@@ -220,13 +220,15 @@ def problem_of(entry: Entry) -> GemmProblem:
 def _classes(rank: int) -> dict[str, tuple[str, str]]:
     """The problem classes of ``rank``, printed -> their dtypes."""
     pairs = itertools.product(HALF_DTYPES, repeat=2)
-    return {str(ProblemClass(r=rank, lora_dtype=lora, out_dtype=out)): (lora, out) for lora, out in pairs}
+    return {
+        str(GemmProblem.class_of(r=rank, lora_dtype=lora, out_dtype=out)): (lora, out) for lora, out in pairs
+    }
 
 
 def _identity(arch: Arch, entry: Entry) -> tuple[str, str]:
     """(config, class) as this version prints them: a knob added since takes its default."""
     try:
-        return str(parse_config(arch, entry.config)), entry.problem_class
+        return str(parse_config(GemmProblem.operator, arch, entry.config)), entry.problem_class
     except InputError:  # a knob that this version no longer has: nobody will ask for it
         return entry.config, entry.problem_class
 

@@ -12,19 +12,14 @@ import itertools
 import platform
 from collections.abc import Iterable, Iterator, Sequence
 
-from kernel_space.build.key import kernel_source_hash, toolchain
+from kernel_space.build.key import space_source_hash, toolchain
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.problem import MAX_EXTENT
+from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, knob_rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import (
-    K_MULTIPLE,
-    MAX_EXTENT,
-    MAX_R,
-    N_MULTIPLE,
-    GemmProblem,
-)
+from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE, MAX_R, N_MULTIPLE, GemmProblem
 from tuner.files.store import is_whole
 from tuner.space.space import SearchSpace
 from tuner.tables.bundle import Bundle, Entry
@@ -50,7 +45,7 @@ def widest_entry(entries: Iterable[Entry], problem: GemmProblem, arch: Arch) -> 
 
 def kept_widest(old: Bundle, problem: GemmProblem, arch: Arch) -> Entry | None:
     """``widest_entry`` of the bundle as it is, if it is whole and of today's sources."""
-    current = kernel_source_hash(arch.kernel)
+    current = space_source_hash(kernels_of(GemmProblem.operator, arch))
     whole = (
         entry
         for entry in old.entries
@@ -67,10 +62,10 @@ def widest_config(rows: Sequence[Row], problem: GemmProblem, arch: Arch) -> Kern
     toolchain()
     nearest = sorted(rows, key=lambda row: (MAX_R - row.key.r, -row.key.problem.flops, row.key))
     configs = [row.config for row in nearest]
-    default = SearchSpace.load(arch.kernel).defaults[-1].config  # the one without a condition
+    default = SearchSpace.load(GemmProblem.operator, arch).defaults[-1].config  # the one without a condition
     for text in dict.fromkeys([*configs, str(default)]):
         if _is_for_any_shape(text, problem, arch):
-            legal = legalize(parse_config(arch, text), problem, arch)
+            legal = legalize(parse_config(GemmProblem.operator, arch, text), problem, arch)
             if isinstance(legal, Legal):
                 return legal.config
     raise InputError(f"no config is legal for every shape of {problem.problem_class} on {arch.name}")
@@ -78,7 +73,7 @@ def widest_config(rows: Sequence[Row], problem: GemmProblem, arch: Arch) -> Kern
 
 def _is_for_any_shape(text: str, problem: GemmProblem, arch: Arch) -> bool:
     try:
-        config = parse_config(arch, text)
+        config = parse_config(GemmProblem.operator, arch, text)
     except InputError:  # of a version with other knobs
         return False
     return all(knob_rejection(config, corner, arch) is None for corner in _corners(problem))

@@ -21,8 +21,8 @@ from kernel_space.build.dsl_compile import CompileError
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below, is_plain
+from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from tuner.files.store import is_whole, locked, make_folder, write_if_new
 from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
@@ -237,7 +237,7 @@ def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | N
             and entry.cubin_sha256 == judged
             and is_whole(old.folder / entry.file, entry.sha256)
         ):
-            config = parse_config(old.arch, entry.config)
+            config = parse_config(GemmProblem.operator, old.arch, entry.config)
             return dataclasses.replace(entry, problem=str(problem), launch=launch_facts(config, problem))
     return None
 
@@ -245,7 +245,7 @@ def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | N
 def _built(row: Row, problem: GemmProblem, arch: Arch) -> tuple[dict[str, Any], bytes]:
     from kernel_space.build.build import build
 
-    compiled = build(parse_config(arch, row.config), problem.problem_class, arch)
+    compiled = build(parse_config(GemmProblem.operator, arch, row.config), problem.problem_class, arch)
     meta = json.loads((compiled.directory / "meta.json").read_text())
     return meta, compiled.object_path.read_bytes()
 
@@ -265,7 +265,7 @@ def _make_entry(row: Row, problem: GemmProblem, arch: Arch, meta: dict[str, Any]
         cubin_sha256=meta["cubin_sha256"],
         prefix=meta["prefix"],
         arguments=tuple(Argument(**argument) for argument in meta["arguments"]),
-        launch=launch_facts(parse_config(arch, row.config), problem),
+        launch=launch_facts(parse_config(GemmProblem.operator, arch, row.config), problem),
         source_hash=meta["source_hash"],
         dsl_version=meta["dsl_version"],
     )

@@ -16,10 +16,11 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.arch import arch as arch_record
 from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below
+from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, Rejection, knob_rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 from tuner.tables.dispatch_file import SCHEMA, TableFile, one_arch, read_table
@@ -86,7 +87,7 @@ class DispatchTable:
         self.rows = {row.key: row for row in sorted(rows, key=lambda row: row.key)}
         self.arch = arch
         self._current = current
-        self._default = default or _space_default(arch.kernel)
+        self._default = default or _space_default(arch)
         self._rules = rules
         self._thorough = thorough
         self._checked_only = checked_only
@@ -125,7 +126,7 @@ class DispatchTable:
         """A line about each row that stays in the table but is never launched: this version cannot read its config."""
         for row in self.rows.values():
             try:
-                parse_config(self.arch, row.config)
+                parse_config(GemmProblem.operator, self.arch, row.config)
             except InputError as error:
                 yield f"the row of {row.key.problem} is passed over: {error}"
 
@@ -191,7 +192,7 @@ class DispatchTable:
             return f"{source}: {row.check}"
         stale = stale_reason(row, self._current)
         try:
-            config = parse_config(self.arch, row.config)
+            config = parse_config(GemmProblem.operator, self.arch, row.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if stale or AUTO in row.config or self._thorough:
@@ -308,13 +309,13 @@ def _distance(own: DispatchKey, row: Row) -> tuple[bool, float, DispatchKey]:
     return ((own.lora_dtype, own.out_dtype) != (other.lora_dtype, other.out_dtype), doublings, other)
 
 
-def _space_default(kernel: str) -> Default:
+def _space_default(arch: Arch) -> Default:
     """The default rule of the kernel's search space, read when it is first needed."""
 
     @functools.cache
     def space() -> Any:
         from tuner.space.space import SearchSpace
 
-        return SearchSpace.load(kernel)
+        return SearchSpace.load(GemmProblem.operator, arch)
 
     return lambda problem: space().default(problem)

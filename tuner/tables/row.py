@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Self
 
 from kernel_space.core.arch import arch
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.record_checks import (
     check_file_name,
     check_numbers,
@@ -41,7 +41,14 @@ class DispatchKey(NamedTuple):
     @classmethod
     def of(cls, problem: GemmProblem, arch_name: str) -> Self:
         return cls(
-            OP, arch_name, problem.lora_dtype, problem.out_dtype, problem.m, problem.k, problem.n, problem.r
+            GemmProblem.operator,
+            arch_name,
+            problem.lora_dtype,
+            problem.out_dtype,
+            problem.m,
+            problem.k,
+            problem.n,
+            problem.r,
         )
 
     @property
@@ -184,8 +191,8 @@ class Row:
 def _check(row: Row) -> None:
     """What the types of a row that came from a file must be. Raises ``InputError``."""
     key = row.key
-    if key.op != OP:
-        raise InputError(f"op must be {OP}, got {shown(key.op)}")
+    if key.op != GemmProblem.operator:
+        raise InputError(f"op must be {GemmProblem.operator}, got {shown(key.op)}")
     check_whole(key, ("m", "k", "n", "r"))
     check_texts(key, ("arch", "lora_dtype", "out_dtype"))
     arch(key.arch)

@@ -10,7 +10,7 @@ from typing import Any, Self
 from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.record_checks import check_numbers, check_texts, check_whole
 
@@ -144,7 +144,7 @@ class Trial:
 
     @property
     def resolved_config(self) -> KernelConfig:
-        return parse_config(arch(self.arch), self.resolved)
+        return parse_config(GemmProblem.operator, arch(self.arch), self.resolved)
 
     @property
     def timing(self) -> Timing | None:

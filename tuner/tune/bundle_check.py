@@ -15,7 +15,8 @@ from pathlib import Path
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.card_worker import CandidateFault, CardLost
 from tuner.card.ragged import ragged_of_object
 from tuner.card.worker.candidate import Loadable
@@ -78,7 +79,7 @@ def is_judged(entry: Entry) -> bool:
 
 def _check(bundle: Bundle, entry: Entry, device: CudaDevice) -> CardCheck:
     """Raises ``CandidateFault``, ``CardLost``, and ``InputError`` when the object cannot be launched as it is."""
-    config, problem = parse_config(bundle.arch, entry.config), problem_of(entry)
+    config, problem = parse_config(GemmProblem.operator, bundle.arch, entry.config), problem_of(entry)
     file = bundle.find(config, problem)
     if file is None:
         raise InputError(f"no kernel of today has the config {entry.config}; run tune.py bundle again")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import BeginsAhead, Device, require_times
@@ -67,7 +67,7 @@ def tune(
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
-    space = space or SearchSpace.load(device.arch.kernel)
+    space = space or SearchSpace.load(GemmProblem.operator, device.arch)
     make_folder(below(options.out, device.name))
     with _pool(pool, options) as compile_pool:
         waiting = device.begin() if isinstance(device, BeginsAhead) else True
@@ -274,7 +274,7 @@ def readable_configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfi
     """Those that this version can read: an old row may name a knob that is gone."""
     for text in printed:
         with contextlib.suppress(InputError):
-            yield parse_config(arch, text)
+            yield parse_config(GemmProblem.operator, arch, text)
 
 
 @contextlib.contextmanager

@@ -10,8 +10,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from kernel_space.build.key import kernel_source_hash
+from kernel_space.build.key import space_source_hash
 from kernel_space.core.plain_files import below
+from kernel_space.core.registry import kernels_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.calibration.measured_trials import journal_trials
 from tuner.devices.device import Device
@@ -44,7 +45,7 @@ def earlier_visits(results: Path, problem: GemmProblem, device: Device) -> Earli
         key=lambda trial: (trial.us or 0.0, trial.number),
     )
     simulated = ranked(trial for trial in usable if trial.kind is Kind.SIMULATED)
-    today = kernel_source_hash(device.arch.kernel)
+    today = space_source_hash(kernels_of(GemmProblem.operator, device.arch))
     return Earlier(
         # By time alone: the latest final may be of a visit that did not have the best of another one.
         best=tuple(trial.config for trial in (*measured, *simulated)),

@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
 from kernel_space.core.plain_files import below, check_plain_file
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import knob_rejection
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device, select_device
 from tuner.files.notice import Say, notice
 from tuner.files.store import make_folder, read_bytes, write_if_new
@@ -164,7 +165,7 @@ def _merge_journal(journal: Journal, device: Device, out: Path, say: Say) -> int
 def _is_legal(trial: Trial, device: Device) -> bool:
     """A tune that meets the trial in its journal asks it no more."""
     try:
-        config = parse_config(device.arch, trial.resolved)
+        config = parse_config(GemmProblem.operator, device.arch, trial.resolved)
     except InputError:
         return False
     return trial.arch == device.arch.name and knob_rejection(config, trial.gemm_problem, device.arch) is None

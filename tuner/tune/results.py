@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kernel_space.build.key import kernel_source_hash, toolchain
-from kernel_space.core.kernel_spec import rules_modules
+from kernel_space.build.key import source_hash, space_source_hash, toolchain
 from kernel_space.core.plain_files import below
+from kernel_space.core.registry import kernels_of
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device, has_simulator
 from tuner.devices.simulated import simulated_judge
 from tuner.files.store import atomic_write, make_folder
@@ -43,13 +43,13 @@ FINAL_FILE = "final.json"
 def identity(problem: GemmProblem, device: Device) -> Identity:
     """Which journal the trials of ``problem`` on ``device`` belong to, as things are today."""
     return Identity(
-        op=OP,
+        op=GemmProblem.operator,
         device=device.name,
         arch=device.arch.name,
         problem=str(problem),
         lora_dtype=problem.lora_dtype,
         out_dtype=problem.out_dtype,
-        source_hash=kernel_source_hash(device.arch.kernel),
+        source_hash=space_source_hash(kernels_of(GemmProblem.operator, device.arch)),
         dsl_version=toolchain().dsl_version,
         judge=f"{device.kind} {device.judge} {device.sm_count} SMs",
     )
@@ -63,7 +63,11 @@ def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
 def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: Device) -> Count:
     """``space.count``, from the journal when neither the rules nor the choices have changed since."""
     choices = {name: knob.choices for name, knob in space.knobs.items()}
-    rules = [kernel_source_hash(module) for module in rules_modules(device.arch.kernel)]
+    rules = [
+        source_hash(module)
+        for kernel in kernels_of(problem.operator, device.arch)
+        for module in ("kernel_space.core.rules", kernel.rules)
+    ]
     about = f"{rules} {json.dumps(choices)}"
     key = f"points of the space {hashlib.sha256(about.encode()).hexdigest()[:16]}"
     return Count(**study.recall(key, lambda: dataclasses.asdict(space.count(problem, device.arch))))
@@ -75,7 +79,7 @@ def current(device: Device) -> Current:
     if has_simulator(device.arch):
         models[Kind.SIMULATED] = device.judge if device.kind is Kind.SIMULATED else simulated_judge()
     return Current(
-        kernel_source=kernel_source_hash(device.arch.kernel),
+        kernel_source=space_source_hash(kernels_of(GemmProblem.operator, device.arch)),
         dsl_version=toolchain().dsl_version,
         models=models,
     )

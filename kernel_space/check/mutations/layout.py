@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernel_space.core.arch import arch
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm100a.budget import budget
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 

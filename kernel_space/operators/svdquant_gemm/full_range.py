@@ -19,7 +19,8 @@ import math
 
 import torch
 
-from kernel_space.core.nvfp4 import E4M3_LARGEST_BYTE, SF_VEC_SIZE, NVFP4Tensor, block_scales
+from kernel_space.numerics.blocked import SF_VEC_SIZE
+from kernel_space.numerics.nvfp4 import E4M3_LARGEST_BYTE, NVFP4Tensor, block_scales
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 

@@ -7,10 +7,11 @@ import dataclasses
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import NVFP4Tensor, blocked_scale_bytes
+from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.numerics.nvfp4 import NVFP4Tensor
+from kernel_space.numerics.tensors import FLOAT_DTYPES, require_matrix, require_tensor
 
 TORCH_DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-FLOAT_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,20 +88,3 @@ class PublicInputs:
         require_tensor(self.lora_act_in, "lora_act_in", FLOAT_DTYPES, (self.act.rows, r))
         require_tensor(self.wcscale, "wcscale", FLOAT_DTYPES, (n,))
         require_tensor(self.bias, "bias", FLOAT_DTYPES, (n,))
-
-
-def require_tensor(
-    tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...], shape: tuple[int, ...]
-) -> None:
-    """Raise ``InputError`` unless ``tensor`` has one of ``dtypes`` and this shape."""
-    if tensor.dtype not in dtypes or tuple(tensor.shape) != shape:
-        wanted = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-        came = str(tensor.dtype).removeprefix("torch.")
-        raise InputError(f"{name} must be {wanted} {list(shape)}, got {came} {list(tensor.shape)}")
-
-
-def require_matrix(tensor: torch.Tensor, name: str, dtypes: tuple[torch.dtype, ...], rows: int) -> int:
-    """Columns of ``tensor``. Raise ``InputError`` unless it is ``[rows, columns]`` with one of ``dtypes``."""
-    columns = tensor.shape[1] if tensor.ndim == 2 else 0
-    require_tensor(tensor, name, dtypes, (rows, columns))
-    return columns

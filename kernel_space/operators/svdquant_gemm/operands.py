@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import (
-    SF_VEC_SIZE,
-    NVFP4Tensor,
-    block_scales,
-    blocked_scale_bytes,
-    quantize_nvfp4,
-)
+from kernel_space.numerics.blocked import SF_VEC_SIZE
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, block_scales, quantize_nvfp4
 from kernel_space.operators.svdquant_gemm.full_range import full_range
+from kernel_space.operators.svdquant_gemm.gemm_config import GemmConfig
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import (
@@ -31,19 +28,11 @@ from kernel_space.operators.svdquant_gemm.reference import (
     packed_reference,
     packed_tolerance,
 )
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 
-ARGUMENT_ORDER = (
-    "act",
-    "ascales",
-    "wgt",
-    "wscales",
-    "lora_act_in",
-    "lora_up",
-    "wcscale",
-    "bias",
-    "y",
-)  # the kernel's pointers; its workspace depends on the config and is not an operand
+ARGUMENT_ORDER = (*SIGNATURE.inputs, *SIGNATURE.outputs)
 SOURCES = ("gaussian", "codes", "scales")
+CARD_CHUNK_ROWS = 2048  # of the oracle on a card: float64 [2048, 15360] is 250 MB
 _RANDOM_ELEMENTS = 1 << 20  # generated and quantized at a time
 _CARD_ELEMENTS = 1 << 24
 _SCALE_BYTES = (0x28, 0x40)  # E4M3 from 2^-2 to 1.875
@@ -80,20 +69,24 @@ class Operands(PackedInputs):
 
 def argument_bytes(problem: GemmProblem) -> dict[str, int]:
     """Bytes of each tensor in the order of the kernel's arguments."""
-    m, k, n, r = problem.m, problem.k, problem.n, problem.r
-    half = 2  # of fp16 and bf16
-    sizes = (
-        m * k // 2,
-        blocked_scale_bytes(m, k),
-        n * k // 2,
-        blocked_scale_bytes(n, k),
-        m * r * half,
-        n * r * half,
-        n * 4,
-        n * 4,
-        m * n * half,
-    )
-    return dict(zip(ARGUMENT_ORDER, sizes, strict=True))
+    return {name: spec.nbytes for name, spec in SIGNATURE.tensors(problem).items()}
+
+
+def make_inputs(
+    problem: GemmProblem, seed: int, source: str = "gaussian", device: torch.device | str = "cpu"
+) -> dict[str, torch.Tensor]:
+    """Input tensors by name: as ``make_operands``, without the output."""
+    operands = make_operands(problem, seed, source=source, device=device)
+    return {name: getattr(operands, name) for name in SIGNATURE.inputs}
+
+
+def check_outputs(
+    problem: GemmProblem, tensors: Mapping[str, torch.Tensor], config: GemmConfig
+) -> dict[str, OutputCheck]:
+    """How ``y`` compares with the float64 reference of the packed contract. ``tensors``: inputs and output by name."""
+    inputs = PackedInputs(**{name: tensors[name] for name in SIGNATURE.inputs})
+    rows = CARD_CHUNK_ROWS if inputs.act.is_cuda else CHUNK_ROWS
+    return {"y": check_packed(tensors["y"], inputs, split_k=config.partial_sums, chunk_rows=rows)}
 
 
 def make_operands(

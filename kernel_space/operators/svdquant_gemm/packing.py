@@ -13,14 +13,12 @@ from typing import Self
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import SF_VEC_SIZE, block_scales, require_scale_bytes
-from kernel_space.operators.svdquant_gemm.inputs import (
-    FLOAT_DTYPES,
-    TORCH_DTYPES,
-    require_matrix,
-    require_tensor,
-)
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.core.problem import ProblemClass
+from kernel_space.numerics.blocked import SF_VEC_SIZE
+from kernel_space.numerics.nvfp4 import block_scales, require_scale_bytes
+from kernel_space.numerics.tensors import FLOAT_DTYPES, require_matrix, require_tensor
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 MAX_LOST = 0.01  # of the 2-norm of a row of lora_up, by rounding what is folded
 
@@ -67,7 +65,7 @@ class PackedSVDQuant:
         )
 
     def problem_class(self, out_dtype: str) -> ProblemClass:
-        return ProblemClass(r=self.r, lora_dtype=self.lora_dtype, out_dtype=out_dtype)
+        return GemmProblem.class_of(r=self.r, lora_dtype=self.lora_dtype, out_dtype=out_dtype)
 
 
 def pack_svdquant_weights(

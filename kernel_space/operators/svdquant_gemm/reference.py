@@ -21,19 +21,15 @@ from typing import NamedTuple
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import (
+from kernel_space.numerics.nvfp4 import (
     NVFP4Tensor,
     dequantize_nvfp4,
     require_scale_bytes,
     unblock_scales,
 )
-from kernel_space.operators.svdquant_gemm.inputs import (
-    TORCH_DTYPES,
-    PackedInputs,
-    PublicInputs,
-    require_tensor,
-)
-from kernel_space.operators.svdquant_gemm.output_check import OutputCheck, check_output, output_ulp
+from kernel_space.numerics.output_check import OutputCheck, check_output, output_ulp
+from kernel_space.numerics.tensors import require_tensor
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs, PublicInputs
 
 ALL_ROWS = slice(None)
 CHUNK_ROWS = 128

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import torch
 
-from kernel_space.core.nvfp4 import blocked_scale_bytes
+from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tests.core import nvfp4_oracle as oracle
+from tests.numerics import nvfp4_oracle as oracle
 
 Tensors = dict[str, torch.Tensor]
 Rounding = Callable[[torch.Tensor], torch.Tensor]  # float64 -> float64

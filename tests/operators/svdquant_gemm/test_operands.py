@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import unpack_e2m1
+from kernel_space.numerics.nvfp4 import unpack_e2m1
 from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER, SOURCES, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import check_packed, packed_reference
-from tests.core import nvfp4_oracle as oracle
+from tests.numerics import nvfp4_oracle as oracle
 
 MIDDLE = [source for source in SOURCES if source != "scales"]  # whose scales test_full_range.py looks at
 RAGGED = GemmProblem.parse("131,160,136,48", lora_dtype="bf16", out_dtype="fp16")

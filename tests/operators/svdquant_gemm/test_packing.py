@@ -10,8 +10,8 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_svdquant_weights
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
-from tests.core import nvfp4_oracle as oracle
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tests.numerics import nvfp4_oracle as oracle
 
 N, K, R = 136, 96, 32
 
@@ -58,7 +58,7 @@ def test_layout_of_the_result() -> None:
         assert byte == source["wscales"].view(torch.uint8)[row, group]
     assert (packed.wcscale.dtype, packed.bias.dtype) == (torch.float32, torch.float32)
     assert (packed.n, packed.k, packed.r, packed.lora_dtype) == (N, K, R, "fp16")
-    assert packed.problem_class("bf16") == ProblemClass(r=R, lora_dtype="fp16", out_dtype="bf16")
+    assert packed.problem_class("bf16") == GemmProblem.class_of(r=R, lora_dtype="fp16", out_dtype="bf16")
     assert all(
         x.is_contiguous() for x in (packed.wgt, packed.wscales, packed.lora_up, packed.wcscale, packed.bias)
     )

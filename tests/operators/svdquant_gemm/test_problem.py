@@ -5,14 +5,15 @@ import dataclasses
 import pytest
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import MAX_EXTENT, GemmProblem, ProblemClass
+from kernel_space.core.problem import MAX_EXTENT
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 
 def test_parse_by_hand() -> None:
     problem = GemmProblem.parse("4352,3840,3072,128")
     assert problem == GemmProblem(m=4352, k=3840, n=3072, r=128, lora_dtype="fp16", out_dtype="fp16")
     assert problem.flops == 2 * 4352 * 3072 * (3840 + 128)
-    assert problem.problem_class == ProblemClass(r=128, lora_dtype="fp16", out_dtype="fp16")
+    assert problem.problem_class == GemmProblem.class_of(r=128, lora_dtype="fp16", out_dtype="fp16")
 
 
 @pytest.mark.parametrize(

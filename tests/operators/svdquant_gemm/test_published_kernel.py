@@ -17,6 +17,7 @@ from kernel_space.build.build import CompiledKernel, CompileError, build
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import kernel
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.clock.clock import Clock
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
@@ -25,7 +26,9 @@ from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100
 from tuner.simulated.constants.sets import admissible_sets
 from tuner.simulated.time import capture_launch, map_names
 
-PUBLISHED = dataclasses.replace(SM100A, kernel="benchmarks.published_kernel")
+PUBLISHED = dataclasses.replace(
+    kernel(GemmProblem.operator, "sm100a"), name="published", source="benchmarks.published_kernel"
+)
 TILE = "mma_tiler_mn=256x128 num_acc_stage=1 raster_order=n"
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 PLAIN = GemmProblem.parse("4352,3840,3072,0")
@@ -44,7 +47,7 @@ def stages(ab: int, lora: int, c: int) -> str:
 
 
 def compiled(text: str, problem: GemmProblem) -> CompiledKernel:
-    return build(resolved(text, problem), problem.problem_class, PUBLISHED)
+    return build(resolved(text, problem), problem.problem_class, SM100A, kernel=PUBLISHED)
 
 
 def run(kernel: CompiledKernel, problem: GemmProblem, ptx: str = "", **options: Any) -> TimedRun:
@@ -67,7 +70,7 @@ def run(kernel: CompiledKernel, problem: GemmProblem, ptx: str = "", **options: 
 def test_it_is_a_right_kernel(rings: tuple[int, int, int], problem: GemmProblem) -> None:
     """Under every schedule, races on, every element against float64."""
     config = resolved(stages(*rings), problem)
-    result = check_candidate(build(config, problem.problem_class, PUBLISHED), config, problem)
+    result = check_candidate(build(config, problem.problem_class, SM100A, kernel=PUBLISHED), config, problem)
     assert result.ok, f"{result.reason}\n{result}"
 
 
@@ -100,7 +103,7 @@ def test_a_lora_mma_stands_behind_the_first_and_every_seventh_nvfp4_mma() -> Non
 def test_another_kernel_than_the_published_one_is_refused() -> None:
     config = resolved(stages(4, 2, 2) + " prefetch_dist=2", PROBLEM)
     with pytest.raises((InputError, CompileError), match="the published kernel has prefetch_dist=0, got 2"):
-        build(config, PROBLEM.problem_class, PUBLISHED)
+        build(config, PROBLEM.problem_class, SM100A, kernel=PUBLISHED)
 
 
 def clock() -> Clock:

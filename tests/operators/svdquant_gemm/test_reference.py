@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import block_scales, dequantize_nvfp4, quantize_nvfp4
+from kernel_space.numerics.nvfp4 import block_scales, dequantize_nvfp4, quantize_nvfp4
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, PackedInputs, PublicInputs
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
@@ -23,7 +23,7 @@ from kernel_space.operators.svdquant_gemm.reference import (
     public_reference,
     public_tolerance,
 )
-from tests.core import nvfp4_oracle as oracle
+from tests.numerics import nvfp4_oracle as oracle
 
 
 def operands(shape: str, seed: int = 0, **dtypes: str) -> Operands:

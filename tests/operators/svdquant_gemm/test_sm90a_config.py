@@ -8,10 +8,11 @@ import pytest
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.build.dsl_compile import _ptxas_notes
-from kernel_space.core.arch import SM90A
+from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.errors import InputError
-from kernel_space.core.rules import Legal, Rejection, legalize, rule_names
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem, ProblemClass
+from kernel_space.core.registry import kernels_of
+from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a.budget import budget, solve_stages
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import compile_and_capture
@@ -19,6 +20,11 @@ from tests.compiled_cases import compile_and_capture
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 SMEM_LIMIT = 232448
 SM_COUNT = 132
+
+
+def rule_names(arch: Arch) -> tuple[str, ...]:
+    (kernel,) = kernels_of(GemmProblem.operator, arch)
+    return kernel.rule_names
 
 
 def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
@@ -131,7 +137,7 @@ def test_tiles_off_the_block_grid_load_every_block_they_touch() -> None:
 )
 def test_solver_fills_the_limit(text: str) -> None:
     """One more slot of any ring left to the solver does not fit, or is more than it asks for."""
-    problem_class = ProblemClass(r=128)
+    problem_class = GemmProblem.class_of(r=128)
     config = solve_stages(KernelConfigSm90a.parse(text), problem_class, SM90A)
     assert budget(config, problem_class, SM90A).smem_bytes <= SMEM_LIMIT
     more = config.replace(num_ab_stage=int(config.num_ab_stage) + 1)

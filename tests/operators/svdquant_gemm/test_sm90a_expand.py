@@ -28,7 +28,7 @@ from kernel_space.operators.svdquant_gemm.reference import OutputCheck, check_pa
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
-from tests.core.nvfp4_oracle import e2m1_value, e4m3_value
+from tests.numerics.nvfp4_oracle import e2m1_value, e4m3_value
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 EXPAND = "mainloop=expand register_operand=wgt"

@@ -10,7 +10,7 @@ import torch
 
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tests.core.nvfp4_oracle import blocked_offset
+from tests.numerics.nvfp4_oracle import blocked_offset
 from tests.operators.svdquant_gemm.test_sm90a_expand import EXPAND, execute_in_machine
 
 NAN_BYTE = 0x7F

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.core.arch import SM90A
+from kernel_space.core import registry
+from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import kernel_spec
-from kernel_space.core.rules import Legal, legalize, rule_names
-from kernel_space.core.tiles import waves
+from kernel_space.core.registry import kernels_of
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.parts.tiles import waves
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
@@ -28,7 +29,6 @@ from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Origin, Status
 from tuner.tune.driver import TuneOptions, tune
 
-KERNEL = "svdquant_gemm_sm90a"
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 FEW_ROWS = GemmProblem.parse("16,3840,3072,128")  # for mainloop=mma
 NARROW = {
@@ -47,9 +47,14 @@ NARROW = {
 }
 
 
+def rule_names(arch: Arch) -> tuple[str, ...]:
+    (kernel,) = kernels_of(GemmProblem.operator, arch)
+    return kernel.rule_names
+
+
 @pytest.fixture(scope="module")
 def space() -> SearchSpace:
-    return SearchSpace.load(KERNEL)
+    return SearchSpace.load(GemmProblem.operator, SM90A)
 
 
 def h200(**fields: object) -> FakeDevice:
@@ -106,8 +111,8 @@ def test_config_of_the_other_kernel_is_a_bug() -> None:
     ):
         legalize(KernelConfigSm100a(), PROBLEM, SM90A)
     assert "smem_capacity" in rule_names(SM90A) and "tmem_capacity" not in rule_names(SM90A)
-    with pytest.raises(InputError, match="the kernels are svdquant_gemm_sm100a, svdquant_gemm_sm90a"):
-        kernel_spec("svdquant_gemm_sm80")
+    with pytest.raises(InputError, match="its kernels are sm100a, sm90a"):
+        registry.kernel(GemmProblem.operator, "sm80")
 
 
 def test_budget_without_tensor_memory_is_one_table() -> None:
@@ -237,4 +242,7 @@ def test_lookup_answers_for_h200(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_space_counts_every_point_for_h200() -> None:
     counted = run("space", "--shape", SHAPE, "--device", "h200", "--json")
-    assert json.loads(counted.stdout)["results"][0]["size"] == SearchSpace.load(KERNEL).raw_size
+    assert (
+        json.loads(counted.stdout)["results"][0]["size"]
+        == SearchSpace.load(GemmProblem.operator, SM90A).raw_size
+    )

@@ -139,7 +139,7 @@ def test_loads_land_out_of_order(text: str, tmp_path: Path) -> None:
 
 
 def execute(text: str, problem: GemmProblem, schedule: str, tmp_path: Path) -> None:
-    from kernel_space.operators.svdquant_gemm.sm90a.kernel import ARGUMENTS
+    from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 
     config = legal(text, problem).config
     artifacts = compiled(config, problem)
@@ -148,7 +148,7 @@ def execute(text: str, problem: GemmProblem, schedule: str, tmp_path: Path) -> N
     operands = make_operands(problem, seed=3, source="scales")
     tensors = operands.tensors().values()
     result = run_compiled(
-        Exported(artifacts.ptx, object_path, artifacts.prefix, ARGUMENTS),
+        Exported(artifacts.ptx, object_path, artifacts.prefix, SIGNATURE.abi),
         *tensors, 0, problem.m, problem.n, problem.k, SM_COUNT, schedule=schedule,
     )  # fmt: skip
     assert result.ok, str(result)
@@ -309,12 +309,12 @@ def test_needs_no_workspace_and_sums_every_part_of_k() -> None:
 
 
 def captured(config: KernelConfigSm90a, problem: GemmProblem) -> Launch:
-    from kernel_space.operators.svdquant_gemm.sm90a.kernel import ARGUMENTS, POINTERS
+    from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 
     artifacts = compiled(config, problem)
     runtime = CaptureRuntime(artifacts.ptx)
-    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=ARGUMENTS) as loaded:
-        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(POINTERS))]
+    with load_bytes(artifacts.object_code, artifacts.prefix, runtime, arguments=SIGNATURE.abi) as loaded:
+        addresses = [FIRST_ADDRESS + ADDRESS_STEP * index for index in range(len(SIGNATURE.pointers))]
         loaded.call(*addresses, problem.m, problem.n, problem.k, SM_COUNT, 0)
     (launch,) = runtime.launches
     return launch

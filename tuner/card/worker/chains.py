@@ -20,7 +20,8 @@ from typing import Protocol
 
 import torch
 
-from kernel_space.core.nvfp4 import SF_GROUPS, SF_ROWS, SF_VEC_SIZE
+from kernel_space.numerics.blocked import SF_VEC_SIZE
+from kernel_space.numerics.nvfp4 import SF_GROUPS, SF_ROWS
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.operands import argument_bytes, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem

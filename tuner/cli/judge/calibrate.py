@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.build.build import CompileError, build
-from kernel_space.build.key import kernel_source_hash
+from kernel_space.build.key import space_source_hash
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.calibration.calibrate import Calibration, Row, calibrate
 from tuner.calibration.measured_trials import Measurement, read_measured
 from tuner.cli.options import text
@@ -72,9 +73,11 @@ def simulated_rows(
 
 def _simulated(one: Measurement, device: DeviceClass, pool: ConstantSets) -> Any:
     """Microseconds under each set, or why there are none."""
-    if one.source_hash and one.source_hash != kernel_source_hash(device.arch.kernel):
+    if one.source_hash and one.source_hash != space_source_hash(
+        kernels_of(GemmProblem.operator, device.arch)
+    ):
         return "measured with another version of the kernel"
-    legal = legalize(parse_config(device.arch, one.config), one.problem, device.arch)
+    legal = legalize(parse_config(GemmProblem.operator, device.arch, one.config), one.problem, device.arch)
     if not isinstance(legal, Legal):
         return f"{legal.rule}: {legal.reason}"
     chip = Chip(name=device.name, arch=device.arch, sm_count=device.sm_count)

@@ -14,7 +14,6 @@ from typing import Any
 from kernel_space.build.build import CompiledKernel, CompileError, build
 from kernel_space.check.mutations.suite import CASES, MUTATIONS, MutationContext, NotApplicable, find_mutation
 from kernel_space.check.validate import ALL, CheckResult, check_candidate, check_full
-from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal
 from kernel_space.machine.observe.trace import Timeline
@@ -24,7 +23,7 @@ from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.cli.options.exits import CommandError
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device, has_simulator, select_device
 from tuner.files.store import atomic_write
 
 EVERY, LIST = "all", "list"
@@ -55,7 +54,7 @@ def check_command(args: argparse.Namespace) -> int:
 
 def _machine_device(name: str) -> Device:
     device = select_device(name)
-    if device.arch.kernel != SM100A.kernel:
+    if not has_simulator(device.arch):
         raise InputError(
             f"the machine runs kernels of b200 and b300, not of {device.name}; use --device b200"
         )

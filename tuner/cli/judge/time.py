@@ -39,7 +39,9 @@ def time_command(args: argparse.Namespace) -> int:
 
 
 def _one(args: argparse.Namespace, problem: GemmProblem, device: Device) -> dict[str, Any]:
-    asked = config_of(args, device.arch) or SearchSpace.load(device.arch.kernel).default(problem)
+    asked = config_of(args, device.arch) or SearchSpace.load(GemmProblem.operator, device.arch).default(
+        problem
+    )
     legal = legal_config(problem, asked, device)
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)

@@ -9,7 +9,7 @@ from typing import Any
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.core.tiles import Waves, waves
+from kernel_space.operators.svdquant_gemm.parts.tiles import Waves, waves
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
@@ -57,7 +57,7 @@ def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Devi
     if config is None:
         from tuner.space.space import SearchSpace
 
-        config = SearchSpace.load(device.arch.kernel).default(problem)
+        config = SearchSpace.load(GemmProblem.operator, device.arch).default(problem)
     legal = legalize(config, problem, device.arch)
     if isinstance(legal, Rejection):
         raise InputError(f"the config is not legal for {problem} by rule {legal.rule}: {legal.reason}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.devices.device import select_device
@@ -14,7 +15,7 @@ def space_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device)
     check_out(args.out)
-    space = SearchSpace.load(device.arch.kernel)
+    space = SearchSpace.load(GemmProblem.operator, device.arch)
     counts = [(problem, space.count(problem, device.arch)) for problem in problems]
     if args.json:
         results = [

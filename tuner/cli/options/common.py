@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import HALF_DTYPES, GemmProblem
 
 DEFAULT_OUT = "results"
@@ -163,7 +163,7 @@ def named_problems(args: argparse.Namespace) -> list[GemmProblem]:
 
 def config_of(args: argparse.Namespace, arch: Arch) -> KernelConfig | None:
     """The config of ``--config`` for the kernel of ``arch``, None without the option."""
-    return None if args.config is None else parse_config(arch, args.config)
+    return None if args.config is None else parse_config(GemmProblem.operator, arch, args.config)
 
 
 def check_out(path: Path) -> Path:

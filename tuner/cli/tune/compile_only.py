@@ -94,7 +94,7 @@ def _candidates(
     problem: GemmProblem, known: _Known, device: Device, args: argparse.Namespace
 ) -> list[Candidate]:
     return choose_candidates(
-        SearchSpace.load(device.arch.kernel),
+        SearchSpace.load(GemmProblem.operator, device.arch),
         problem,
         device.arch,
         trials=args.trials,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.locks import card_lock
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker_process import worker_command
@@ -56,7 +56,9 @@ def peers_command(args: argparse.Namespace) -> int:
             config = row.config if row.source == "exact" else None
             own = None if config is None else _own(config, problem, device, args)
             if own is None:
-                progress.say(f"{OP} itself is not timed: no object of an exact row of the table is at hand")
+                progress.say(
+                    f"{GemmProblem.operator} itself is not timed: no object of an exact row of the table is at hand"
+                )
             documents.append(measure_peers(process, problem, device, args.out, config, own, progress))
             page = _page(args.out, problem, device, progress)
             if not args.json:
@@ -116,7 +118,7 @@ def measure_peers(
 
 def print_peers(problem: GemmProblem, document: dict[str, Any]) -> None:
     """A line per peer, with its ratio to this project's kernel if that was timed."""
-    own = next((row["us"] for row in document["rows"] if row["peer"] == OP), None)
+    own = next((row["us"] for row in document["rows"] if row["peer"] == GemmProblem.operator), None)
     print(f"{text.describe_problem(problem)}, measured on {document['device']}, driver {document['driver']}")
     for row in sorted(document["rows"], key=lambda row: row["us"]):
         ratio = f"{row['us'] / own:8.2f}" if own else ""

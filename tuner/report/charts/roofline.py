@@ -34,7 +34,7 @@ def roofline_chart(sweep: Sweep, winner: Trial, marked: Mapping[str, Trial]) -> 
 
 
 def roofline_legend(sweep: Sweep) -> str:
-    groups = GROUPS.get(sweep.arch.kernel, {})
+    groups = GROUPS.get(sweep.arch.name, {})
     items = "".join(f'<span><i class="pt {css}"></i>{escape(name)}</span>' for css, name in groups.items())
     return f'<p class="legend">{items}</p>'
 

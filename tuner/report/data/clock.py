@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import has_simulator
 from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
 from tuner.report.data.timeline import Timeline, timeline_of
@@ -158,7 +159,7 @@ def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
     from kernel_space.machine.values.faults import Fault, Unsupported
     from tuner.simulated.time import simulate
 
-    parsed = parse_config(sweep.arch, config)
+    parsed = parse_config(GemmProblem.operator, sweep.arch, config)
     compiled = _from_cache(config, sweep)
     try:
         time = simulate(compiled, parsed, sweep.problem, sweep, record=True)
@@ -182,7 +183,7 @@ def _from_cache(config: str, sweep: Sweep) -> CompiledKernel:
     from kernel_space.build.build import cached_build
 
     try:
-        parsed = parse_config(sweep.arch, config)
+        parsed = parse_config(GemmProblem.operator, sweep.arch, config)
         found = cached_build(parsed, sweep.problem.problem_class, sweep.arch, cache_dir=sweep.cache_dir)
     except InputError as error:
         raise _NoClock(str(error)) from error

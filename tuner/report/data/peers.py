@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import OP, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.store import read_json
 from tuner.report.data.sweep import Section, microseconds
 from tuner.report.marks.svg import escape, number
@@ -23,7 +23,7 @@ from tuner.report.marks.text import html_table, markdown_table
 from tuner.trials.outcome import Trial
 
 FILE_NAME = "peers.json"
-SAME_RUN = f"Ratios are against {OP} in the same run: above 1 the peer is slower."
+SAME_RUN = f"Ratios are against {GemmProblem.operator} in the same run: above 1 the peer is slower."
 OTHER_RUN = (
     "The run of the peers did not time this kernel: ratios are against the winner's time above, taken in another run, "
     "and clocks may have differed."
@@ -68,8 +68,8 @@ def read_peers(folder: Path, problem: GemmProblem) -> Peers | None:
         about = {name: str(document[name]) for name in ("device", "driver", "date", "protocol")}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{path} is not a file of measured peers: {type(error).__name__}: {error}") from None
-    others = tuple(row for row in rows if row.name != OP)
-    own = next((row for row in rows if row.name == OP), None)
+    others = tuple(row for row in rows if row.name != GemmProblem.operator)
+    own = next((row for row in rows if row.name == GemmProblem.operator), None)
     return Peers(**about, rows=others, own=own) if others else None
 
 
@@ -93,7 +93,7 @@ def peers_section(peers: Peers, winner: Trial) -> Section:
     own_us = peers.own.us if peers.own else microseconds(winner)
     rows = [(row.name, *_figures(row), f"{row.us / own_us:.2f}") for row in sorted(peers.rows, key=_us)]
     if peers.own:
-        rows.insert(0, (f"{OP}, this kernel", *_figures(peers.own), "1.00"))
+        rows.insert(0, (f"{GemmProblem.operator}, this kernel", *_figures(peers.own), "1.00"))
     head = ("peer", "µs, measured", "interval", "SM clock, MHz", "ratio")
     about = (
         f"Measured on {peers.device}, driver {peers.driver}, {peers.date}. {peers.protocol}. "

@@ -52,8 +52,8 @@ class Point:
 
 # Class of colour -> what the points of it have in common, per kernel.
 GROUPS = {
-    "svdquant_gemm_sm100a": {"pair": "two CTAs per MMA (cta_group 2)", "single": "one CTA per MMA"},
-    "svdquant_gemm_sm90a": {"pair": "two consumer warpgroups", "single": "one consumer warpgroup"},
+    "sm_100a": {"pair": "two CTAs per MMA (cta_group 2)", "single": "one CTA per MMA"},
+    "sm_90a": {"pair": "two consumer warpgroups", "single": "one consumer warpgroup"},
 }
 
 

@@ -15,7 +15,7 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.kernel_spec import parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import knob_rejection
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from tuner.devices.device import DEVICE_CLASSES

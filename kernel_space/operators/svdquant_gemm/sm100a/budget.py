@@ -9,7 +9,7 @@ from typing import Any
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint, Row, Table
 from kernel_space.core.config import ALL, AUTO
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 MIN_TMEM_COLUMNS = 32  # tcgen05.alloc takes powers of two from 32 to 512 (PTX ISA)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.config import ALL, KernelConfig, flag, number, sizes, stages, word
+from kernel_space.core.config import ALL, flag, number, sizes, stages, word
+from kernel_space.operators.svdquant_gemm.gemm_config import GemmConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class KernelConfigSm100a(KernelConfig):
-    """Knobs of ``svdquant_gemm_sm100a``.
+class KernelConfigSm100a(GemmConfig, kernel="sm100a"):
+    """Knobs of the kernel ``sm100a``.
 
     ``mma_tiler_mn``      M, N of one MMA tile over the whole CTA group; M = 256 means cta_group 2
     ``mma_tiler_k``       K elements of one A/B stage

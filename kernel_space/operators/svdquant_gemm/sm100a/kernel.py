@@ -44,9 +44,9 @@ from cutlass import Boolean, Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from kernel_space.core.arch import Arch
-from kernel_space.core.arguments import Argument
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE, HALF_DTYPES
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.epilogue import (
     EPILOGUE_THREADS,
@@ -649,24 +649,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
         return tiled_copy, descriptors, thr_copy.partition_D(destination)
 
 
-POINTERS = (
-    "act",
-    "ascales",
-    "wgt",
-    "wscales",
-    "lora_act_in",
-    "lora_up",
-    "wcscale",
-    "bias",
-    "y",
-    "workspace",
-)
-INTEGERS = ("m", "n", "k", "max_active_clusters")
-ARGUMENTS = (
-    *(Argument(name=name, kind="pointer") for name in POINTERS),
-    *(Argument(name=name, kind="int32") for name in INTEGERS),
-    Argument(name="stream", kind="stream"),
-)
+ARGUMENTS = SIGNATURE.abi
 
 
 def host_function(
@@ -696,6 +679,6 @@ def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
     }
     pointers = [
         cute.runtime.make_ptr(dtypes[name], 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in POINTERS
+        for name in SIGNATURE.pointers
     ]
-    return (*pointers, *(Int32(256) for _ in INTEGERS), cuda.CUstream(0))
+    return (*pointers, *(Int32(256) for _ in SIGNATURE.integers), cuda.CUstream(0))

@@ -15,6 +15,7 @@ from cutlass.cute.nvgpu import OperandMajorMode, tcgen05
 from cutlass.tensor_utils import LayoutEnum
 
 from kernel_space.core.config import ALL
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.parts.allocations import (
     ACC_DTYPE,
     HALF_DTYPES,
@@ -22,7 +23,6 @@ from kernel_space.operators.svdquant_gemm.parts.allocations import (
     Allocation,
     smem_rows,
 )
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 AB_DTYPE = cutlass.Float4E2M1FN

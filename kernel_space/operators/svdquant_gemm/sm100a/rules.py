@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kernel_space.core.config import ALL, AUTO, print_knob
-from kernel_space.core.kernel_spec import KernelSpec, Rule
+from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm100a import budget as budget_sm100a
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 MMA_TILERS_MN = frozenset((m, n) for m in (128, 256) for n in (64, 128, 192, 256))
@@ -19,7 +18,7 @@ LORA_RIDE_TILER_K = 256
 LORA_RIDE_SLICE_K = 64
 
 
-def _canonical(config: KernelConfigSm100a, problem: GemmProblem) -> KernelConfigSm100a:
+def canonical(config: KernelConfigSm100a, problem: GemmProblem) -> KernelConfigSm100a:
     """Give knobs without effect one value, so that two spellings of one kernel are one candidate."""
     if problem.r == 0:
         defaults = KernelConfigSm100a()
@@ -146,13 +145,3 @@ KNOB_RULES: dict[str, Rule] = {
     "prefetch": _prefetch,
     "split_k": _split_k,
 }
-
-SPEC = KernelSpec(
-    config_class=KernelConfigSm100a,
-    knob_rules=KNOB_RULES,
-    canonical=_canonical,
-    solve_stages=budget_sm100a.solve_stages,
-    budget=budget_sm100a.budget,
-    capacities=("tmem", "smem"),
-    layouts=budget_sm100a.layouts,
-)

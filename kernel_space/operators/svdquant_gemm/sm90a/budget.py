@@ -9,7 +9,7 @@ from typing import Any
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import AUTO
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import LEAST_WGMMA_STAGES, KernelConfigSm90a
 
 RINGS = ("dq", "ab", "lora", "c")

@@ -49,9 +49,9 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
-from kernel_space.core.arguments import Argument
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     SF_BLOCK_K,
@@ -297,24 +297,7 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             cute.arch.mbarrier_init(barrier, arrivals)
 
 
-POINTERS = (
-    "act",
-    "ascales",
-    "wgt",
-    "wscales",
-    "lora_act_in",
-    "lora_up",
-    "wcscale",
-    "bias",
-    "y",
-    "workspace",
-)
-INTEGERS = ("m", "n", "k", "max_active_clusters")
-ARGUMENTS = (
-    *(Argument(name=name, kind="pointer") for name in POINTERS),
-    *(Argument(name=name, kind="int32") for name in INTEGERS),
-    Argument(name="stream", kind="stream"),
-)
+ARGUMENTS = SIGNATURE.abi
 
 
 def host_function(
@@ -353,6 +336,6 @@ def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
     }
     pointers = [
         cute.runtime.make_ptr(dtypes[name], 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in POINTERS
+        for name in SIGNATURE.pointers
     ]
-    return (*pointers, *(Int32(256) for _ in INTEGERS), cuda.CUstream(0))
+    return (*pointers, *(Int32(256) for _ in SIGNATURE.integers), cuda.CUstream(0))

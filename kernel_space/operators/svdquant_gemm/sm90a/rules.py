@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from kernel_space.core.config import AUTO, print_knob
-from kernel_space.core.kernel_spec import KernelSpec, Rule
+from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a import budget as budget_sm90a
 from kernel_space.operators.svdquant_gemm.sm90a import rules_small_m as rules_small_m_sm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
 
@@ -25,7 +24,7 @@ MAX_DEQUANT_GROUPS = 2
 EPI_TILES_N = (16, 32, 64, 128)
 
 
-def _canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
+def canonical(config: KernelConfigSm90a, problem: GemmProblem) -> KernelConfigSm90a:
     if config.mainloop == "mma":
         return rules_small_m_sm90a.canonical(config).replace(pingpong=False, epi_tile_n=0)
     if config.epi_tile_n == config.usual_epi_tile_n:
@@ -235,13 +234,3 @@ def _by_mainloop(name: str) -> Rule:
 
 _SHARED = ("tile_k", "stream_k")
 KNOB_RULES: dict[str, Rule] = {name: _by_mainloop(name) for name in _RING_RULES}
-
-SPEC = KernelSpec(
-    config_class=KernelConfigSm90a,
-    knob_rules=KNOB_RULES,
-    canonical=_canonical,
-    solve_stages=budget_sm90a.solve_stages,
-    budget=budget_sm90a.budget,
-    capacities=("smem",),
-    layouts=budget_sm90a.layouts,
-)

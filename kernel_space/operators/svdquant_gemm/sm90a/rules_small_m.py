@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kernel_space.core.config import AUTO, print_knob
-from kernel_space.core.kernel_spec import Rule
+from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a.budget import (
     LEAST_SMALL_M_STAGES,

@@ -42,8 +42,8 @@ import cutlass.pipeline as pipeline
 from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a.kernel import GROUP_THREADS, SvdquantGemmSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_expand.expand import ExpandSm90a

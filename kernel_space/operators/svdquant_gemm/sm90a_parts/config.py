@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.config import KernelConfig, flag, number, sizes, stages, word
+from kernel_space.core.config import flag, number, sizes, stages, word
+from kernel_space.operators.svdquant_gemm.gemm_config import GemmConfig
 
 MMA_ROWS = 64  # rows of one wgmma instruction
 LEAST_WGMMA_STAGES = 3  # slots of weights of ``mainloop=mma`` with wgmma: they hold the sums of a cluster
@@ -34,7 +35,7 @@ STREAM_PARTS = 8  # parts of a tile that stream-K aims at, at most
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class KernelConfigSm90a(KernelConfig):
+class KernelConfigSm90a(GemmConfig, kernel="sm90a"):
     """Knobs of ``svdquant_gemm_sm90a``. "Rows" are rows of the register operand, "columns" rows of the other one.
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of the packed ring

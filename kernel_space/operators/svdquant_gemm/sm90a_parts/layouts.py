@@ -12,6 +12,7 @@ import cutlass.utils.hopper_helpers as sm90_utils
 from cutlass import cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.parts.allocations import (
     ACC_DTYPE,
     HALF_DTYPES,
@@ -19,7 +20,6 @@ from kernel_space.operators.svdquant_gemm.parts.allocations import (
     Allocation,
     smem_rows,
 )
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
 
 DQ_DTYPE = cutlass.Float16

@@ -25,7 +25,7 @@ import cutlass
 import cutlass.memory as memory
 from cutlass import Int32, Int64, cute
 
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import OCTETS, UNIT_K, LayoutsSmallM
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.reduce import SmallMReduce

@@ -40,7 +40,7 @@ import cutlass
 from cutlass import Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
-from kernel_space.operators.svdquant_gemm.problem import ProblemClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a.kernel import SvdquantGemmSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import SWIZZLE_ALIGN, WARPS_PER_GROUP

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_space.core.source_identity import code_only, identity
+from kernel_space.build.source_identity import code_only, identity
 
 SOURCE = b'''"""About."""
 

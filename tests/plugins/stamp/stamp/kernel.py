@@ -1,6 +1,6 @@
 """y[0..31] = a constant that is in the config: candidates that differ in one immediate of their PTX.
 
-``prefetch_dist`` makes the constant, ``swizzle_size`` says how compilation behaves: see the codes below.
+``value`` makes the constant, ``behaviour`` says how compilation behaves: see the codes below.
 """
 
 # ruff: noqa: ANN201, ANN204 - the DSL reads return annotations as C types
@@ -15,21 +15,17 @@ import cutlass
 import cutlass.cute as cute
 from cutlass.cute.runtime import make_ptr
 
-from kernel_space.core.arguments import Argument
-
-ARGUMENTS = (Argument("y", "pointer"), Argument("stream", "stream"))
-
 FINE, HANG, EXIT, SEGFAULT, PTXAS_ERROR, TRACE_ERROR, WRONG_ARGUMENTS = 1, 101, 102, 103, 104, 105, 106
 
 
 def constant(config: Any) -> int:
-    return 10_000_000 + config.prefetch_dist
+    return 10_000_000 + config.value
 
 
 def host_function(config: Any, problem_class: Any, arch: Any) -> tuple[Any, tuple[Any, ...]]:
     pointer = make_ptr(cutlass.Int32, 0, cute.AddressSpace.gmem, assumed_align=16)
-    stamp = Stamp(constant(config), config.swizzle_size)
-    if config.swizzle_size == WRONG_ARGUMENTS:
+    stamp = Stamp(constant(config), config.behaviour)
+    if config.behaviour == WRONG_ARGUMENTS:
         return stamp.with_count, (pointer, cutlass.Int32(1), cuda.CUstream(0))
     return stamp, (pointer, cuda.CUstream(0))
 

@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from kernel_space.core.nvfp4 import power_of_two_below
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES, require_tensor
+from kernel_space.numerics.nvfp4 import power_of_two_below
+from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
 
 FALSE_ALARM = 1e-12  # chance that the mean of a correct kernel's rounding errors exceeds its bound
 
@@ -98,7 +98,7 @@ def check_output(
     An infinity stands for everything that rounds to it, so it is right where the reference overflows ``y.dtype``.
     ``first_row`` is the row of the whole output that ``y`` begins with, for ``worst_index``.
     """
-    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), tuple(reference.shape))
+    require_tensor(y, "y", FLOAT_DTYPES[:3], tuple(reference.shape))
     value = y.double()
     error = (value - reference).abs()
     overflow = _overflow_threshold(y.dtype)

@@ -6,9 +6,9 @@ import random
 import pytest
 import torch
 
-from kernel_space.core import nvfp4
 from kernel_space.core.errors import InputError
-from tests.core import nvfp4_oracle as oracle
+from kernel_space.numerics import nvfp4
+from tests.numerics import nvfp4_oracle as oracle
 
 
 def just_above(x: float) -> float:

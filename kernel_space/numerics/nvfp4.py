@@ -19,16 +19,18 @@ from collections.abc import Iterator
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.numerics.blocked import (
+    SF_GROUPS,
+    SF_ROWS,
+    SF_VEC_SIZE,
+    blocked_scale_bytes,
+)
 
-SF_VEC_SIZE = 16  # elements per scale factor
 E2M1_MAX = 6.0
 E4M3_MAX = 448.0
 E2M1_MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # indexed by the low three bits of a code
 E2M1_SIGN = 8
 
-SF_ROWS = 128  # rows and scales per row of one 512-byte block of the blocked layout
-SF_GROUPS = 4
-SF_BLOCK_BYTES = SF_ROWS * SF_GROUPS
 E4M3_LARGEST_BYTE = 0x7E  # 0x7F is NaN, from 0x80 on the sign is set
 
 _E2M1 = torch.tensor([*E2M1_MAGNITUDES, *(-x for x in E2M1_MAGNITUDES)])
@@ -164,11 +166,6 @@ def dequantize_nvfp4(tensor: NVFP4Tensor, dtype: torch.dtype = torch.float32) ->
     values = codes.view(tensor.rows, -1, SF_VEC_SIZE) * tensor.scales.float().unsqueeze(2)
     values = values.view(tensor.rows, tensor.k).to(dtype)
     return values if tensor.global_scale is None else values.mul_(tensor.global_scale)
-
-
-def blocked_scale_bytes(rows: int, k: int) -> int:
-    """Bytes of the blocked layout of the scales of a ``[rows, k]`` operand."""
-    return math.ceil(rows / SF_ROWS) * math.ceil(k / (SF_GROUPS * SF_VEC_SIZE)) * SF_BLOCK_BYTES
 
 
 def block_scales(scales: torch.Tensor) -> torch.Tensor:

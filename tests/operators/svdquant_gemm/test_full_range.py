@@ -8,11 +8,11 @@ import math
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import unpack_e2m1
+from kernel_space.numerics.nvfp4 import unpack_e2m1
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import check_packed, packed_reference
-from tests.core import nvfp4_oracle as oracle
+from tests.numerics import nvfp4_oracle as oracle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,0 +1,111 @@
+"""Operator: a contract that is independent of hardware. All that generic code knows of an operator is this object.
+
+A folder below ``kernel_space/operators/`` (or one that ``registry`` is told of) has a module ``operator`` with its
+``OPERATOR``. Importing it imports neither torch nor the DSL: what needs torch is named as ``"module:function"`` and
+imported when it is called (``Deferred``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kernel_space.core.errors import InputError
+from kernel_space.core.kernel import Kernel
+from kernel_space.core.problem import Problem
+from kernel_space.core.signature import Signature
+
+if TYPE_CHECKING:
+    import torch
+
+    from kernel_space.core.config import KernelConfig
+    from kernel_space.core.output_check import OutputCheck
+
+    Tensors = Mapping[str, torch.Tensor]
+
+PLAIN = "plain"  # the source of operands that every operator has
+
+
+class Deferred:
+    """A function by its name ``"module:function"``, imported when it is first called."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @functools.cached_property
+    def function(self) -> Callable[..., Any]:
+        module, _, name = self.name.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self.function(*args, **options)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a problem costs on any hardware. ``operations`` by pipe (``nvfp4``, ``fp16``, ``fp32`` …), a multiply-add
+    counts two. Bytes follow from the signature: every tensor once.
+    """
+
+    operations: Mapping[str, float]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Operator:
+    """One operator.
+
+    ``name``       of its folder, of ``--op`` and of its rows
+    ``formula``    one line for people
+    ``problem``    its problem type
+    ``signature``  the arguments of its host functions
+    ``kernels``    names of its kernels, each a folder with a module ``spec`` beside the module of this object
+    ``inputs``     ``(problem, seed, source, device)`` -> input tensors by name, contiguous, as kernels take them; the
+                   same for the same arguments
+    ``check``      ``(problem, tensors, config)`` -> how each output compares with the oracle, by name; ``tensors``
+                   holds inputs and outputs. Work goes by chunks, so that the oracle fits on a card beside them
+    ``work``       of a problem
+    ``sources``    kinds of operands that a check tries; the first is the one that is timed
+    ``ragged``     ``(config, problem)`` -> problems of the same class whose edges cut the tiles elsewhere
+    ``check_bytes``  ``(problem)`` -> bytes that ``check`` takes beside the tensors
+    ``peers``      module with what the operator is compared with on a card; empty: nothing
+    ``runtime``    module with what torch needs: see ``tuner.runtime``; empty: launched through ``tuner.runtime.launch``
+    """
+
+    name: str
+    formula: str
+    problem: type[Problem]
+    signature: Signature
+    kernels: tuple[str, ...]
+    inputs: Callable[[Any, int, str, Any], dict[str, torch.Tensor]]
+    check: Callable[[Any, Tensors, KernelConfig], dict[str, OutputCheck]]
+    work: Callable[[Any], Work]
+    sources: tuple[str, ...] = (PLAIN,)
+    ragged: Callable[[KernelConfig, Any], list[Any]] | None = None
+    check_bytes: Callable[[Any], int] | None = None
+    peers: str = ""
+    runtime: str = ""
+    package: str = dataclasses.field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        if self.problem.operator != self.name:
+            raise InputError(
+                f"the problem type of operator {self.name} must be declared with operator={self.name!r}, it says "
+                f"{self.problem.operator!r}"
+            )
+
+    def tensor_bytes(self, problem: Problem) -> dict[str, int]:
+        """Bytes of each input and output of ``problem``, in the order of the signature."""
+        return {name: spec.nbytes for name, spec in self.signature.tensors(problem).items()}
+
+
+def load_kernel(package: str, operator: str, name: str) -> Kernel:
+    """The ``KERNEL`` of the folder ``name`` in ``package``. Raises ``InputError`` when it says another name."""
+    kernel = importlib.import_module(f"{package}.{name}.spec").KERNEL
+    if (kernel.operator, kernel.name) != (operator, name):
+        raise InputError(
+            f"{package}.{name}.spec must hold the kernel {operator}/{name}, it has {kernel.full_name}"
+        )
+    return kernel

@@ -1,0 +1,1 @@
+"""An operator for tests of builds."""
