@@ -28,7 +28,7 @@ OPERATOR = Operator(
     formula="y = (scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias",
     problem=GemmProblem,
     signature=SIGNATURE,
-    kernels=("sm100a", "sm90a"),
+    kernels=("sm100a", "sm90a_ring", "sm90a_expand", "sm90a_small_m"),
     inputs=Deferred(f"{_PACKAGE}.operands:make_inputs"),
     check=Deferred(f"{_PACKAGE}.operands:check_outputs"),
     work=work,

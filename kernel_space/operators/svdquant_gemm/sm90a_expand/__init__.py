@@ -1,1 +1,1 @@
-"""``mainloop=expand``: activations expanded by a first kernel."""
+"""The kernel whose activations are expanded by a first one."""

@@ -1,4 +1,4 @@
-"""Epilogue of ``mainloop=expand``: accumulators of y.T through small pieces of SMEM to rows of y."""
+"""Epilogue of the kernel ``sm90a_expand``: accumulators of y.T through small pieces of SMEM to rows of y."""
 
 from typing import Any
 
@@ -6,18 +6,19 @@ import cutlass
 from cutlass import Int32, Int64, Uint32, cute
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    FROM_DEQUANT_SCALE,
     finish_pair,
     load_shared,
     store_global_if,
     store_matrices,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import MMA_ROWS, WARP_ROWS, LayoutsSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import FROM_DEQUANT_SCALE
 
 
-class EpilogueExpandSm90a(ConsumerSm90a):
-    """Mixin: replaces the consumer's vectors in SMEM and its TMA stores."""
+class EpilogueExpandSm90a:
+    """Mixin of the consumer role."""
+
+    config: Any
 
     @cute.jit
     def _load_affine(

@@ -1,4 +1,4 @@
-"""Expansion of the activations for ``mainloop=expand``: packed codes and scales -> fp16 in the workspace.
+"""Expansion of the activations for ``sm90a_expand``: packed codes and scales -> fp16 in the workspace.
 
 A small kernel that runs before the GEMM of the same launch. It writes ``[M, K']`` fp16, row-major, K' = K rounded up to
 128 with zeros, every element times 2^-DEQUANT_SHIFT (exact, see ``dequant_sm90a``), in the K order of the main loop: in

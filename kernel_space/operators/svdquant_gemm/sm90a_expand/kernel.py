@@ -1,7 +1,7 @@
-"""``mainloop=expand`` of ``svdquant_gemm_sm90a``: activations are expanded once, weights where they are multiplied.
+"""The kernel ``sm90a_expand``: activations are expanded once, weights where they are multiplied.
 
-Two kernels a launch. The first (``expand_sm90a``) writes the activations as fp16 into the workspace; the second is the
-GEMM of ``svdquant_gemm_sm90a`` without dequantizing warps: TMA fills the dq ring. Weights are the row operand (the
+Two kernels a launch. The first (``expand.py``) writes the activations as fp16 into the workspace; the second is the
+GEMM of ``sm90a_ring`` without dequantizing warps: TMA fills the dq ring. Weights are the row operand (the
 kernel computes y.T); they stay packed in global and in shared memory and become fp16 in the registers that wgmma reads.
 
 | warps | role |
@@ -26,7 +26,7 @@ its phase before is over, since its own consumers had to give the slot back befo
 
 The second kernel is launched with programmatic dependent launch after the first: its prologue, its first weights and
 LoRA slices overlap it, and only warp 2 waits for it, with ``use_pdl`` before it loads anything: the kernel before may
-still run and write activations. Weights, wcscale and bias are then read early, as with ``mainloop=mma``. Nothing is
+still run and write activations. Weights, wcscale and bias are then read early, as by ``sm90a_small_m``. Nothing is
 written, to y or to the workspace, before warp 2 has loaded, so not before the kernel before has ended.
 With one consumer warpgroup and up to 64 accumulators a thread the GEMM leaves registers, shared memory and the split of
 L1 and shared memory of an SM to blocks of the first kernel: they run beside its CTAs, so its prologue and first weights
@@ -42,13 +42,15 @@ import cutlass.pipeline as pipeline
 from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
+from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
-from kernel_space.operators.svdquant_gemm.sm90a.kernel import GROUP_THREADS, SvdquantGemmSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_expand.config import ExpandConfig
 from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_expand.expand import ExpandSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import stream_bytes, stream_clusters
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.consumer import ConsumerSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.host import typed_arguments
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     DQ_DTYPE,
     DQ_K,
@@ -56,16 +58,27 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     WARPS_PER_GROUP,
     LayoutsSm90a,
 )
+from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
+from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import stream_bytes, stream_clusters
 
 DQ_PER_K_TILE = 2
 
 
-class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
+class ExpandedGemmSm90a(EpilogueExpandSm90a, ExpandSm90a, ConsumerSm90a, BarriersSm90a):
     """Generator of the two kernels: a resolved config (no ``auto``) and a problem class."""
 
-    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
-        super().__init__(config, problem_class)
+    def __init__(self, config: ExpandConfig, problem_class: ProblemClass):
+        self.config = config
+        self.problem_class = problem_class
+        self.cta_group_size = 1
+        self.split_k = config.split_k
+        self.stream_k = config.stream_k
+        self.has_lora = problem_class.r > 0
+        self.interleave = False
         self.threads = GROUP_THREADS * (1 + config.consumer_warpgroups)
+
+    def _layouts(self) -> LayoutsSm90a:
+        return LayoutsSm90a(self.config, self.problem_class)
 
     @cute.jit
     def __call__(
@@ -328,3 +341,10 @@ class SvdquantExpandSm90a(EpilogueExpandSm90a, ExpandSm90a, SvdquantGemmSm90a):
             "lora_full": 1,
             "lora_empty": lay.num_reading_warps,
         }
+
+
+def host_function(
+    config: ExpandConfig, problem_class: ProblemClass, arch: Arch
+) -> tuple[Any, tuple[Any, ...]]:
+    """The function to compile and arguments that give it the types of a call, in the order of the signature."""
+    return ExpandedGemmSm90a(config, problem_class), typed_arguments(problem_class)

@@ -13,6 +13,7 @@ from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
 DEQUANT_SHIFT = 7  # dequantized operands are smaller than their values by 2^-DEQUANT_SHIFT
+FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 SCALE_FACTOR = "0x58005800"  # two fp16 2^DEQUANT_SHIFT
 
 # Codes of even nibbles become the bytes s 000 e e m 0, the high byte of an fp16 number; bytes 0 and 2 (prmt) or 1 and

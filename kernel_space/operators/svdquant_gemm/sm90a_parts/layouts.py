@@ -1,4 +1,4 @@
-"""Layouts of ``svdquant_gemm_sm90a``: what the kernel allocates and what the budget reads back.
+"""Layouts of the sm_90a kernels with rings: what they allocate and what the budget reads back.
 
 Both sides build a ``LayoutsSm90a`` from the same config and class, so a budget cannot disagree with the kernel.
 Constructing one needs an MLIR context (inside ``@cute.jit``/``@cute.kernel``, or a context of the caller's own).
@@ -20,7 +20,7 @@ from kernel_space.operators.svdquant_gemm.parts.allocations import (
     Allocation,
     smem_rows,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, RingsConfig
 
 DQ_DTYPE = cutlass.Float16
 DQ_K = 64  # K elements of one dq slot: 128 bytes a row, one swizzle span
@@ -57,10 +57,10 @@ def store_span(staged: int, whole: bool) -> int:
 class LayoutsSm90a:
     """Tiled MMAs and staged SMEM layouts of a resolved config."""
 
-    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
+    def __init__(self, config: RingsConfig, problem_class: ProblemClass):
         self.config = config
         # Whether the column operand comes expanded from global memory: no packed columns, no dequantizing warps.
-        self.expanded = config.mainloop == "expand"
+        self.expanded = config.expands_act
         self.r = problem_class.r
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
         self.c_dtype = HALF_DTYPES[problem_class.out_dtype]

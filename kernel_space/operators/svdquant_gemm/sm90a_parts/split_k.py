@@ -1,4 +1,4 @@
-"""Split-K of ``svdquant_gemm_sm90a``: fp32 partial sums in the workspace, added in the order of the split index."""
+"""Split-K: fp32 partial sums in the workspace, added in the order of the split index."""
 
 from typing import Any
 

@@ -1,1 +1,1 @@
-"""``mainloop=wgmma``: operands through a ring of shared memory."""
+"""The kernel with operands through rings of shared memory."""

@@ -1,4 +1,4 @@
-"""Epilogue of ``mainloop=wgmma``: accumulators through staged boxes in SMEM to y, by TMA."""
+"""Epilogue of the kernel ``sm90a_ring``: accumulators through staged boxes in SMEM to y, by TMA."""
 
 from typing import Any
 
@@ -7,16 +7,14 @@ from cutlass import Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
-    DEQUANT_SHIFT,
+    FROM_DEQUANT_SCALE,
     finish_pair,
     load_shared,
     store_matrices,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARP_ROWS, LayoutsSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.pingpong import FIRST_BARRIER
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
-
-FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup
-FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 
 
 def stores_behind(part: int, config: Any) -> int:

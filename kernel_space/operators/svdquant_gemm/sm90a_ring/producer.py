@@ -1,11 +1,10 @@
-"""Producer roles of ``svdquant_gemm_sm90a``: TMA loads, and the warps that dequantize the column operand."""
+"""Producer roles: TMA loads, and the warps that dequantize the column operand."""
 
 from typing import Any
 
 import cutlass
 import cutlass.pipeline as pipeline
 from cutlass import Int32, Uint32, cute
-from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
@@ -19,21 +18,12 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     unpack_word,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import DQ_K, SF_BLOCK_BYTES, LayoutsSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.packed import packed_chunk, scale_offset
 
 GROUP_THREADS = 128
 QUADS = 4  # lanes of a quad: each owns a 32-element piece of a row of 128
 DQ_ROW_BYTES = DQ_K * 2
 WORDS_OF_DQ_ROW = 8
-
-
-def packed_chunk(row: Any, quad: Any) -> Any:
-    """Byte offset of 16-byte piece ``quad`` of a 64-byte row in a 64-byte-swizzled packed slot."""
-    return row * 64 + ((quad ^ ((row >> 1) & 3)) << 4)
-
-
-def scale_offset(row: Any) -> Any:
-    """Byte offset of the four scale factors of ``row`` in the first K block of a slot of scale factors."""
-    return (row % 32) * 16 + (row % 128) // 32 * 4
 
 
 def dq_chunk(slot: Any, row: Any, chunk: Any) -> Any:
@@ -109,35 +99,6 @@ class ProducerSm90a(TileWalk):
                 cute.copy(tma_lb, tBgLB[(None, tile_n, piece)], tBsLB[(None, slot)], tma_bar_ptr=barrier)
                 state.advance()
             work += num_clusters
-
-    @cute.jit
-    def lora_slices(self, split: Int32):
-        """LoRA slices of this split: all belong to split 0."""
-        count = Int32(self._layouts().num_lora_slices)
-        if cutlass.const_expr(self.split_k > 1 or self.stream_k):
-            if split != 0:
-                count = Int32(0)
-        return count
-
-    @staticmethod
-    def _partition(atom: Any, smem: cute.Tensor, gmem: cute.Tensor, tiler: Any) -> Any:
-        """TMA views (bytes, slot) of SMEM and (bytes, tile, k-tile) of global memory."""
-        tiled = cute.local_tile(gmem, tiler, (None, None))
-        return cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(smem, 0, 2), cute.group_modes(tiled, 0, 2)
-        )
-
-    @staticmethod
-    def _partition_scales(
-        lay: LayoutsSm90a, atom: Any, smem: cute.Tensor, gmem: cute.Tensor, blocks: int
-    ) -> Any:
-        tiler = (blocks, lay.sf_k_blocks, 128)
-        tiled = cute.local_tile(gmem, tiler, (None, None, 0))
-        return cpasync.tma_partition(
-            atom, 0, cute.make_layout(1), cute.group_modes(smem, 0, 3), cute.group_modes(tiled, 0, 3)
-        )
-
-    # ------------------------------------------------------------ dequantizing warps
 
     @cute.jit
     def dequant_warps(self, tiles: Any, buffers: Any):
@@ -346,10 +307,3 @@ class ProducerSm90a(TileWalk):
                 for i in range(2):
                     chunk = dq_chunk(slot, row, 4 * w + 2 * odd + i)
                     store_shared(chunk, [pairs[quad][i] for quad in range(QUADS)])
-
-    @staticmethod
-    def _arrive(barrier: Any) -> None:
-        """One arrival for the whole warp, after all its lanes are done."""
-        cute.arch.sync_warp()
-        with cute.arch.elect_one():
-            cute.arch.mbarrier_arrive(barrier)

@@ -1,1 +1,1 @@
-"""``mainloop=mma``: few rows of act. See docs/kernel_small_m_sm90a.md."""
+"""The kernel for few rows of act. See docs/kernel_small_m_sm90a.md."""

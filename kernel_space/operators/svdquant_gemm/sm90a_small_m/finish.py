@@ -19,9 +19,9 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     load_global_pair_if,
     prefetch_global_if,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import LANES
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import SUM_BYTES, LayoutsSmallMWgmma
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import (
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import LANES
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import (
     load_shared_f32,
     map_to_rank,
     multiply_bits,

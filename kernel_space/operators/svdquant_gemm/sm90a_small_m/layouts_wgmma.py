@@ -26,7 +26,8 @@ from kernel_space.operators.svdquant_gemm.parts.allocations import (
     Allocation,
     smem_rows,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import LEAST_WGMMA_STAGES, MMA_ROWS
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import LEAST_WGMMA_STAGES
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     DQ_DTYPE,
     DQ_K,
@@ -39,7 +40,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     LayoutsSm90a,
     sf_row_blocks,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import LANES, LORA_UNIT_K, UNIT_K
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import LANES, LORA_UNIT_K, UNIT_K
 
 HALVES = UNIT_K // DQ_K
 ROW_BYTES = UNIT_K // 2  # of one row in a unit, codes and LoRA alike
@@ -96,7 +97,7 @@ class ColumnPart:
 
 
 class LayoutsSmallMWgmma:
-    """Counts, sizes, boxes and tiled MMAs of a resolved config with ``mainloop=mma`` and dq slots.
+    """Counts, sizes, boxes and tiled MMAs of a resolved config with dq slots.
 
     Constructing one needs an MLIR context.
     """

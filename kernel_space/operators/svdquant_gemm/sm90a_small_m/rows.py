@@ -31,7 +31,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import (
     ColumnPart,
     LayoutsSmallMWgmma,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import arrive_if
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import arrive_if
 
 IN_FLIGHT, SETS = 1, 2  # groups of wgmma in flight while one is dequantized; operands in rotation
 STEPS, STEP_BLOCKS = 4, 2  # a unit has four groups of two K blocks: one word of a lane's row each

@@ -1,4 +1,4 @@
-"""The sm_90a kernel for few rows of act with ``wgmma`` (``mainloop=mma``, ``num_dq_stage`` > 0): 17 rows and more.
+"""The kernel ``sm90a_small_m`` with ``wgmma`` (``num_dq_stage`` > 0): 17 rows and more.
 
 One wave of CTAs, one tile of y each and, in a cluster of ``split_k``, one part of K. The register operand's rows are
 64 to a consumer warpgroup; ``register_operand`` says whether these are weights (the kernel computes y.T) or act:
@@ -41,28 +41,28 @@ from cutlass import Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.problem import ProblemClass
-from kernel_space.operators.svdquant_gemm.sm90a.kernel import SvdquantGemmSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import SWIZZLE_ALIGN, WARPS_PER_GROUP
+from kernel_space.operators.svdquant_gemm.sm90a_parts.tma import TmaSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.columns import SmallMColumns
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import SmallMConfig
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.finish import SmallMFinish
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import UNIT_K
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts_wgmma import (
     ROW_BYTES,
     LayoutsSmallMWgmma,
     OperandRing,
 )
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import UNIT_K
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.stream import exists
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.rows import SmallMRows
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.stream import exists
 
 SF_TILE_ROWS = 128
 PREFETCHERS = 4  # tiles of weights that share the units of act of a rank, to ask L2 for them
 
 
-class SmallMWgmmaSm90a(SmallMColumns, SmallMRows, SmallMFinish, SvdquantGemmSm90a):
-    """Generator of one kernel: a resolved config and a problem class. Descriptors come from ``SvdquantGemmSm90a``."""
+class SmallMWgmmaSm90a(SmallMColumns, SmallMRows, SmallMFinish, TmaSm90a):
+    """Generator of one kernel: a resolved config and a problem class."""
 
-    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
+    def __init__(self, config: SmallMConfig, problem_class: ProblemClass):
         self.config = config
         self.problem_class = problem_class
         self.has_lora = problem_class.r > 0

@@ -1,19 +1,18 @@
-"""What the project knows of the kernel ``sm90a``."""
+"""What the project knows of the kernel ``sm90a_small_m``."""
 
 from __future__ import annotations
 
 from kernel_space.core.kernel import Kernel
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a import budget, rules
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.workspace import room
+from kernel_space.operators.svdquant_gemm.sm90a_small_m import budget, rules
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import SmallMConfig
 
 KERNEL = Kernel(
-    name=KernelConfigSm90a.kernel,
+    name=SmallMConfig.kernel,
     operator=GemmProblem.operator,
     archs=("sm_90a",),
-    source="kernel_space.operators.svdquant_gemm.sm90a.kernel",
-    config_class=KernelConfigSm90a,
+    source="kernel_space.operators.svdquant_gemm.sm90a_small_m.kernel",
+    config_class=SmallMConfig,
     rules=rules.__name__,
     knob_rules=rules.KNOB_RULES,
     canonical=rules.canonical,
@@ -21,5 +20,4 @@ KERNEL = Kernel(
     budget=budget.budget,
     capacities=("smem",),
     layouts=budget.layouts,
-    room=room,
 )

@@ -35,7 +35,7 @@ LEAST_STAGES = 2
 
 
 class LayoutsSmallM:
-    """Counts and sizes of a resolved config with ``mainloop=mma`` and no dq slots.
+    """Counts and sizes of a resolved config without dq slots.
 
     Constructing one needs an MLIR context.
     """

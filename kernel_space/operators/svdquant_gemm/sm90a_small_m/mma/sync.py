@@ -5,14 +5,14 @@ from typing import Any
 from cutlass import Float32, cute
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_shared, unpack_word
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import (
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import (
     HALF_DTYPES,
     OCTETS,
     PIECE,
     LayoutsSmallM,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import mma_16x8x16
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.stream import SmallMStream
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import mma_16x8x16
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.stream import SmallMStream
 
 TILES_AT_ONCE = 4  # act tiles between two mma that add to the same sums: 8 mma in flight hide their latency
 

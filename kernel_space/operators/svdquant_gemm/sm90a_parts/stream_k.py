@@ -1,4 +1,4 @@
-"""Stream-K of ``mainloop=expand``: tiles of the last, ragged waves are dealt out in equal shares of k-tiles.
+"""Stream-K: tiles of the last, ragged waves are dealt out in equal shares of k-tiles.
 
 Of T cluster tiles on C clusters, F whole waves stay as they are (F = T / C where that is whole, else one less than
 floor(T / C), but not below 0). The S = T - F C tiles before them make S U units, U = k-tiles + what LoRA weighs in
@@ -46,6 +46,15 @@ class StreamKSm90a(SplitKSm90a):
 
     stream_k: bool
     problem_class: Any
+
+    @cute.jit
+    def lora_slices(self, split: Int32):
+        """LoRA slices of this split: all belong to split 0."""
+        count = Int32(self._layouts().num_lora_slices)
+        if cutlass.const_expr(self.split_k > 1 or self.stream_k):
+            if split != 0:
+                count = Int32(0)
+        return count
 
     # ------------------------------------------------------------ what comes next
 

@@ -1,4 +1,4 @@
-"""Consumer role of ``svdquant_gemm_sm90a``: row operand to registers, wgmma, epilogue."""
+"""Consumer role: row operand to registers, wgmma, epilogue."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from cutlass import Float32, Int32, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
-from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import StreamKSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    FROM_DEQUANT_SCALE,
     broadcast_factor,
     load_shared,
     load_shared_u16,
@@ -24,21 +24,17 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     WARP_ROWS,
     LayoutsSm90a,
 )
+from kernel_space.operators.svdquant_gemm.sm90a_parts.packed import packed_chunk, scale_offset
+from kernel_space.operators.svdquant_gemm.sm90a_parts.pingpong import FIRST_BARRIER, PingpongSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
-from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import (
-    FIRST_BARRIER,
-    FROM_DEQUANT_SCALE,
-    EpilogueSm90a,
-)
-from kernel_space.operators.svdquant_gemm.sm90a_ring.pingpong import PingpongSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_ring.producer import packed_chunk, scale_offset
+from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import StreamKSm90a
 
 K_BLOCKS = 8  # wgmma instructions along K in a k-tile of 128
 DQ_BLOCKS = 4  # and in one dq slot
 
 
-class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
-    """Mixin with the consumer role."""
+class ConsumerSm90a(PingpongSm90a, StreamKSm90a):
+    """Mixin with the consumer role. ``_load_affine`` and ``_store`` are an epilogue's, beside it."""
 
     @cute.jit
     def consumer_warps(self, tiles: Any, store: Any, pointers: Any, n: Int32, buffers: Any):
@@ -312,7 +308,7 @@ class ConsumerSm90a(EpilogueSm90a, PingpongSm90a, StreamKSm90a):
         for half in range(2):
             i = 2 * rows + half
             word, half_of_k = words[block // 2, i], block // DQ_BLOCKS
-            if self.config.mainloop == "expand":
+            if self.config.expands_act:
                 pairs = unpack_pairs(word, factors[half_of_k, i], block % 2, pinned=True)
             else:
                 pairs = unpack_half(word, factors[0, i], half_of_k, block % 2)

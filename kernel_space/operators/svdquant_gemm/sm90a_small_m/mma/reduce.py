@@ -6,8 +6,8 @@ import cutlass
 from cutlass import Int32, Int64, cute
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import finish_pair, load_shared
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import OCTETS, LayoutsSmallM
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import (
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import OCTETS, LayoutsSmallM
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import (
     load_shared_f32,
     map_to_rank,
     store_async,

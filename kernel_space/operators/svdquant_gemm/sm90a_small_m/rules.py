@@ -1,20 +1,17 @@
-"""Legality of ``mainloop=mma``: the same rule names as in ``sm90a/rules.py``, which asks these in their place."""
+"""Legality of the kernel ``sm90a_small_m``: the only list of its rules."""
 
 from __future__ import annotations
 
 from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a.budget import (
-    LEAST_SMALL_M_STAGES,
-    least_small_m_dq,
-    small_m_dq,
-)
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import (
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
+from kernel_space.operators.svdquant_gemm.sm90a_parts.rules import tile_k
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.budget import LEAST_STAGES, least_dq, wanted_dq
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import (
     LEAST_WGMMA_STAGES,
-    MMA_ROWS,
     ROLE_REGISTERS,
-    KernelConfigSm90a,
+    SmallMConfig,
 )
 
 ROW_STEP = 32  # rows that share 16-byte pieces of scale factors
@@ -36,30 +33,23 @@ ACCUMULATORS = {
 OPERAND_REGISTERS = 60  # of a consumer with weights as columns, beside its accumulators (ptxas 13)
 
 
-def canonical(config: KernelConfigSm90a) -> KernelConfigSm90a:
-    """Knobs of the ring kernel take one value; so do those of the column operand where act is it."""
+def canonical(config: SmallMConfig, _: GemmProblem) -> SmallMConfig:
+    """Knobs of the column operand take one value where act is it."""
     if _kind(config) == "mma.sync" or config.swap_ab:
-        config = config.replace(register_operand="wgt", num_dequant_warpgroups=1)
-    return config.replace(
-        cluster_shape_mn=(1, 1),
-        num_lora_stage=0,
-        num_c_stage=0,
-        wgmma_k=16,
-        raster_order="m",
-        swizzle_size=1,
-    )
+        return config.replace(register_operand="wgt", num_dequant_warpgroups=1)
+    return config
 
 
-def _kind(config: KernelConfigSm90a) -> str:
+def _kind(config: SmallMConfig) -> str:
     """By the knob as it is written: ``auto`` takes wgmma only where ``solve_stages`` does."""
-    return "wgmma" if small_m_dq(config) else "mma.sync"
+    return "wgmma" if wanted_dq(config) else "mma.sync"
 
 
-def _weights_are_columns(config: KernelConfigSm90a) -> bool:
+def _weights_are_columns(config: SmallMConfig) -> bool:
     return _kind(config) == "wgmma" and not config.swap_ab
 
 
-def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+def _tile_rows(config: SmallMConfig, _: GemmProblem) -> str | None:
     kind, rows = _kind(config), config.tile_mnk[0]
     step = ROW_STEP if kind == "mma.sync" else MMA_ROWS
     if not step <= rows <= MAX_ROWS or rows % step:
@@ -67,7 +57,7 @@ def _tile_rows(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     return None
 
 
-def _tile_columns(config: KernelConfigSm90a, problem: GemmProblem) -> str | None:
+def _tile_columns(config: SmallMConfig, problem: GemmProblem) -> str | None:
     kind, (act_rows, columns, _) = _kind(config), config.tile_mnk
     if not _weights_are_columns(config):
         act_rows = columns
@@ -85,7 +75,7 @@ def _tile_columns(config: KernelConfigSm90a, problem: GemmProblem) -> str | None
     return None
 
 
-def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+def _consumers(config: SmallMConfig, _: GemmProblem) -> str | None:
     groups, rows = config.consumer_warpgroups, config.tile_mnk[0]
     if _kind(config) == "wgmma":
         if groups * MMA_ROWS != rows:
@@ -100,13 +90,13 @@ def _consumers(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     return None
 
 
-def _registers(config: KernelConfigSm90a) -> int:
+def _registers(config: SmallMConfig) -> int:
     """Registers of a thread at launch; with wgmma there are two more warpgroups, and consumers get more later."""
     groups = config.consumer_warpgroups + (0 if _kind(config) == "mma.sync" else 2)
     return REGISTERS // (128 * groups * config.ctas_per_sm)
 
 
-def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+def _accumulators(config: SmallMConfig, _: GemmProblem) -> str | None:
     if _weights_are_columns(config):
         return _accumulators_of_columns(config)
     rows_of_warp = ROW_STEP if _kind(config) == "mma.sync" else MMA_ROWS // 4
@@ -121,7 +111,7 @@ def _accumulators(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
     return None
 
 
-def _accumulators_of_columns(config: KernelConfigSm90a) -> str | None:
+def _accumulators_of_columns(config: SmallMConfig) -> str | None:
     groups = (config.consumer_warpgroups, config.num_dequant_warpgroups, config.ctas_per_sm)
     if groups not in ROLE_REGISTERS:
         return (
@@ -137,36 +127,37 @@ def _accumulators_of_columns(config: KernelConfigSm90a) -> str | None:
     return None
 
 
-def _stages(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
-    least = LEAST_SMALL_M_STAGES if _kind(config) == "mma.sync" else LEAST_WGMMA_STAGES
+def _stages(config: SmallMConfig, _: GemmProblem) -> str | None:
+    least = LEAST_STAGES if _kind(config) == "mma.sync" else LEAST_WGMMA_STAGES
     if config.num_ab_stage != AUTO and config.num_ab_stage < least:
         return f"num_ab_stage must be at least {least} or auto, got {config.num_ab_stage}"
-    least_dq = least_small_m_dq(config)
-    if config.num_dq_stage != AUTO and 0 < config.num_dq_stage < least_dq:
+    least_columns = least_dq(config)
+    if config.num_dq_stage != AUTO and 0 < config.num_dq_stage < least_columns:
         return (
-            f"num_dq_stage must be 0 (mma.sync), {least_dq} or more (wgmma reads one while one is written) or auto, "
-            f"got {config.num_dq_stage}"
+            f"num_dq_stage must be 0 (mma.sync), {least_columns} or more (wgmma reads one while one is written) "
+            f"or auto, got {config.num_dq_stage}"
         )
     return None
 
 
-def _ctas_per_sm(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+def _ctas_per_sm(config: SmallMConfig, _: GemmProblem) -> str | None:
     return None if config.ctas_per_sm in (1, 2) else f"ctas_per_sm must be 1 or 2, got {config.ctas_per_sm}"
 
 
-def _split_k(config: KernelConfigSm90a, _: GemmProblem) -> str | None:
+def _split_k(config: SmallMConfig, _: GemmProblem) -> str | None:
     """A CTA may find nothing to do: it adds zeros."""
     if not 1 <= config.split_k <= MAX_CLUSTER:
         return f"split_k must be between 1 and {MAX_CLUSTER} CTAs of a cluster, got {config.split_k}"
     return None
 
 
-SMALL_M_RULES: dict[str, Rule] = {
+KNOB_RULES: dict[str, Rule] = {
     "tile_rows": _tile_rows,
     "tile_columns": _tile_columns,
+    "tile_k": tile_k,
     "consumers": _consumers,
-    "ctas_per_sm": _ctas_per_sm,
     "accumulators": _accumulators,
     "stages": _stages,
+    "ctas_per_sm": _ctas_per_sm,
     "split_k": _split_k,
 }

@@ -14,7 +14,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     scale_pair,
     unpack_word,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import (
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import (
     LORA_UNIT_K,
     OCTETS,
     PIECE,
@@ -22,7 +22,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_small_m.layouts import (
     WORD,
     LayoutsSmallM,
 )
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.ptx import copy_async
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import copy_async
 
 TO_VALUES = 2.0 ** (2 * DEQUANT_SHIFT)  # what products of two dequantized operands lack
 SCALE_BLOCK = 512  # bytes of 128 rows x 64 K

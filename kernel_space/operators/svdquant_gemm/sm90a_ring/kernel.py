@@ -43,41 +43,34 @@ from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
-import cutlass.memory as memory
-import cutlass.pipeline as pipeline
-from cutlass import Float32, Int32, cute
+from cutlass import Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
-from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
-    SF_BLOCK_K,
-    SF_BLOCK_ROWS,
-    SF_BLOCK_WORDS,
-    WARPS_PER_GROUP,
-    LayoutsSm90a,
-)
-from kernel_space.operators.svdquant_gemm.sm90a_ring.consumer import ConsumerSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.consumer import ConsumerSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.host import typed_arguments
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARPS_PER_GROUP, LayoutsSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
+from kernel_space.operators.svdquant_gemm.sm90a_ring.config import RingConfig
+from kernel_space.operators.svdquant_gemm.sm90a_ring.epilogue import EpilogueSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_ring.producer import ProducerSm90a
 
-GROUP_THREADS = 128
 # Registers per thread of each role by number of dequantizing warpgroups; with what the launch gives every thread
 # (64 K over the CTA's threads, in eights) their sum must not grow.
 REGISTERS = {1: (24, 56, 216), 2: (24, 40, 184)}
 
 
-class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
+class RingSm90a(ProducerSm90a, EpilogueSm90a, ConsumerSm90a, BarriersSm90a):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
-    def __init__(self, config: KernelConfigSm90a, problem_class: ProblemClass):
+    def __init__(self, config: RingConfig, problem_class: ProblemClass):
         self.config = config
         self.problem_class = problem_class
         self.cta_group_size = 1
         self.split_k = config.split_k
-        self.stream_k = config.stream_k
+        self.stream_k = False
         self.has_lora = problem_class.r > 0
         self.interleave = False
         self.threads = GROUP_THREADS * (1 + config.num_dequant_warpgroups + config.consumer_warpgroups)
@@ -153,52 +146,6 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             use_pdl=self.config.use_pdl,
         )
 
-    @staticmethod
-    def _load_op(multicast: int) -> Any:
-        return (
-            cpasync.CopyBulkTensorTileG2SMulticastOp() if multicast > 1 else cpasync.CopyBulkTensorTileG2SOp()
-        )
-
-    def _tma_packed(self, box: Any, ptr: cute.Pointer, extent: Int32, k: Int32, multicast: int) -> Any:
-        """Packed codes as bytes, ``[extent, K/2]``."""
-        packed_k = cute.assume(k // 2, 16)
-        codes = cute.recast_ptr(ptr, dtype=cutlass.Uint8)
-        gmem = cute.make_tensor(codes, cute.make_layout((extent, packed_k), stride=(packed_k, 1)))
-        tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
-        return cpasync.make_tiled_tma_atom(self._load_op(multicast), gmem, box, tiler, multicast)
-
-    def _tma_scales(self, lay: LayoutsSm90a, smem: Any, ptr: cute.Pointer, extent: Int32, k: Int32) -> Any:
-        """Scale-factor blocks as ``[row blocks, K blocks, 128 words]``.
-
-        Tiles that do not start at a block boundary share blocks: the coordinates of row blocks overlap, so that tile
-        coordinate i begins at block i.
-        """
-        blocks, k_blocks = cute.ceil_div(extent, SF_BLOCK_ROWS), cute.ceil_div(k, SF_BLOCK_K)
-        words = cute.recast_ptr(ptr, dtype=cutlass.Int32)
-        stride = (k_blocks * SF_BLOCK_WORDS, SF_BLOCK_WORDS, 1)
-        gmem = cute.make_tensor(words, cute.make_layout((blocks, k_blocks, SF_BLOCK_WORDS), stride=stride))
-        box = cute.slice_(smem, (None, None, None, 0))
-        per_tile = cute.size(smem, mode=[0])
-        tiler = (per_tile, lay.sf_k_blocks, SF_BLOCK_WORDS)
-        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
-        shape, stride = coords.shape, coords.stride
-        overlapping = cute.make_layout(
-            ((per_tile, shape[0]), shape[1], shape[2]), stride=((stride[0], stride[0]), stride[1], stride[2])
-        )
-        return atom, cute.make_tensor(coords.iterator, overlapping)
-
-    def _tma_lora(self, box: Any, ptr: cute.Pointer, extent: Int32, sharers: int = 1) -> Any:
-        """Slices of a LoRA operand ``[extent, R]``; with several sharers a load writes to all of them.
-
-        Coordinates go on beyond R where slices do (R = 16): those of a tensor of one slice would be 0 for the second.
-        """
-        lay, r = self._layouts(), self.problem_class.r
-        gmem = cute.make_tensor(ptr, cute.make_layout((extent, r), stride=(r, 1)))
-        tiler = (cute.size(box, mode=[0]), cute.size(box, mode=[1]))
-        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(sharers), gmem, box, tiler)
-        slices = cute.make_layout((extent, lay.num_lora_slices * lay.lora_k), stride=coords.stride)
-        return atom, cute.make_tensor(coords.iterator, slices)
-
     @cute.kernel
     def kernel(
         self,
@@ -252,18 +199,6 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
                 cute.arch.setmaxregister_increase(consumer_registers)
             self.consumer_warps(tiles, (tma_c, mC), (wcscale, bias, workspace), n, buffers)
 
-    @staticmethod
-    def _allocate(lay: LayoutsSm90a) -> dict[str, Any]:
-        """Shared memory by the names of the layouts."""
-        smem = memory.SmemAllocator()
-        buffers = {}
-        for region in lay.allocations():
-            layout, swizzle = region.layout, None
-            if isinstance(layout, cute.ComposedLayout):
-                layout, swizzle = layout.outer, layout.inner
-            buffers[region.name] = smem.allocate_tensor(region.dtype, layout, region.align, swizzle)
-        return buffers
-
     def _arrivals(self, lay: LayoutsSm90a) -> dict[str, int]:
         """Arrivals per phase of every barrier of a ring: see the table of rings in the module's docstring."""
         readers = lay.num_reading_warps + lay.num_dequant_warps
@@ -276,66 +211,10 @@ class SvdquantGemmSm90a(ProducerSm90a, ConsumerSm90a):
             "lora_empty": lay.num_reading_warps,
         }
 
-    @cute.jit
-    def _init_barriers(self, lay: LayoutsSm90a, buffers: Any, warp_idx: Int32):
-        counts = self._arrivals(lay)
-        barriers = [
-            (buffers[name].iterator + slot, counts[name])
-            for name, count, _ in lay.barriers()
-            for slot in range(count)
-        ]
-        if warp_idx == 0:
-            with cute.arch.elect_one():
-                self._init_each(barriers)
-            cute.arch.mbarrier_init_fence()
-        pipeline.pipeline_init_arrive(cluster_shape_mn=self.config.cluster_shape_mn, is_relaxed=True)
-        pipeline.pipeline_init_wait(cluster_shape_mn=self.config.cluster_shape_mn)
 
-    @staticmethod
-    def _init_each(barriers: Any) -> None:
-        for barrier, arrivals in barriers:
-            cute.arch.mbarrier_init(barrier, arrivals)
-
-
-ARGUMENTS = SIGNATURE.abi
-
-
-def host_function(
-    config: KernelConfigSm90a, problem_class: ProblemClass, arch: Arch
-) -> tuple[Any, tuple[Any, ...]]:
-    """The function to compile and arguments that give it the types of a call, in the order of ``ARGUMENTS``.
+def host_function(config: RingConfig, problem_class: ProblemClass, arch: Arch) -> tuple[Any, tuple[Any, ...]]:
+    """The function to compile and arguments that give it the types of a call, in the order of the signature.
 
     ``config`` must be resolved and legal. Addresses and sizes are run-time values: those given here only carry types.
     """
-    generator = SvdquantGemmSm90a
-    if config.mainloop == "expand":
-        from kernel_space.operators.svdquant_gemm.sm90a_expand.kernel import SvdquantExpandSm90a
-
-        generator = SvdquantExpandSm90a
-    elif config.mainloop == "mma":
-        from kernel_space.operators.svdquant_gemm.sm90a_small_m.kernel import SmallMSm90a
-        from kernel_space.operators.svdquant_gemm.sm90a_small_m.wgmma import SmallMWgmmaSm90a
-
-        generator = SmallMWgmmaSm90a if config.num_dq_stage else SmallMSm90a
-    return generator(config, problem_class), _typed_arguments(problem_class)
-
-
-def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
-    lora_dtype, out_dtype = HALF_DTYPES[problem_class.lora_dtype], HALF_DTYPES[problem_class.out_dtype]
-    dtypes = {
-        "act": cutlass.Float4E2M1FN,
-        "ascales": cutlass.Float8E4M3FN,
-        "wgt": cutlass.Float4E2M1FN,
-        "wscales": cutlass.Float8E4M3FN,
-        "lora_act_in": lora_dtype,
-        "lora_up": lora_dtype,
-        "wcscale": Float32,
-        "bias": Float32,
-        "y": out_dtype,
-        "workspace": cutlass.Uint8,
-    }
-    pointers = [
-        cute.runtime.make_ptr(dtypes[name], 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in SIGNATURE.pointers
-    ]
-    return (*pointers, *(Int32(256) for _ in SIGNATURE.integers), cuda.CUstream(0))
+    return RingSm90a(config, problem_class), typed_arguments(problem_class)

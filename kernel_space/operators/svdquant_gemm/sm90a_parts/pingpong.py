@@ -18,6 +18,7 @@ from cutlass import Int32, cute
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import DQ_K, LayoutsSm90a
 
 ROTATION, DEEP_ROTATION = (4, 2), (8, 4)
+FIRST_BARRIER = 1  # named barriers: one per consumer warpgroup, then
 TURN_BARRIER = 3  # named barriers: one per consumer warpgroup
 BOTH_THREADS = 256
 
@@ -35,7 +36,7 @@ class PingpongSm90a:
         (2 % in tiles of 64x200, 4 % in 64x256; H200); two that share a tile fill each other's gaps.
         """
         alone = self.config.pingpong and self.config.row_blocks == 1
-        deep = alone and self.config.mainloop == "expand" and self.config.wgmma_k == 16
+        deep = alone and self.config.expands_act and self.config.wgmma_k == 16
         return DEEP_ROTATION if deep else ROTATION
 
     def slots_of_tile(self, k_tiles: Any) -> tuple[Any, Any, Any]:

@@ -1,0 +1,103 @@
+"""ExpandConfig: one point of the space of the kernel ``sm90a_expand``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernel_space.core.config import flag, number, sizes, stages, word
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_CTAS, STREAM_PARTS, RingsConfig
+
+# CTAs that the registers of an SM are shared out to at launch, registers per thread of loading warps and of consumers.
+# One consumer warpgroup of few accumulators leaves half of the registers to blocks of the expanding kernel. With fewer
+# than 208 for itself ptxas makes a slower loop of it (20.5 with 184, 17.7 us with 232 at M = 256, H200), and at launch
+# it wants 30 beside the accumulators of one wgmma.
+EXPAND_SHARED, EXPAND_ALONE = (2, 24, 232), (1, 24, 240)
+MOST_SHARED_ACCUMULATORS = 64
+EXPAND_EPI_TILE_N = 32  # columns of a tile that a warp stages at a time by default
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExpandConfig(RingsConfig, kernel="sm90a_expand"):
+    """Knobs of ``sm90a_expand``. "Rows" are rows of weights, the register operand, "columns" rows of activations: the
+    kernel computes y.T.
+
+    ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of the packed ring
+    ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
+    ``pingpong``            of two consumer warpgroups each has whole tiles of its own, in turn: one multiplies while
+                            the other stores; without, both share every tile (CUTLASS: cooperative)
+    ``cluster_shape_mn``    CTAs per cluster along rows, columns; with 2x1 both share activations by multicast
+    ``num_ab_stage``        SMEM ring slots of packed weights and their scales; ``auto`` = the most that fit
+    ``num_dq_stage``        SMEM ring slots of the expanded activations, 64 K elements each
+    ``num_lora_stage``      SMEM ring slots of one LoRA slice of 64 columns of R; 0 without LoRA
+    ``epi_tile_n``          columns of the tile that a consumer warp stages at a time of its 16 rows, on their way from
+                            registers to y; 0 is 32
+    ``wgmma_k``             K elements between two waits for wgmma: 16 waits for each instruction with dequantizing in
+                            between, 32 for four with 64 rows each or two
+    ``raster_order``        ``m``: consecutive tiles walk along rows first; ``n``: along columns first
+    ``swizzle_size``        clusters per band of the raster; 1 = none
+    ``split_k``             CTAs that share one output tile along K; reduced in a fixed order through the workspace
+    ``stream_k``            tiles of the last, ragged waves are dealt out by k-tiles, in equal shares; partial sums are
+                            added in a fixed order, through the workspace
+    ``use_pdl``             programmatic dependent launch: prologue and loads of weights overlap the previous kernel
+    """
+
+    tile_mnk: tuple[int, int, int] = sizes(256, 128, 128, form="RxCxK such as 256x128x128")
+    consumer_warpgroups: int = number(2)
+    pingpong: bool = flag()
+    cluster_shape_mn: tuple[int, int] = sizes(1, 1, form="MxN such as 2x1")
+    num_ab_stage: int | str = stages()
+    num_dq_stage: int | str = stages()
+    num_lora_stage: int | str = stages()
+    epi_tile_n: int = number(0)
+    wgmma_k: int = number(16)
+    raster_order: str = word("m", "n")
+    swizzle_size: int = number(1)
+    split_k: int = number(1)
+    stream_k: bool = flag()
+    use_pdl: bool = flag()
+
+    @property
+    def swap_ab(self) -> bool:
+        """The kernel computes y.T: its rows run over N of the problem."""
+        return True
+
+    @property
+    def expands_act(self) -> bool:
+        return True
+
+    @property
+    def num_c_stage(self) -> int:
+        """What a warp transposes of y leaves SMEM before the next piece."""
+        return 1
+
+    @property
+    def num_dequant_warpgroups(self) -> int:
+        """Of the first kernel, and none of the second: the layouts ask for one where columns are packed."""
+        return 1
+
+    @property
+    def usual_epi_tile_n(self) -> int:
+        """What ``epi_tile_n=0`` stands for."""
+        return EXPAND_EPI_TILE_N
+
+    @property
+    def shares_sm_with_expansion(self) -> bool:
+        """Whether blocks of the first kernel fit on an SM beside a CTA of the second."""
+        return self.consumer_warpgroups == 1 and self.accumulators <= MOST_SHARED_ACCUMULATORS
+
+    @property
+    def expand_registers(self) -> tuple[int, int, int]:
+        """CTAs that the registers of an SM are shared out to at launch, registers per thread of loading warps and of
+        consumers.
+        """
+        return EXPAND_SHARED if self.shares_sm_with_expansion else EXPAND_ALONE
+
+    def sums_in_workspace(self, tiles: int) -> tuple[int, int]:
+        if self.stream_k:
+            return STREAM_CTAS * 4 * self.consumer_warpgroups, STREAM_CTAS
+        return super().sums_in_workspace(tiles)
+
+    @property
+    def partial_sums(self) -> int:
+        # A share has at least floor(1 / STREAM_PARTS) of a tile's units, and tiles begin and end within shares.
+        return 2 * STREAM_PARTS + 1 if self.stream_k else self.split_k

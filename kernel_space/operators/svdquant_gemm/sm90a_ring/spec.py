@@ -1,0 +1,25 @@
+"""What the project knows of the kernel ``sm90a_ring``."""
+
+from __future__ import annotations
+
+from kernel_space.core.kernel import Kernel
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_ring import budget, rules
+from kernel_space.operators.svdquant_gemm.sm90a_ring.config import RingConfig
+from kernel_space.operators.svdquant_gemm.workspace import room
+
+KERNEL = Kernel(
+    name=RingConfig.kernel,
+    operator=GemmProblem.operator,
+    archs=("sm_90a",),
+    source="kernel_space.operators.svdquant_gemm.sm90a_ring.kernel",
+    config_class=RingConfig,
+    rules=rules.__name__,
+    knob_rules=rules.KNOB_RULES,
+    canonical=rules.canonical,
+    solve_stages=budget.solve_stages,
+    budget=budget.budget,
+    capacities=("smem",),
+    layouts=budget.layouts,
+    room=room,
+)
