@@ -274,10 +274,9 @@ importlib.metadata.version = own_version
 from kernel_space.core.arch import SM90A
 from tests.tune.test_driver_finals import MeasuringDevice
 import tuner.cli.tune.measure, tuner.cli.tune.tune
-import tuner.devices.device
 device = MeasuringDevice(arch=SM90A, sm_count=132)
 tuner.cli.tune.measure.cuda_device = lambda name: device
-tuner.cli.tune.tune.select_device = lambda name: device
+tuner.cli.tune.tune.select_device = lambda name, **options: device
 from tuner.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

@@ -25,7 +25,7 @@ from tests.card.fake_card_worker import FREE, UUID
 from tuner.card.card_worker import CardLost, CardWorker, Limits
 from tuner.card.worker.bench import FinalsOptions
 from tuner.devices.card import CudaDevice, bytes_needed
-from tuner.devices.device import Card
+from tuner.devices.classes import Card
 from tuner.space.space import SearchSpace
 from tuner.trials.outcome import Kind, Outcome, Status, Trial
 from tuner.tune.driver import TuneOptions, TuneResult, tune

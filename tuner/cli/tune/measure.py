@@ -39,13 +39,20 @@ def measure_command(args: argparse.Namespace) -> int:
     work = _work(manifest, args)
     manifest.adopt(device.arch)
     Progress().say(device.note)
+    if device.name != manifest.device:
+        Progress().say(
+            f"the objects were chosen for {manifest.device}; the results are those of {device.name}"
+        )
     return show_results(_measure_all(work, device, args, start), device, as_json=args.json)
 
 
 def _device(name: str, manifest: Manifest) -> CudaDevice:
     device = cuda_device(name)
-    if device.name != manifest.device:
-        raise InputError(f"the objects were compiled for {manifest.device}, {name} is a {device.name}")
+    if device.arch.name != manifest.arch:
+        raise InputError(
+            f"the objects were compiled for {manifest.device} ({manifest.arch}), {name} is a {device.name} "
+            f"({device.arch.name}); compile for a class of its architecture"
+        )
     return device
 
 
