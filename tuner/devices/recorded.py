@@ -48,6 +48,12 @@ def keep_class(results: str | os.PathLike[str], device_class: DeviceClass) -> No
         )
 
 
+def keep_class_of(results: str | os.PathLike[str], device: object) -> None:
+    """``keep_class`` for a device that knows its own: others are of a class that is known here. Raises likewise."""
+    if isinstance(device, OfClass):
+        keep_class(results, device.device_class)
+
+
 def recorded_class(results: str | os.PathLike[str], name: str) -> DeviceClass | None:
     """The class ``name`` that was kept below ``results``; None if there is none.
 

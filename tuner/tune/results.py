@@ -18,7 +18,7 @@ from kernel_space.core.registry import kernels_of
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
-from tuner.devices.recorded import OfClass, keep_class, recorded_class
+from tuner.devices.recorded import keep_class_of, recorded_class
 from tuner.devices.select import has_simulator
 from tuner.devices.simulated import simulated_judge
 from tuner.files.store import atomic_write, make_folder
@@ -59,8 +59,7 @@ def identity(problem: GemmProblem, device: Device) -> Identity:
 
 def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
     """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
-    if isinstance(device, OfClass):
-        keep_class(out, device.device_class)
+    keep_class_of(out, device)
     return Study(below(out, STUDY_FOLDER), identity(problem, device))
 
 
