@@ -57,6 +57,13 @@ def test_shipped_classes_are_not_written(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_file_does_not_speak_for_a_shipped_class(tmp_path: Path) -> None:
+    (tmp_path / "h200").mkdir()
+    (tmp_path / "h200" / FILE_NAME).write_text(json.dumps({**GOOD, "name": "h200", "sm_count": 1}))
+    assert recorded_class(tmp_path, "h200") is None and recorded_names(tmp_path) == []
+    assert select_device("h200", probe=list, results=tmp_path).sm_count == 132
+
+
 def test_another_card_of_that_name_is_refused(tmp_path: Path) -> None:
     """A driver that counts the bus otherwise is the same card; one with other SMs is not."""
     keep_class(tmp_path, of(CARD))

@@ -55,11 +55,11 @@ def keep_class_of(results: str | os.PathLike[str], device: object) -> None:
 
 
 def recorded_class(results: str | os.PathLike[str], name: str) -> DeviceClass | None:
-    """The class ``name`` that was kept below ``results``; None if there is none.
+    """The class ``name`` that was kept below ``results``; None if there is none, and for a shipped one.
 
     Raises ``InputError`` for a file that is none of ours.
     """
-    if not is_class_name(name):
+    if name in DEVICE_CLASSES or not is_class_name(name):
         return None
     path = _path(results, name)
     try:
