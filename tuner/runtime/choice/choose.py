@@ -249,7 +249,7 @@ class Library:
         if AUTO in candidate.config:
             return f"{source}: its config is not resolved"
         try:
-            config = _parsed(self.arch, candidate.config)
+            config = _parsed(GemmProblem.operator, self.arch, candidate.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if rejection := knob_rejection(config, problem, self.arch):
@@ -284,7 +284,7 @@ class Library:
         return found
 
     def _search(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
-        config = _parsed(self.arch, candidate.config)
+        config = _parsed(GemmProblem.operator, self.arch, candidate.config)
         if (bundled := self.bundle.find(config, problem)) is not None:
             return bundled
         return self._cached(candidate, problem)
