@@ -30,7 +30,7 @@ from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import FinalsOptions
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 
 MANIFEST = "configs.json"
 REPEATS, SEED = 20, 1

@@ -24,7 +24,7 @@ import torch
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import DEVICE_CLASSES
+from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.launch import run

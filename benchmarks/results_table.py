@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
-from tuner.devices.device import DEVICE_CLASSES
+from tuner.devices.classes import DEVICE_CLASSES
 from tuner.report.data.peers import read_peers
 from tuner.report.write import read_trials, report_folder
 from tuner.tables.dispatch import DispatchTable

@@ -21,7 +21,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, FakePool, fake_us, small_space
 from tuner.cli.main import main
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.search.loop import LEADERS
 from tuner.search.progress import Progress
 from tuner.simulated import machine_check

@@ -167,7 +167,7 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results with one row, recorded by hand for the production shape."""
     from kernel_space.core.arch import SM100A
     from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-    from tuner.devices.device import select_device
+    from tuner.devices.select import select_device
     from tuner.tables.dispatch import record
     from tuner.tables.row import DispatchKey, Row
     from tuner.trials.outcome import Kind

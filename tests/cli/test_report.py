@@ -50,7 +50,7 @@ def test_a_report_of_merged_visits_leads_with_what_the_table_launches(
     a, b, c = result.trials[:3]
     late = [in_final(b, "2026-02", 1, 11.0), in_final(c, "2026-02", 2, 10.0)]
     finals = {"one": [in_final(a, "2026-01", 1, 9.0)], "two": late}
-    monkeypatch.setattr(cli_report, "select_device", lambda _: card)
+    monkeypatch.setattr(cli_report, "select_device", lambda _, **options: card)
     for name, placed in finals.items():
         (path,) = (tmp_path / name / ".studies" / "b200").glob("*.jsonl")
         study = Study(tmp_path / name / ".studies", read_journal(path).identity)

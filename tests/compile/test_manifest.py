@@ -37,6 +37,7 @@ from tuner.compile.manifest import (
 from tuner.compile.worker import CompileResult
 from tuner.search.offline_search import choose_candidates
 from tuner.space.space import SearchSpace
+from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Origin, Status
 from tuner.tune.turns import in_turn
 
@@ -274,19 +275,20 @@ importlib.metadata.version = own_version
 from kernel_space.core.arch import SM90A
 from tests.tune.test_driver_finals import MeasuringDevice
 import tuner.cli.tune.measure, tuner.cli.tune.tune
-import tuner.devices.device
-device = MeasuringDevice(arch=SM90A, sm_count=132)
+device = MeasuringDevice(name="CARD", arch=SM90A, sm_count=132)
 tuner.cli.tune.measure.cuda_device = lambda name: device
-tuner.cli.tune.tune.select_device = lambda name: device
+tuner.cli.tune.tune.select_device = lambda name, **options: device
 from tuner.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
 
-def on_a_bare_machine(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A process without DSL and Optuna, with a cache of its own and a card of arithmetic."""
+def on_a_bare_machine(
+    tmp_path: Path, *arguments: str, card: str = "h200"
+) -> subprocess.CompletedProcess[str]:
+    """A process without DSL and Optuna, with a cache of its own and a card of arithmetic, of class ``card``."""
     return subprocess.run(
-        [sys.executable, "-c", BARE_MACHINE, *arguments],
+        [sys.executable, "-c", BARE_MACHINE.replace("CARD", card), *arguments],
         cwd=ROOT,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
         capture_output=True,
@@ -311,6 +313,19 @@ def test_measure_needs_neither_compiler_nor_sampler(tmp_path: Path) -> None:
     )
     (known,) = json.loads(again.stdout)["results"]
     assert known["trials"]["new"] == 0 and known["winner"] == second["winner"]
+
+
+def test_objects_chosen_for_a_sibling_are_measured_as_what_the_card_is(tmp_path: Path) -> None:
+    """They are of its architecture; the row is the card's own, whatever the folder says."""
+    path, out = tmp_path / "dir", tmp_path / "results"
+    filled(path, tmp_path / "home", 3)
+    done = on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out), "--json", card="h100")
+    assert done.returncode == 0, done.stderr
+    assert "the objects were chosen for h200; the results are those of h100" in done.stderr
+    assert sorted(one.name for one in out.iterdir() if one.name != ".studies") == ["h100"]
+    assert (out / "h100" / "64x3840x3072x128" / "report.html").is_file()
+    [row] = DispatchTable.load(out / "h100").rows.values()
+    assert row.protocol.startswith("measured on h100, ")
 
 
 def test_a_spent_budget_leaves_problems_for_the_next_visit(tmp_path: Path) -> None:

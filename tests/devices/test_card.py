@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -25,8 +26,10 @@ from tests.card.fake_card_worker import FREE, UUID
 from tuner.card.card_worker import CardLost, CardWorker, Limits
 from tuner.card.worker.bench import FinalsOptions
 from tuner.devices.card import CudaDevice, bytes_needed
-from tuner.devices.device import Card
+from tuner.devices.classes import Card, class_of
+from tuner.devices.recorded import recorded_names
 from tuner.space.space import SearchSpace
+from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Outcome, Status, Trial
 from tuner.tune.driver import TuneOptions, TuneResult, tune
 
@@ -53,13 +56,15 @@ class Pool:
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[[], CudaDevice]]:
+def make(tmp_path: Path) -> Iterator[Callable[..., CudaDevice]]:
     made: list[CudaDevice] = []
 
-    def make() -> CudaDevice:
+    def make(card: Card = CARD) -> CudaDevice:
         command = [sys.executable, "-m", "tests.card.fake_card_worker", str(tmp_path)]
         worker = CardWorker(0, UUID, limits=LIMITS, command=command, lock_folder=tmp_path)
-        made.append(CudaDevice(name="h200", arch=SM90A, sm_count=132, card=CARD, worker=worker))
+        device_class = class_of(card)
+        assert device_class is not None
+        made.append(dataclasses.replace(CudaDevice.of_card(device_class, card), worker=worker))
         return made[-1]
 
     yield make
@@ -190,6 +195,40 @@ def test_culprits_cost_a_trial_each_and_are_skipped_on_resume(
     checks = asked(tmp_path).count("check") - before
     assert checks <= 2, "the one that may be the machine's fault, and the winner"
     assert by_knobs(again)["1n"].status is Status.OK
+
+
+@pytest.mark.parametrize(
+    ("product", "name", "bandwidth"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100", "DRAM 3.35 TB/s (published)"),
+        ("NVIDIA GH200 480GB", "nvidia-gh200-480gb", "DRAM 4.02 TB/s (read from the card)"),
+    ],
+)
+def test_results_lie_under_the_name_of_the_card(
+    make: Callable[..., CudaDevice], tmp_path: Path, product: str, name: str, bandwidth: str
+) -> None:
+    """An H200 was tuned there before: nothing of its is touched, and its row defends nothing against another card's."""
+    out = tmp_path / "results"
+    assert run(make(), out).winner is not None
+    before = contents(out, "h200")
+    read = 4.0228e12 if name != "h100" else 3.352e12
+    result = run(make(dataclasses.replace(CARD, name=product, dram_bytes_s=read)), out)
+    assert result.winner is not None and result.known == 0, "trials of another card answer for nothing here"
+    assert contents(out, "h200") == before
+    [row] = DispatchTable.load(out / name).rows.values()
+    assert row.protocol.startswith(f"measured on {name}, ")
+    [page] = (out / name).glob("*/report.html")
+    assert bandwidth in page.read_text()
+    assert list((out / ".studies" / name).glob("*.jsonl"))
+    assert recorded_names(out) == ([] if name == "h100" else [name])
+
+
+def contents(out: Path, name: str) -> dict[str, bytes]:
+    """Of table, reports and journals of a class."""
+    files = [*(out / name).rglob("*"), *(out / ".studies" / name).rglob("*")]
+    found = {str(path): path.read_bytes() for path in files if path.is_file()}
+    assert any(path.endswith("dispatch.json") for path in found)
+    return found
 
 
 def test_a_card_that_is_lost_ends_the_tune_with_a_whole_journal(

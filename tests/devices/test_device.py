@@ -10,14 +10,16 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice
-from tuner.devices import device as device_module
+from tuner.devices import select as select_module
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import AbsentDevice, Card, probe_cuda, register, select_device
+from tuner.devices.classes import Card
+from tuner.devices.probe import probe_cuda
+from tuner.devices.select import AbsentDevice, register, select_device
 from tuner.trials.outcome import Kind, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 B200 = Card(index=0, name="NVIDIA B200", compute_capability=(10, 0), sm_count=148)
-B300 = Card(index=1, name="NVIDIA B300 SXM6 AC", compute_capability=(10, 3), sm_count=152)
+B300 = Card(index=1, name="NVIDIA B300 SXM6 AC", compute_capability=(10, 3), sm_count=148)
 H200 = Card(index=0, name="NVIDIA H200", compute_capability=(9, 0), sm_count=132)
 A100 = Card(index=0, name="NVIDIA A100", compute_capability=(8, 0), sm_count=108)
 
@@ -43,13 +45,13 @@ def test_auto_without_a_card_is_the_simulated_b200() -> None:
 
 
 @pytest.mark.parametrize(("card", "name", "arch"), [(B200, "b200", SM100A), (B300, "b300", SM103A)])
-def test_compute_capability_picks_class_and_kernel(card: Card, name: str, arch: object) -> None:
+def test_the_card_picks_class_and_kernel(card: Card, name: str, arch: object) -> None:
     device = select_device("auto", probe=lambda: [card])
     assert (device.name, device.arch, device.sm_count) == (name, arch, card.sm_count)
 
 
 def test_hopper_is_picked_once_it_has_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "has_space", lambda kernel: True)
+    monkeypatch.setattr(select_module, "has_space", lambda operator, arch: True)
     device = select_device("auto", probe=lambda: [H200])
     assert (device.name, device.arch) == ("h200", SM90A)
 
@@ -64,10 +66,10 @@ def test_a_card_is_judged_by_itself_and_nothing_is_started_until_it_is_asked() -
 
 
 def test_registered_device_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_module, "_measuring", {})
+    monkeypatch.setattr(select_module, "_measuring", {})
     register("b300", lambda device_class, card: FakeDevice(name=device_class.name, sm_count=card.sm_count))
     chosen = select_device("cuda:1", probe=lambda: [B200, B300])
-    assert isinstance(chosen, FakeDevice) and (chosen.name, chosen.sm_count) == ("b300", 152)
+    assert isinstance(chosen, FakeDevice) and (chosen.name, chosen.sm_count) == ("b300", 148)
     assert select_device("b300", probe=lambda: [B300]).kind is Kind.SIMULATED, "a class asks for the machine"
     assert isinstance(select_device("auto", probe=lambda: [B300, B200]), FakeDevice)
 
@@ -97,7 +99,7 @@ def test_auto_passes_over_cards_without_a_kernel() -> None:
 def test_bad_device_is_one_clear_line(
     name: str, cards: list[Card], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_module, "has_space", lambda kernel: kernel == SM100A.kernel)
+    monkeypatch.setattr(select_module, "has_space", lambda operator, arch: arch.tmem_columns > 0)
     with pytest.raises(InputError) as error:
         select_device(name, probe=lambda: cards)
     assert str(error.value).startswith(message) and "\n" not in str(error.value)
@@ -116,7 +118,7 @@ def test_probe_agrees_with_torch() -> None:
 def test_class_without_card_and_simulator_times_nothing(
     legal: Legal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(device_module, "has_space", lambda kernel: True)
+    monkeypatch.setattr(select_module, "has_space", lambda operator, arch: True)
     device = select_device("h200", probe=no_cards)
     assert isinstance(device, AbsentDevice) and device.arch == SM90A
     outcome = device.time(None, legal, PROBLEM)

@@ -15,7 +15,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import Card
+from tuner.devices.classes import Card
 from tuner.devices.disagreement import against, with_simulation
 from tuner.devices.simulated import Chip
 from tuner.simulated.time import simulate

@@ -18,7 +18,8 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, small_space
-from tuner.devices.device import TimesAhead, select_device
+from tuner.devices.device import TimesAhead
+from tuner.devices.select import select_device
 from tuner.devices.simulated import Chip, SimulatedDevice, TimeTask, simulated_outcome
 from tuner.search.progress import Progress
 from tuner.simulated.check_worker import CheckPool

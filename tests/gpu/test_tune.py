@@ -25,7 +25,7 @@ from tuner.card.card_worker import CardWorker
 from tuner.card.worker_process import worker_command
 from tuner.compile.pool import CompilePool
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.space.space import SearchSpace
 from tuner.trials.outcome import Kind, Status
 from tuner.tune.driver import TuneOptions, TuneResult, tune

@@ -26,7 +26,7 @@ from tuner.card.worker.bench import FULL, QUICK, FinalsOptions
 from tuner.card.worker.telemetry import Telemetry
 from tuner.card.worker_process import worker_command
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.trials.outcome import Status
 
 CARDS = (0, 1)

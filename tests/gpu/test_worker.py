@@ -14,7 +14,8 @@ from tuner.card.card_worker import CardWorker
 from tuner.card.worker.bench import QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.launch import max_active_clusters, object_bytes
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import probe_cuda, select_device
+from tuner.devices.probe import probe_cuda
+from tuner.devices.select import select_device
 from tuner.trials.outcome import Kind
 
 pytestmark = pytest.mark.gpu

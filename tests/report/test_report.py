@@ -20,6 +20,7 @@ from kernel_space.core.budget import Table as BudgetTable
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from tuner.devices.classes import DEVICE_CLASSES, READ, DeviceClass
 from tuner.report.charts.style import STYLE
 from tuner.report.data.roofline import dram_bytes, fill_bytes, group_of, points, roofs
 from tuner.report.data.standing import MEANS
@@ -237,24 +238,75 @@ def test_points_and_roofs_by_hand() -> None:
     [point] = points(PROBLEM, [SIX[2]])
     assert point.intensity == pytest.approx(106_099_113_984 / (408 * 384 * 2416))
     assert point.group == "pair"
-    dram, fill, l2, tensor = roofs(GemmProblem(m=4352, k=3840, n=3072, r=0), SM100A, 148)
-    assert (dram.tera, dram.per_byte) == (7.2, True)
+    dram, fill, l2, tensor = roofs(GemmProblem(m=4352, k=3840, n=3072, r=0), DEVICE_CLASSES["b200"], 148)
+    assert (dram.tera, dram.per_byte) == (7.7, True)
     assert fill.tera == pytest.approx(80 * 148 * 1.85e9 * 1e-12)
     assert tensor.tera == pytest.approx(32768 * 148 * 1.85e9 * 1e-12)  # 8972 TFLOP/s at 1.85 GHz
-    assert dram.at(100.0) == pytest.approx(720.0)
+    assert dram.at(100.0) == pytest.approx(770.0)
     assert l2.tera == pytest.approx(100 * 148 * 1.85e9 * 1e-12)
     # R = 128: the LoRA part runs at a quarter of the rate, so the mix of 3840 and 128 columns does 3968 in the time of
     # 3840 + 4 * 128 = 4352
-    alone, mixed = roofs(PROBLEM, SM100A, 148)[3:]
+    alone, mixed = roofs(PROBLEM, DEVICE_CLASSES["b200"], 148)[3:]
     assert (alone.tera, mixed.tera) == (pytest.approx(tensor.tera), pytest.approx(tensor.tera * 3968 / 4352))
 
 
-def test_roofs_of_an_h200_are_those_of_its_data_sheet() -> None:
-    dram, tensor = roofs(PROBLEM, SM90A, 132)
-    assert (dram.tera, dram.per_byte, dram.kind) == (4.8, True, "published")
-    assert (tensor.tera, tensor.per_byte, tensor.kind) == (pytest.approx(1979 / 2), False, "published")
-    assert roofs(PROBLEM, SM90A, 66)[1].tera == pytest.approx(1979 / 4)
-    assert roofs(PROBLEM, dataclasses.replace(SM90A, name="sm_80"), 108) == ()
+@pytest.mark.parametrize(
+    ("name", "sms", "tb_s", "sparse_tflops"),
+    [
+        ("h200", 132, 4.8, 1979),
+        ("h100", 132, 3.35, 1979),
+        ("h100-pcie", 114, 2.0, 1513),
+        ("h100-nvl", 132, 3.9, 1671),
+    ],
+)
+def test_roofs_are_those_of_the_data_sheet(name: str, sms: int, tb_s: float, sparse_tflops: float) -> None:
+    """The sheets state half precision with sparsity, which doubles it."""
+    dram, tensor = roofs(PROBLEM, DEVICE_CLASSES[name], sms)
+    assert (dram.tera, dram.per_byte, dram.kind) == (pytest.approx(tb_s), True, "published")
+    assert (tensor.tera, tensor.per_byte, tensor.kind) == (
+        pytest.approx(sparse_tflops / 2),
+        False,
+        "published",
+    )
+    assert roofs(PROBLEM, DEVICE_CLASSES[name], sms // 2)[1].tera == pytest.approx(sparse_tflops / 4)
+
+
+def test_roofs_of_a_class_that_is_not_shipped() -> None:
+    """Memory as its card said; tensor cores of the same generation, SM by SM; nothing of what nobody knows."""
+    own = DeviceClass(
+        name="nvidia-gh200",
+        arch=SM90A,
+        sm_count=66,
+        dram_bytes_s=4e12,
+        l2_bytes=30 << 20,
+        kind=READ,
+        source="card",
+    )
+    dram, tensor = roofs(PROBLEM, own, 66)
+    assert (dram.tera, dram.kind, dram.source) == (4.0, "read from the card", "card")
+    assert (tensor.tera, tensor.kind) == (pytest.approx(1979 / 4), "assumed")
+    [tensor] = roofs(PROBLEM, dataclasses.replace(own, dram_bytes_s=None), 66)
+    assert not tensor.per_byte
+    assert roofs(PROBLEM, None, 108) == ()
+
+
+def test_a_page_takes_roofs_and_l2_from_the_class() -> None:
+    """An H100 is not drawn under the memory of an H200; pages of older trials, which name a class alone, as well."""
+    trials = hopper_trials()
+    pages = {
+        name: render_html(sweep(trials, arch=SM90A, device=name, sm_count=132)) for name in ("h100", "h200")
+    }
+    assert "DRAM 3.35 TB/s (published)" in pages["h100"] and "DRAM 4.8 TB/s (published)" in pages["h200"]
+    assert (
+        "the L2 of class h100 has 50 MiB" in pages["h100"]
+        and "the L2 of class h200 has 60 MiB" in pages["h200"]
+    )
+    own = dataclasses.replace(
+        DEVICE_CLASSES["h200"], name="nvidia-gh200", dram_bytes_s=4.02e12, l2_bytes=None
+    )
+    fields = {"arch": SM90A, "device": "nvidia-gh200", "sm_count": 132}
+    assert "DRAM 4.02 TB/s" in render_html(sweep(trials, device_class=own, **fields))
+    assert "No roofs are known for nvidia-gh200." in render_html(sweep(trials, **fields))
 
 
 def test_bytes_and_groups_of_the_hopper_kernel_by_hand() -> None:
@@ -472,13 +524,16 @@ def test_without_lora() -> None:
     assert "R=0" in page.words and "9 µs" in page.words
 
 
-def test_page_of_an_h200() -> None:
+def hopper_trials() -> list[Trial]:
     config = "tile_mnk=256x128x128 consumer_warpgroups=2 register_operand=act num_ab_stage="
-    trials = [
+    return [
         trial(i, 200.0 + i, config=f"{config}{i + 2}", kind=Kind.MEASURED, low_us=199.0, high_us=210.0)
         for i in range(3)
     ]
-    page = assert_self_contained(render_html(sweep(trials, arch=SM90A, device="h200", sm_count=132)))
+
+
+def test_page_of_an_h200() -> None:
+    page = assert_self_contained(render_html(sweep(hopper_trials(), arch=SM90A, device="h200", sm_count=132)))
     assert "DRAM 4.8 TB/s (published)" in page.words
     assert "two consumer warpgroups" in page.words
     assert "measured useful TFLOP/s" in page.words

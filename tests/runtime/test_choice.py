@@ -88,11 +88,11 @@ def data_of(config: str, problem_class: str) -> bytes:
     return f"object of {config} for {problem_class}".encode()
 
 
-def write(root: Path, rows: list[Row], entries: list[Entry]) -> Path:
-    """``root/h200`` with a table and a bundle; returns root."""
-    objects = root / "h200" / FOLDER
+def write(root: Path, rows: list[Row], entries: list[Entry], device: str = "h200") -> Path:
+    """``root/<device>`` with a table and a bundle; returns root."""
+    objects = root / device / FOLDER
     objects.mkdir(parents=True)
-    (root / "h200" / "dispatch.json").write_text(render_table(sorted(rows, key=lambda one: one.key)))
+    (root / device / "dispatch.json").write_text(render_table(sorted(rows, key=lambda one: one.key)))
     for one in entries:
         (objects / one.file).write_bytes(data_of(one.config, one.problem_class))
     (objects / INDEX).write_text(render_index(entries))

@@ -25,7 +25,8 @@ from kernel_space.launch.runtime_symbols import CudaRuntime
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.worker import launch as tuner_launch
 from tuner.card.worker.candidate import Loadable
-from tuner.runtime import explain
+from tuner.devices.classes import DEVICE_CLASSES
+from tuner.runtime import explain, state
 from tuner.runtime.choice.choose import Choice
 from tuner.runtime.load import loaded
 from tuner.runtime.load.loaded import Launchable, load_launchable
@@ -153,14 +154,38 @@ def test_single_ctas_are_not_asked_about(card: Callable[[int], Card]) -> None:
 
 
 def test_it_is_asked_once_for_an_object(card: Callable[[int], Card], monkeypatch: pytest.MonkeyPatch) -> None:
-    from tuner.runtime import state
-
     made = card(50)
-    monkeypatch.setattr(state, "class_of_card", lambda device: state.DEVICE_CLASSES["h200"])
+    monkeypatch.setattr(state, "class_of_card", lambda device: DEVICE_CLASSES["h200"])
     tables = state.RuntimeState(state.RESULTS)
     plans = [tables.plan(GemmProblem.parse(f"{m},3840,15360,128"), 0) for m in (4352, 4353, 8000)]
     assert made.asked == [2]
     assert {plan.static.max_active_clusters for plan in plans} == {50}
+
+
+@pytest.mark.parametrize(("fit", "clusters"), [(200, 57), (50, 50)])
+def test_a_borrowed_kernel_has_the_grid_of_the_card_it_runs_on(
+    card: Callable[[int], Card],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fit: int,
+    clusters: int,
+) -> None:
+    """An H100 PCIe has 114 SMs, which hold 57 clusters of two CTAs; the H200, whose row it is, 66."""
+    made = card(fit)
+    properties = SimpleNamespace(
+        name="NVIDIA H100 PCIe", major=9, minor=0, multi_processor_count=114, uuid="GPU-1"
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
+    state.supported_class.cache_clear()
+    try:
+        tables = state.RuntimeState(state.RESULTS)
+        plans = [tables.plan(GemmProblem.parse(shape), 0) for shape in (CLUSTERS, SINGLE)]
+    finally:
+        state.supported_class.cache_clear()
+    assert [plan.static.max_active_clusters for plan in plans] == [clusters, 114]
+    assert made.asked == [2]
+    assert {plan.choice.borrowed for plan in plans} == {"borrowed from h200: no table for h100-pcie"}
+    assert capsys.readouterr().err.count("kernels for h100-pcie are borrowed from h200") == 1
 
 
 def test_the_grid_is_never_empty() -> None:

@@ -14,7 +14,7 @@ import pytest
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.runtime.test_choice import BOTH, PLAIN, SPLIT, row, write
-from tuner.devices.device import DEVICE_CLASSES
+from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.nearest import Nearest
 from tuner.runtime.state import RESULTS, RuntimeState

@@ -150,7 +150,9 @@ def test_spell_gives_up_on_what_is_no_choice(space: SearchSpace) -> None:
 
 
 def test_unknown_operator_is_one_line() -> None:
-    with pytest.raises(InputError, match=r"there is no operator 'nothing'; the operators are .*svdquant_gemm"):
+    with pytest.raises(
+        InputError, match=r"there is no operator 'nothing'; the operators are .*svdquant_gemm"
+    ):
         SearchSpace.load("nothing", SM100A)
 
 

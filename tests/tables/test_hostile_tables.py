@@ -19,7 +19,7 @@ from tests.compile.test_manifest import filled
 from tests.files.trees import SHAPES, edit, no_compiler, results_folder
 from tuner.cli.main import main
 from tuner.compile.manifest import Manifest
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.runtime import explain, use_table
 from tuner.runtime.choice.choose import Library
 from tuner.tables.bundle import FOLDER, INDEX, Bundle

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tuner.devices.device import DEVICE_CLASSES
+from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime.state import RESULTS
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.checked import Check, check_of

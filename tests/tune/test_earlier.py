@@ -13,7 +13,8 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernels_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.trials.test_study import IDENTITY
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import select_device
 from tuner.report.write import report_folder, trials_parquet
 from tuner.trials.final_order import FINAL, PLACE
 from tuner.trials.outcome import Kind, Status, Trial

@@ -27,7 +27,7 @@ from tests.files.trees import no_compiler
 from tuner.cli.tune import bundle, merge
 from tuner.tables import bundle_write
 from tuner.cli.main import main
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.tune.results import current
 current(select_device("h200"))
 bundle_write._built = no_compiler

@@ -20,7 +20,7 @@ from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.chains import chain_bytes
 from tuner.card.worker.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
-from tuner.devices.device import Card, DeviceClass
+from tuner.devices.classes import DEVICE_CLASSES, Card, DeviceClass, class_of
 from tuner.devices.disagreement import with_simulation
 from tuner.trials.outcome import Kind, Outcome, Status
 
@@ -63,8 +63,15 @@ class CudaDevice:
             sm_count=card.sm_count,
             card=card,
             worker=CardWorker(card.index, card.uuid or f"index-{card.index}", say=_say),
-            note=f"{card}: every candidate is checked and timed there",
+            note=f"{card}: every candidate is checked and timed there{_own_class(device_class)}",
         )
+
+    @property
+    def device_class(self) -> DeviceClass:
+        """What the card itself is, whose numbers are kept with its results."""
+        found = class_of(self.card)
+        assert found is not None, f"{self.card} was taken for a {self.name}"
+        return found
 
     def begin(self) -> bool:
         """Start the worker's process; True if it serves already."""
@@ -146,6 +153,12 @@ class CudaDevice:
                 f"{problem} needs about {needed >> 20} MiB on cuda:{self.card.index}, {health.free_bytes >> 20} of "
                 f"{health.total_bytes >> 20} MiB are free; end what else uses the card, or take a smaller problem"
             )
+
+
+def _own_class(device_class: DeviceClass) -> str:
+    if device_class.name in DEVICE_CLASSES:
+        return ""
+    return f"; it is none of the shipped classes, its results go to {device_class.name}"
 
 
 def bytes_needed(problem: GemmProblem, l2_bytes: int) -> int:

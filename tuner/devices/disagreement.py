@@ -6,7 +6,8 @@ import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import Device, has_simulator
+from tuner.devices.device import Device
+from tuner.devices.select import has_simulator
 from tuner.trials.outcome import Kind, Timing
 
 if TYPE_CHECKING:

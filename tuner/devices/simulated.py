@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import device_class_of
+from tuner.devices.select import device_class_of
 from tuner.simulated.check_worker import CheckDied, CheckHung, CheckPool
 from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.machine_check import CANDIDATE, FULL, STATUS, MachineChecker, Task, run_task

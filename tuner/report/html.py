@@ -14,7 +14,7 @@ from tuner.report.charts.compare import compared_sections
 from tuner.report.charts.roofline import roofline_chart, roofline_legend
 from tuner.report.charts.style import STYLE
 from tuner.report.data.published import published_trial
-from tuner.report.data.roofline import roofs
+from tuner.report.data.roofline import l2_note, roofs
 from tuner.report.data.standing import standing, status_rows
 from tuner.report.data.sweep import (
     Importance,
@@ -172,7 +172,10 @@ def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[st
     )
     bars = importance_chart(importance) if importance.shares else f"<p>{escape(importance.note)}</p>"
     method = f"Method: {importance.note}. It says what mattered among the points the search chose to try."
-    known = "" if roofs(sweep.problem, sweep.arch, sweep.sm_count) else " No roofs are known for this arch."
+    machine = sweep.known_class
+    known = l2_note(sweep.problem, machine)
+    if not roofs(sweep.problem, machine, sweep.sm_count):
+        known = f"No roofs are known for {sweep.device}."
     return [
         _section("Best candidates", _top_table(sweep, winner)),
         _section("Convergence", convergence_chart(sweep) + _CONVERGENCE_LEGEND, f"All times {kind}."),
@@ -190,7 +193,7 @@ def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[st
             roofline_chart(sweep, winner, _marked(sweep, winner)) + roofline_legend(sweep),
             f"Speeds {kind}; the roofs' own kind is written on them. Dots: every candidate by the bytes that TMA "
             "brings into SMEM, which its tile decides; tooltips have what the fastest differ in from the winner. "
-            "Diamond: the winner by the bytes that must cross DRAM once; the DRAM line is about it alone."
+            "Diamond: the winner by the bytes that must cross DRAM once; the DRAM line is about it alone. "
             + known,
         ),
     ]

@@ -8,7 +8,8 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import DEVICE_CLASSES, DeviceClass
+from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
+from tuner.devices.recorded import recorded_class
 from tuner.runtime import state
 from tuner.runtime.choice.choose import Choice
 
@@ -17,7 +18,8 @@ def explain(problem: GemmProblem | str, device: str | torch.device | None = None
     """Which row and object a call for ``problem`` launches, and why; ``print`` it. Launches nothing.
 
     ``problem``: a ``GemmProblem``, or ``"M,K,N,R"`` in fp16. ``device``: a card (``cuda:0``; by default the current
-    one), or a device class (``h200``) to ask on any machine. Raises ``InputError`` when nothing could be launched.
+    one), or a device class (``h200``) to ask on any machine. A class without rows of its own has a sibling's, and the
+    reason says so. Raises ``InputError`` when nothing could be launched.
     """
     return state.active()[0].choice(_problem(problem), _class(device))
 
@@ -45,7 +47,7 @@ def _problem(problem: GemmProblem | str) -> GemmProblem:
 
 def _index(device: str | torch.device | None) -> int | None:
     """The card that is meant; None for a device class."""
-    if isinstance(device, str) and device in DEVICE_CLASSES:
+    if _named(device) is not None:
         return None
     if not torch.cuda.is_available():
         known = ", ".join(DEVICE_CLASSES)
@@ -60,5 +62,16 @@ def _index(device: str | torch.device | None) -> int | None:
 
 
 def _class(device: str | torch.device | None) -> DeviceClass:
+    named = _named(device)
+    if named is not None:
+        return named
     index = _index(device)
-    return DEVICE_CLASSES[str(device)] if index is None else state.class_of_card(index)
+    assert index is not None
+    return state.class_of_card(index)
+
+
+def _named(device: str | torch.device | None) -> DeviceClass | None:
+    """The shipped class of that name, or the one whose numbers lie beside its table."""
+    if not isinstance(device, str):
+        return None
+    return DEVICE_CLASSES.get(device) or recorded_class(state.active()[0].path, device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +17,10 @@ import torch
 
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import DEVICE_CLASSES, DeviceClass
+from tuner.devices.classes import DeviceClass, class_of, is_class_name
+from tuner.devices.probe import card_at
+from tuner.files.notice import notice
 from tuner.runtime.choice.choose import Choice, Library, Prepared
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.load.loaded import Launchable, load_launchable
@@ -50,13 +52,15 @@ class RuntimeState:
         return self.library(device_class).choose(problem)
 
     def library(self, device_class: DeviceClass) -> Library:
+        """That of the class, or of a sibling that lends its own: said once on stderr, and in every ``Choice``."""
         with self._lock:
             if device_class.name not in self._libraries:
-                own = (self.path / FILE_NAME).is_file()
-                folder = self.path if own else below(self.path, device_class.name)
-                self._libraries[device_class.name] = Library.load(
-                    folder, device_class.arch, cache_dir=default_cache_dir()
-                )
+                library = Library.of_class(self.path, device_class, cache_dir=default_cache_dir())
+                if library.borrowed:
+                    notice(
+                        f"kernels for {device_class.name} are {library.borrowed}; tune there to have its own"
+                    )
+                self._libraries[device_class.name] = library
             return self._libraries[device_class.name]
 
     def prepare(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
@@ -65,7 +69,12 @@ class RuntimeState:
         with self._lock:
             answer = library.table.lookup(problem)
             if not library.has_object(answer, problem):
-                library.add(Prepared(problem=problem, config=answer.config, compiled=answer.build()))
+                borrowed = library.borrowed if answer.row is not None else ""
+                library.add(
+                    Prepared(
+                        problem=problem, config=answer.config, compiled=answer.build(), borrowed=borrowed
+                    )
+                )
                 self._plans.clear()
                 _activate(active()[0])  # layers ask again
         return self.choice(problem, device_class)
@@ -127,9 +136,7 @@ def use_table(path: Path | str) -> Iterator[None]:
     What was captured into a CUDA graph keeps its kernels. Raises ``InputError`` when there is no table in it.
     """
     path = Path(path)
-    if not any(
-        (folder / FILE_NAME).is_file() for folder in (path, *(path / name for name in DEVICE_CLASSES))
-    ):
+    if not any((folder / FILE_NAME).is_file() for folder in (path, *_folders(path))):
         raise InputError(
             f"there is no dispatch table in {path} nor in a device's folder below it; tune first"
         )
@@ -138,6 +145,11 @@ def use_table(path: Path | str) -> Iterator[None]:
         yield
     finally:
         _activate(before)
+
+
+def _folders(path: Path) -> list[Path]:
+    """Of device classes below ``path``."""
+    return [one for one in path.iterdir() if is_class_name(one.name)] if path.is_dir() else []
 
 
 def _activate(state: RuntimeState) -> RuntimeState:
@@ -168,8 +180,7 @@ def class_of_card(device: int) -> DeviceClass:
     return found
 
 
+@functools.cache
 def supported_class(device: int) -> DeviceClass | None:
     """As ``class_of_card``; None for a card without a kernel."""
-    capability = torch.cuda.get_device_capability(device)
-    classes = (one for one in DEVICE_CLASSES.values() if one.arch.compute_capability == capability)
-    return next(classes, None)
+    return class_of(card_at(device))

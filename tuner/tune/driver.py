@@ -21,7 +21,8 @@ from kernel_space.core.plain_files import below
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import BeginsAhead, Device, require_times
+from tuner.devices.device import BeginsAhead, Device
+from tuner.devices.select import require_times
 from tuner.files.store import StoreError, make_folder
 from tuner.search.compile_ahead import compile_ahead
 from tuner.search.evaluate import illegal_trial

@@ -20,7 +20,10 @@ from kernel_space.core.plain_files import below, check_plain_file
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import knob_rejection
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import Device, select_device
+from tuner.devices.classes import DeviceClass
+from tuner.devices.device import Device
+from tuner.devices.recorded import keep_class
+from tuner.devices.select import device_class_of, select_device
 from tuner.files.notice import Say, notice
 from tuner.files.store import make_folder, read_bytes, write_if_new
 from tuner.report.data.peers import FILE_NAME as PEERS_FILE
@@ -49,6 +52,7 @@ class Source:
 
     folder: Path
     device: Device
+    device_class: DeviceClass
     rows: tuple[Row, ...]
     bundle: Bundle
     journals: tuple[Journal, ...]
@@ -69,7 +73,7 @@ def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
     Raises ``InputError`` for whatever must not be taken over: a file that is no table, index or journal, an object
     whose bytes are not those recorded, a link, a journal under another's name.
     """
-    device = select_device(name)
+    device_class, device = device_class_of(name, results=folder), select_device(name, results=folder)
     table = DispatchTable.load(below(folder, name), arch=device.arch, say=say)
     bad: list[str] = []
     bundle = Bundle.load(below(folder, name, FOLDER), device.arch, say=bad.append)
@@ -85,6 +89,7 @@ def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
     return Source(
         folder=folder,
         device=device,
+        device_class=device_class,
         rows=tuple(table.rows.values()),
         bundle=bundle,
         journals=tuple(_journal(path, name, say) for path in journals),
@@ -94,6 +99,7 @@ def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
 def merge(source: Source, out: Path, *, say: Say = notice) -> Merged:
     """Raises ``InputError`` for a target that is damaged, ``StoreError`` when the disk refuses."""
     name = source.device.name
+    keep_class(out, source.device_class)
     folder = make_folder(below(out, name))
     trials = sum(_merge_journal(journal, source.device, out, say) for journal in source.journals)
     objects = 0

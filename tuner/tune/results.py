@@ -17,7 +17,9 @@ from kernel_space.core.plain_files import below
 from kernel_space.core.registry import kernels_of
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import Device, has_simulator
+from tuner.devices.device import Device
+from tuner.devices.recorded import keep_class_of, recorded_class
+from tuner.devices.select import has_simulator
 from tuner.devices.simulated import simulated_judge
 from tuner.files.store import atomic_write, make_folder
 from tuner.report.write import ReportFiles, Sweep, report_folder, write_report
@@ -57,6 +59,7 @@ def identity(problem: GemmProblem, device: Device) -> Identity:
 
 def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
     """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
+    keep_class_of(out, device)
     return Study(below(out, STUDY_FOLDER), identity(problem, device))
 
 
@@ -152,6 +155,7 @@ def write_sweep(
         device=device.name,
         arch=device.arch,
         sm_count=device.sm_count,
+        device_class=recorded_class(out, device.name),
         trials=trials,
         winner=order[0] if order else None,
         runner_up=order[1] if len(order) > 1 else None,

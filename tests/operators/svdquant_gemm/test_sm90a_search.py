@@ -23,7 +23,7 @@ from tests.operators.svdquant_gemm.test_sm90a_config import SERIALIZED
 from tests.space.brute_force import every_point, small
 from tests.space.test_space import DEFAULT_GRID
 from tuner.compile.worker import CompileResult, Task, _answer
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.space.space import SearchSpace
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Origin, Status

@@ -18,7 +18,8 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.calibration.calibrate import Calibration, Row, calibrate
 from tuner.calibration.measured_trials import Measurement, read_measured
 from tuner.cli.options import text
-from tuner.devices.device import DeviceClass, device_class_of, has_simulator
+from tuner.devices.classes import DeviceClass
+from tuner.devices.select import device_class_of, has_simulator
 from tuner.devices.simulated import Chip
 from tuner.search.progress import Progress
 from tuner.simulated.constants.sets import ConstantSets, admissible_pool

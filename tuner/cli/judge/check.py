@@ -23,7 +23,8 @@ from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.cli.options.exits import CommandError
-from tuner.devices.device import Device, has_simulator, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import has_simulator, select_device
 from tuner.files.store import atomic_write
 
 EVERY, LIST = "all", "list"

@@ -16,7 +16,8 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import select_device
 from tuner.search.next_change import Change, best_changes
 from tuner.simulated.tail_wave import tail_wave
 from tuner.simulated.time import SimulatedTime, simulate
@@ -26,7 +27,7 @@ TIMED_FAMILY = "sm_10"
 
 
 def time_command(args: argparse.Namespace) -> int:
-    problems, device = problems_of(args), select_device(args.device)
+    problems, device = problems_of(args), select_device(args.device, results=args.out)
     check_out(args.out)
     if not device.arch.name.startswith(TIMED_FAMILY):
         raise InputError(f"times are simulated for b200 and b300 only, got {device.name}")

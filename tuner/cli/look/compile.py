@@ -14,7 +14,8 @@ from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.cli.options.exits import CommandError
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import select_device
 from tuner.files.store import atomic_write
 
 SASS = "kernel.sass"
@@ -22,7 +23,7 @@ TENSOR_PREFIXES = ("UTC", "HGMMA", "HMMA")  # tcgen05, wgmma, mma.sync
 
 
 def compile_command(args: argparse.Namespace) -> int:
-    problems, device = problems_of(args), select_device(args.device)
+    problems, device = problems_of(args), select_device(args.device, results=args.out)
     config = config_of(args, device.arch)
     check_out(args.out)
     legals = [(problem, legal_config(problem, config, device)) for problem in problems]

@@ -13,13 +13,14 @@ from kernel_space.operators.svdquant_gemm.parts.tiles import Waves, waves
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import select_device
 from tuner.simulated.constants.machine import has_model
 from tuner.simulated.timing_model import ModelledTime, model_time
 
 
 def explain_command(args: argparse.Namespace) -> int:
-    problems, device = problems_of(args), select_device(args.device)
+    problems, device = problems_of(args), select_device(args.device, results=args.out)
     config = config_of(args, device.arch)
     check_out(args.out)
     explained = [(problem, *explain(problem, config, device)) for problem in problems]

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.device import Device, select_device
+from tuner.devices.borrow import Source, table_of
+from tuner.devices.classes import DeviceClass
+from tuner.devices.device import Device
+from tuner.devices.recorded import OfClass
+from tuner.devices.select import device_class_of, select_device
 from tuner.tables.bundle import FOLDER, Bundle
-from tuner.tables.dispatch import DispatchTable, Lookup, table_path
+from tuner.tables.dispatch import Lookup, table_path
 from tuner.tables.row import Row
 from tuner.tune import results
 
@@ -32,25 +35,36 @@ KNOB_RULES = (
 
 def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
-    device = select_device(args.device)
-    folder = below(check_out(args.out), device.name)
+    device = select_device(args.device, results=args.out)
     current = results.current(device) if _has_toolchain() else None
-    table = DispatchTable.load(folder, arch=device.arch, current=current, thorough=current is not None)
-    bundle = Bundle.load(folder / FOLDER, device.arch)
+    found = table_of(check_out(args.out), _class(args, device), current=current, thorough=current is not None)
+    bundle = Bundle.load(found.folder / FOLDER, device.arch)
     legal = ALL_RULES if current is not None else KNOB_RULES
-    answers = [_answer(problem, table, bundle, legal) for problem in problems]
+    answers = [_answer(problem, found, bundle, legal) for problem in problems]
     if current is None:
         print("stale rows are not told from fresh ones: the CuTe DSL is not installed here", file=sys.stderr)
     if args.json:
         records = [_record(answer) for answer in answers]
         text.print_json(
-            {"device": text.device_record(device), "table": str(table_path(folder)), "results": records}
+            {
+                "device": text.device_record(device),
+                "table": str(table_path(found.folder)),
+                "borrowed": found.borrowed or None,
+                "results": records,
+            }
         )
         return 0
     for number, answer in enumerate(answers):
         print("\n" * min(number, 1), end="")
         _print(answer, device)
     return 0
+
+
+def _class(args: argparse.Namespace, device: Device) -> DeviceClass:
+    """That of a card too, which need not be a shipped one."""
+    if isinstance(device, OfClass):
+        return device.device_class
+    return device_class_of(device.name, results=args.out)
 
 
 def _has_toolchain() -> bool:
@@ -84,13 +98,13 @@ class _Answer:
         return "whole" if self.path else "damaged" if self.damage else "missing"
 
 
-def _answer(problem: GemmProblem, table: DispatchTable, bundle: Bundle, legal: str) -> _Answer:
-    lookup = table.lookup(problem)
+def _answer(problem: GemmProblem, found: Source, bundle: Bundle, legal: str) -> _Answer:
+    lookup = _with_owner(found.table.lookup(problem), found)
     path, damage = _object(lookup, problem, bundle)
     instead = None
     launched = path and lookup.source == "exact" and lookup.row is not None and lookup.row.check
     if bundle.entries and not launched:
-        instead = _at_run_time(problem, table, bundle)
+        instead = _at_run_time(problem, found, bundle)
         if not isinstance(instead, str) and instead.config == lookup.config and not instead.is_padded:
             instead = None
     return _Answer(
@@ -101,6 +115,13 @@ def _answer(problem: GemmProblem, table: DispatchTable, bundle: Bundle, legal: s
         damage=damage,
         instead=instead,
     )
+
+
+def _with_owner(lookup: Lookup, found: Source) -> Lookup:
+    """An answer that rests on a row says whose it is."""
+    if lookup.row is None or not found.borrowed:
+        return lookup
+    return dataclasses.replace(lookup, reason=f"{lookup.reason}; {found.borrowed}")
 
 
 def _object(lookup: Lookup, problem: GemmProblem, bundle: Bundle) -> tuple[Path | None, str]:
@@ -115,11 +136,12 @@ def _object(lookup: Lookup, problem: GemmProblem, bundle: Bundle) -> tuple[Path 
     return lookup.object_path(default_cache_dir()), damage
 
 
-def _at_run_time(problem: GemmProblem, table: DispatchTable, bundle: Bundle) -> Choice | str:
+def _at_run_time(problem: GemmProblem, found: Source, bundle: Bundle) -> Choice | str:
     from tuner.runtime.choice.choose import Library  # seconds: it imports torch
 
+    library = Library(found.table, bundle, default_cache_dir(), owner=found.owner, borrowed=found.borrowed)
     try:
-        return Library(table, bundle, default_cache_dir()).choose(problem)
+        return library.choose(problem)
     except InputError as error:
         return str(error)
 

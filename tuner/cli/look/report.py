@@ -10,7 +10,8 @@ from kernel_space.core.plain_files import below
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import select_device
 from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
@@ -22,7 +23,7 @@ TRIALS = "trials.parquet"
 
 def report_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
-    device = select_device(args.device)
+    device = select_device(args.device, results=args.out)
     out = check_out(args.out)
     sources = [(problem, *_trials(out, problem, device)) for problem in problems]
     written = [

@@ -7,13 +7,13 @@ import argparse
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.space.space import SearchSpace
 
 
 def space_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
-    device = select_device(args.device)
+    device = select_device(args.device, results=args.out)
     check_out(args.out)
     space = SearchSpace.load(GemmProblem.operator, device.arch)
     counts = [(problem, space.count(problem, device.arch)) for problem in problems]

@@ -12,7 +12,7 @@ TRIALS = 64
 
 def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--device", default="h200", metavar="D", help="class of the card: h200 (default), b200 or b300"
+        "--device", default="h200", metavar="D", help="class of the card: h200 (default), h100, b200, ..."
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="DIR", help="folder of objects; may hold some"

@@ -56,7 +56,8 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
         "--device",
         default="auto",
         metavar="D",
-        help="auto (default: a supported card, else b200 simulated), b200, b300, h200, or cuda:N",
+        help="auto (default: a supported card, else b200 simulated), cuda:N, or a class: b200, b300, h200, h100, "
+        "h100-pcie, h100-nvl, or one of a card that was tuned below --out",
     )
     add_out_option(parser)
 

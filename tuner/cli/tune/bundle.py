@@ -15,7 +15,7 @@ from tuner.cli.options.common import check_out, dtypes_of
 from tuner.cli.options.exits import CommandError
 from tuner.cli.tune.peers import cuda_device
 from tuner.compile.manifest import OBJECTS, check_objects
-from tuner.devices.device import select_device
+from tuner.devices.select import select_device
 from tuner.search.progress import Progress
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.bundle_write import Bundled, write_bundle
@@ -29,7 +29,7 @@ def bundle_command(args: argparse.Namespace) -> int:
     if args.check:
         return _check(args)
     also = [dtypes_of(item) for item in args.also_dtype]
-    device = select_device(args.device)
+    device = select_device(args.device, results=args.out)
     folder = below(check_out(args.out), device.name)
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()
     if not rows:

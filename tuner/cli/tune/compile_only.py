@@ -16,7 +16,8 @@ from tuner.cli.options import text
 from tuner.cli.options.common import DEFAULT_OUT, check_out, problems_of
 from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
-from tuner.devices.device import Device, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import select_device
 from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
 from tuner.space.candidate import Candidate
@@ -36,9 +37,9 @@ def compile_only_command(args: argparse.Namespace) -> int:
         raise InputError(
             f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
         )
-    device = select_device(args.device)
-    check_out(args.out)
     results = _results_folder(args.results)
+    device = select_device(args.device, results=results)
+    check_out(args.out)
     known = {problem: _known(results, problem, device) for problem in problems}
     folder = Folder(
         args.out, device.name, device.arch

@@ -10,7 +10,8 @@ from typing import Any
 from kernel_space.core.errors import InputError
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out
-from tuner.devices.device import DEVICE_CLASSES
+from tuner.devices.classes import DEVICE_CLASSES
+from tuner.devices.recorded import recorded_names
 from tuner.tables.dispatch import FILE_NAME
 from tuner.tables.merge import Decision
 from tuner.tune.merge import Merged, merge, read_source
@@ -20,9 +21,10 @@ def merge_command(args: argparse.Namespace) -> int:
     """Rows, journals, reports and objects of ``args.folder`` into ``args.out``. All of it is read and checked before
     anything is written. Raises ``InputError`` and ``StoreError``."""
     check_out(args.out)
-    names = [name for name in DEVICE_CLASSES if os.path.lexists(args.folder / name / FILE_NAME)]
+    classes = [*DEVICE_CLASSES, *recorded_names(args.folder)]
+    names = [name for name in classes if os.path.lexists(args.folder / name / FILE_NAME)]
     if not names:
-        known = ", ".join(f"{name}/{FILE_NAME}" for name in DEVICE_CLASSES)
+        known = ", ".join(f"{name}/{FILE_NAME}" for name in classes)
         raise InputError(f"{args.folder} must hold results of a tune ({known}), but has none of them")
     if args.out.resolve().is_relative_to(args.folder.resolve()):
         raise InputError(

@@ -26,7 +26,8 @@ from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.exits import CommandError
 from tuner.compile.manifest import OBJECTS, Manifest
 from tuner.devices.card import CudaDevice
-from tuner.devices.device import select_device
+from tuner.devices.recorded import keep_class_of
+from tuner.devices.select import select_device
 from tuner.files.store import atomic_write, make_folder
 from tuner.report.data.peers import FILE_NAME
 from tuner.report.write import ReportFiles, report_folder
@@ -111,6 +112,7 @@ def measure_peers(
     for peer, reason in answer.pop("missing").items():
         progress.say(f"{peer} is not timed: {reason}")
     document = {"device": device.card.name, "date": utc_now(), **answer}
+    keep_class_of(out, device)
     folder = make_folder(report_folder(out, device.name, problem))
     atomic_write(folder / FILE_NAME, json.dumps(document, indent=1) + "\n")
     return document

@@ -18,7 +18,8 @@ from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.exits import INTERRUPTED, CommandError
 from tuner.compile.manifest import ObjectsPool, check_objects
 from tuner.compile.pool import CompilePool
-from tuner.devices.device import Device, require_times, select_device
+from tuner.devices.device import Device
+from tuner.devices.select import require_times, select_device
 from tuner.report.data.sweep import differences
 from tuner.search.loop import Pool
 from tuner.search.progress import Progress
@@ -32,7 +33,7 @@ from tuner.tune.turns import in_turn
 
 def tune_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
-    device = select_device(args.device)
+    device = select_device(args.device, results=args.out)
     require_times(device)  # before anything is made in --out
     _check_compiler(device)
     check_out(args.out)

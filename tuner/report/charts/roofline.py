@@ -21,7 +21,7 @@ def roofline_chart(sweep: Sweep, winner: Trial, marked: Mapping[str, Trial]) -> 
     the diamond is the winner by the bytes that must cross DRAM once."""
     chart = Chart(WIDTH, HEIGHT, "roofline", margins=(76, 14, 24, 46))
     found = points(sweep.problem, timed(sweep.trials))
-    machine = roofs(sweep.problem, sweep.arch, sweep.sm_count)
+    machine = roofs(sweep.problem, sweep.known_class, sweep.sm_count)
     by_dram = sweep.problem.flops / dram_bytes(sweep.problem)
     x, y = _scales(chart, found, machine, by_dram)
     chart.axes(x, y, "useful FLOP per byte moved", f"{winner.kind} useful TFLOP/s")

@@ -14,7 +14,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.device import has_simulator
+from tuner.devices.select import has_simulator
 from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
 from tuner.report.data.timeline import Timeline, timeline_of
 from tuner.simulated.model_work import count_work

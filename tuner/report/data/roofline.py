@@ -6,10 +6,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from kernel_space.core.arch import SM90A, SM100A, SM103A, Arch
+from kernel_space.core.arch import SM90A
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.report.data.sweep import knobs_of, microseconds, tflops
-from tuner.simulated.constants.machine import H200_ROOFS, Constant, constants_of
+from tuner.simulated.constants.machine import Constant, constants_of, has_model
 from tuner.trials.outcome import Trial
 
 # Operations per clock and SM, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
@@ -17,7 +18,7 @@ from tuner.trials.outcome import Trial
 NVFP4_FLOPS_CLK = 32768
 HALF_FLOPS_CLK = 8192
 TENSOR_SOURCE = "32768 NVFP4 and 8192 half-precision FLOP/clk/SM"
-H200_SMS = 132  # of the card whose rate is published
+MIB = 1 << 20
 NVFP4_BYTES = 9 / 16  # four bits of an element and its share of one E4M3 scale per 16
 HALF_BYTES = 2
 AFFINE_BYTES = 8  # wcscale and bias, fp32 each
@@ -26,7 +27,7 @@ AFFINE_BYTES = 8  # wcscale and bias, fp32 each
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Roof:
     """A limit of the machine. ``tera`` is TFLOP/s, or TB/s when ``per_byte``. ``kind``: measured, derived, assumed,
-    published. ``css`` is its class."""
+    published, read from the card. ``css`` is its class."""
 
     name: str
     css: str
@@ -57,17 +58,23 @@ GROUPS = {
 }
 
 
-def roofs(problem: GemmProblem, arch: Arch, sm_count: int) -> tuple[Roof, ...]:
-    """What bounds a launch: memory and caches by bytes, the tensor pipe by operations. None for an unknown arch."""
-    if arch.name == SM90A.name:
-        return _hopper_roofs(sm_count)
-    if arch.name not in (SM100A.name, SM103A.name):
+def roofs(problem: GemmProblem, device_class: DeviceClass | None, sm_count: int) -> tuple[Roof, ...]:
+    """What bounds a launch: memory and caches by bytes, the tensor pipe by operations. None for an unknown class.
+
+    ``sm_count``: of the card, which may have more or fewer than its class.
+    """
+    if device_class is None:
         return ()
-    constants = constants_of(arch)
+    dram = _dram(device_class)
+    if device_class.arch.name == SM90A.name:
+        return (*dram, _hopper_tensor(device_class, sm_count))
+    if not has_model(device_class.arch):
+        return dram
+    constants = constants_of(device_class.arch)
     clock = constants["clock_ghz"].value
     chip = sm_count * clock * 1e-3  # one unit per clock and SM, in tera per second
     found = [
-        _roof("DRAM", "dram", constants["dram_tb_s"], 1.0),
+        *dram,
         _roof("SMEM fill", "smem", constants["fill_narrow"], chip),
         _roof("L2, no multicast", "l2", constants["l2_bytes_clk"], chip),
     ]
@@ -79,13 +86,43 @@ def roofs(problem: GemmProblem, arch: Arch, sm_count: int) -> tuple[Roof, ...]:
     return tuple(found)
 
 
-def _hopper_roofs(sm_count: int) -> tuple[Roof, ...]:
-    """Operands are dequantized, so that all operations run at half precision."""
-    half, dram = H200_ROOFS["half_tflops"], H200_ROOFS["dram_tb_s"]
-    tera = half.value * sm_count / H200_SMS
+def l2_note(problem: GemmProblem, device_class: DeviceClass | None) -> str:
+    """How what must cross DRAM once compares with the L2: what fits need cross it no more than that."""
+    if device_class is None or device_class.l2_bytes is None:
+        return ""
+    moved, l2 = dram_bytes(problem) / MIB, device_class.l2_bytes / MIB
+    return f"Operands and output are {moved:.3g} MiB, the L2 of class {device_class.name} has {l2:.4g} MiB."
+
+
+def _dram(device_class: DeviceClass) -> tuple[Roof, ...]:
+    """Of the class; none where nobody told its bandwidth."""
+    if device_class.dram_bytes_s is None:
+        return ()
     return (
-        _roof("DRAM", "dram", dram, 1.0),
-        Roof(name="tensor pipe, fp16", css="", tera=tera, per_byte=False, kind=half.kind, source=half.source),
+        Roof(
+            name="DRAM",
+            css="dram",
+            tera=device_class.dram_bytes_s * 1e-12,
+            per_byte=True,
+            kind=device_class.kind,
+            source=device_class.source,
+        ),
+    )
+
+
+def _hopper_tensor(device_class: DeviceClass, sm_count: int) -> Roof:
+    """Operands are dequantized, so that all operations run at half precision. A class whose rate nobody published may
+    have as much per SM as an H200, and no more."""
+    told = device_class if device_class.half_flops_s is not None else DEVICE_CLASSES["h200"]
+    assert told.half_flops_s is not None
+    own = told is device_class
+    return Roof(
+        name="tensor pipe, fp16",
+        css="",
+        tera=told.half_flops_s * 1e-12 * sm_count / told.sm_count,
+        per_byte=False,
+        kind=told.kind if own else "assumed",
+        source=f"{told.source}, dense" if own else f"that of {told.name} per SM",
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.space.count import Count
 from tuner.trials.outcome import NEVER_COMPILED, Kind, Origin, Status, Trial
 
@@ -45,6 +46,7 @@ class Section:
 class Sweep:
     """Everything a report shows about one problem on one device.
 
+    ``device_class``: the numbers of ``device`` where that is none of the shipped classes.
     ``trials`` in the order in which they were finished; points that were never compiled may be among
     them (status FILTERED, or ILLEGAL with reason ``rule: why``). ``winner`` and ``runner_up`` default to the two
     fastest of the best kind of time. ``budget`` is the winner's. ``facts`` are lines for the end of the
@@ -58,6 +60,7 @@ class Sweep:
     arch: Arch
     sm_count: int
     trials: Sequence[Trial]
+    device_class: DeviceClass | None = None
     winner: Trial | None = None
     runner_up: Trial | None = None
     budget: Budget | None = None
@@ -67,6 +70,11 @@ class Sweep:
     cache_dir: Path | None = None
     clocks: Clocks | None = None
     peers: Peers | None = None
+
+    @property
+    def known_class(self) -> DeviceClass | None:
+        """The numbers of ``device``; None for a class that nobody knows here."""
+        return self.device_class or DEVICE_CLASSES.get(self.device)
 
     @property
     def evaluated(self) -> list[Trial]:

@@ -18,7 +18,8 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import knob_rejection
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
-from tuner.devices.device import DEVICE_CLASSES
+from tuner.devices.borrow import table_of
+from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.runtime.choice.nearest import Nearest
 from tuner.runtime.choice.ranks import padded, rank_distance
 from tuner.runtime.choice.remembered import Recent
@@ -39,11 +40,12 @@ _OBJECT = "kernel.o"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """A kernel that was compiled in this process, for ``problem``."""
+    """A kernel that was compiled in this process, for ``problem``. ``borrowed``: whose row's its config is."""
 
     problem: GemmProblem
     config: KernelConfig
     compiled: CompiledKernel
+    borrowed: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -53,6 +55,7 @@ class Choice:
     ``launched``: that problem, with the R of the kernel, which may be larger: lora_act_in and lora_up are padded with
     zeros then. ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>``, ``nearest layer <problem>`` or
     ``any shape of R=<r>``, of the launched problem. ``row``: the table's row behind it, None for one that has none.
+    ``borrowed``: empty for a kernel from the device class's own table, else whose it is and why; ``reason`` ends in it.
     ``reason``: one line for people. ``str()`` is all of it.
     """
 
@@ -63,6 +66,7 @@ class Choice:
     row: Row | None
     object: ObjectFile
     reason: str
+    borrowed: str = ""
 
     @property
     def is_padded(self) -> bool:
@@ -87,6 +91,7 @@ class _Candidate:
     config: str
     row: Row | None = None
     compiled: CompiledKernel | None = None
+    borrowed: str = ""
 
     @property
     def is_for_any_shape(self) -> bool:
@@ -94,11 +99,25 @@ class _Candidate:
 
 
 class Library:
-    """One device's table with its bundle and the build cache. Not changed while it is asked, except by ``add``."""
+    """One device's table with its bundle and the build cache. Not changed while it is asked, except by ``add``.
 
-    def __init__(self, table: DispatchTable, bundle: Bundle, cache_dir: Path) -> None:
+    ``owner``: the class whose table it is, None if nobody said; ``borrowed``: what its answers say where another class
+    asks.
+    """
+
+    def __init__(
+        self,
+        table: DispatchTable,
+        bundle: Bundle,
+        cache_dir: Path,
+        *,
+        owner: str | None = None,
+        borrowed: str = "",
+    ) -> None:
         self.table = table
         self.bundle = bundle
+        self.owner = owner
+        self.borrowed = borrowed
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
         self._layers: Recent[tuple, Nearest[_Candidate]] = Recent(MAX_LAYERS)
@@ -110,6 +129,13 @@ class Library:
         damaged."""
         table = DispatchTable.load(folder, arch=arch, checked_only=True)
         return cls(table, Bundle.load(folder / FOLDER, arch), cache_dir)
+
+    @classmethod
+    def of_class(cls, path: Path, device_class: DeviceClass, *, cache_dir: Path) -> Self:
+        """What ``device_class`` launches from below ``path``: its own table, or a sibling's. Raises ``InputError``."""
+        found = table_of(path, device_class, checked_only=True)
+        bundle = Bundle.load(found.folder / FOLDER, device_class.arch)
+        return cls(found.table, bundle, cache_dir, owner=found.owner, borrowed=found.borrowed)
 
     @property
     def arch(self) -> Arch:
@@ -140,10 +166,9 @@ class Library:
         for candidate in self._candidates(problem):
             answer = self._try(candidate, problem)
             if isinstance(answer, Choice):
-                if refused:
-                    passed = "; ".join(refused[:SHOWN_REFUSALS])
-                    answer = dataclasses.replace(answer, reason=f"{answer.reason}; passed over {passed}")
-                return answer
+                passed = [f"passed over {'; '.join(refused[:SHOWN_REFUSALS])}"] if refused else []
+                lent = [answer.borrowed] if answer.borrowed else []
+                return dataclasses.replace(answer, reason="; ".join([answer.reason, *passed, *lent]))
             refused.append(answer)
         raise InputError(self._nothing(problem, refused))
 
@@ -172,9 +197,15 @@ class Library:
         more = f"; and {len(refused) - SHOWN_REFUSALS} more" if len(refused) > SHOWN_REFUSALS else ""
         return (
             f"no kernel for {problem} ({problem.problem_class}) on {self.arch.name}: {why}{more}. Where the CuTe DSL "
-            f"is installed, {_bundling(problem, self.arch)} makes an object of R={MAX_R}, to which any R is padded; "
+            f"is installed, {self._bundling(problem)} makes an object of R={MAX_R}, to which any R is padded; "
             f"for a fast one run tune.py --shape {problem} first, or call prepare(problem, compile=True)"
         )
+
+    def _bundling(self, problem: GemmProblem) -> str:
+        """The command that makes an object for any rank of these dtypes, beside the rows of this table."""
+        owner = self.owner or next(one.name for one in DEVICE_CLASSES.values() if one.arch == self.arch)
+        also = "" if _of(problem) == "fp16" else f" --also-dtype {_of(problem)}"
+        return f"tune.py bundle --device {owner}{also}"
 
     def _candidates(self, problem: GemmProblem) -> Iterator[_Candidate]:
         """Nearest first: this layer before others, this dtype before others."""
@@ -188,18 +219,20 @@ class Library:
     def _of_layer(self, problem: GemmProblem) -> list[_Candidate]:
         """Kernels of this R and larger ones, for any M."""
         found = [
-            _Candidate(known=row.key.problem, config=row.config, row=row)
+            _Candidate(known=row.key.problem, config=row.config, row=row, borrowed=self.borrowed)
             for row in self.table.rows.values()
             if row.key.r >= problem.r
         ]
         found += [
-            _Candidate(known=one.problem, config=str(one.config), compiled=one.compiled)
+            _Candidate(
+                known=one.problem, config=str(one.config), compiled=one.compiled, borrowed=one.borrowed
+            )
             for one in self._prepared
             if one.problem.r >= problem.r and _dtypes(one.problem) == _dtypes(problem)
         ]
         rows = {(one.config, one.known.r) for one in found}
         found += [
-            _Candidate(known=known, config=config)
+            _Candidate(known=known, config=config, borrowed=self.borrowed)
             for known, config in self.bundle.kernels(MAX_R)
             if (config, MAX_R) not in rows and _dtypes(known) == _dtypes(problem)
         ]
@@ -216,7 +249,7 @@ class Library:
         if AUTO in candidate.config:
             return f"{source}: its config is not resolved"
         try:
-            config = _parsed(self.arch, candidate.config)
+            config = _parsed(GemmProblem.operator, self.arch, candidate.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if rejection := knob_rejection(config, problem, self.arch):
@@ -234,6 +267,7 @@ class Library:
             row=row,
             object=file,
             reason=_reason(candidate, problem, file),
+            borrowed=candidate.borrowed,
         )
 
     def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
@@ -250,7 +284,7 @@ class Library:
         return found
 
     def _search(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
-        config = _parsed(self.arch, candidate.config)
+        config = _parsed(GemmProblem.operator, self.arch, candidate.config)
         if (bundled := self.bundle.find(config, problem)) is not None:
             return bundled
         return self._cached(candidate, problem)
@@ -321,13 +355,6 @@ def _distance_at_its_m(problem: GemmProblem, candidate: _Candidate) -> tuple[Any
 
 def _dtypes(problem: GemmProblem) -> tuple[str, str]:
     return problem.lora_dtype, problem.out_dtype
-
-
-def _bundling(problem: GemmProblem, arch: Arch) -> str:
-    """The command that makes an object for any rank of these dtypes."""
-    devices = [one.name for one in DEVICE_CLASSES.values() if one.arch == arch]
-    also = "" if _of(problem) == "fp16" else f" --also-dtype {_of(problem)}"
-    return f"tune.py bundle --device {devices[0]}{also}"
 
 
 def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, bool, float, int, str]:

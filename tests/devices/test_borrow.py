@@ -1,0 +1,131 @@
+"""Rows that a class borrows from a sibling: whose they are is said wherever they are told or launched."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kernel_space.core.errors import InputError
+from tests.runtime.test_choice import BOTH, PLAIN, SPLIT, entry, row, write
+from tuner.cli.main import main
+from tuner.devices.borrow import table_of
+from tuner.devices.classes import DEVICE_CLASSES, Card
+from tuner.devices.recorded import keep_class
+from tuner.devices.select import select_device
+from tuner.runtime import explain, prepare, use_table
+from tuner.runtime.load.trampoline import SIGNATURE
+from tuner.tables.dispatch import Lookup, render_table
+
+SHAPE = "256,3840,3072,128"
+GH200 = Card(index=0, name="NVIDIA GH200 480GB", compute_capability=(9, 0), sm_count=132, dram_bytes_s=4.0e12)
+
+
+@pytest.fixture
+def h200_only(tmp_path: Path) -> Path:
+    return write(tmp_path / "results", [row(SHAPE, us=10.0)], BOTH)
+
+
+def empty(root: Path, device: str) -> None:
+    (root / device).mkdir(parents=True)
+    (root / device / "dispatch.json").write_text(render_table([], "sm_90a"))
+
+
+@pytest.mark.parametrize("own", ["nothing", "an empty table"])
+def test_a_class_without_rows_borrows_and_says_so(
+    h200_only: Path, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if own != "nothing":
+        empty(h200_only, "h100")
+    with use_table(h200_only):
+        lent, h200 = explain(SHAPE, "h100"), explain(SHAPE, "h200")
+    said = "borrowed from h200: no table for h100"
+    assert lent.borrowed == said and lent.reason.endswith(f"; {said}") and said in str(lent)
+    assert "measured 10 us" in lent.reason and lent.object == h200.object
+    assert h200.borrowed == "" and "borrowed" not in str(h200)
+    assert capsys.readouterr().err.count(said) == 1, "once for the process, which may never ask why"
+
+
+def test_a_class_with_rows_never_launches_those_of_another(h200_only: Path) -> None:
+    """Its own row of another layer and another M comes before the sibling's exact one."""
+    root = write(h200_only, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    with use_table(root):
+        own, theirs = explain(SHAPE, "h100"), explain(SHAPE, "h200")
+    assert (own.source, str(own.config), own.borrowed) == ("nearest M 16", SPLIT, "")
+    assert (theirs.source, str(theirs.config)) == ("exact", PLAIN)
+    assert own.object.path.is_relative_to(root / "h100")
+
+
+def test_what_cannot_be_launched_from_ones_own_rows_is_not_borrowed(h200_only: Path) -> None:
+    write(h200_only, [row("16,3840,3072,128", SPLIT)], [], "h100")
+    with use_table(h200_only), pytest.raises(InputError, match="bundle --device h100 makes"):
+        explain(SHAPE, "h100")
+
+
+def test_the_nearest_sibling_lends(h200_only: Path) -> None:
+    """For an H100 that is the NVL; for a GH200, which is no shipped class, too. Nobody borrows from b200."""
+    write(h200_only, [row(SHAPE, us=7.0)], [entry(PLAIN)], "h100-nvl")
+    own = select_device("cuda:0", probe=lambda: [GH200])
+    keep_class(h200_only, own.device_class)
+    with use_table(h200_only):
+        for name in ("h100", "nvidia-gh200-480gb"):
+            answer = explain(SHAPE, name)
+            assert answer.row is not None and answer.row.time_us == 7.0
+            assert answer.borrowed == f"borrowed from h100-nvl: no table for {name}"
+        with pytest.raises(InputError, match="no kernel for .* on sm_103a"):
+            explain(SHAPE, "b300")
+
+
+def test_a_table_that_was_named_answers_for_any_class_and_says_whose_it_is(
+    h200_only: Path, tmp_path: Path
+) -> None:
+    with use_table(h200_only / "h200"):
+        assert explain(SHAPE, "h100").borrowed == "borrowed from h200: its table was named for h100"
+        assert explain(SHAPE, "h200").borrowed == ""
+    (h200_only / "h200").rename(tmp_path / "served")
+    with use_table(tmp_path / "served"):
+        assert explain(SHAPE, "h100").borrowed == "", "a folder of no class is nobody's"
+
+
+@pytest.mark.parametrize(("shape", "borrowed"), [("300,3840,3072,128", True), ("64,512,256,32", False)])
+def test_what_is_compiled_on_request_is_borrowed_if_its_config_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, borrowed: bool
+) -> None:
+    """M = 300 takes the config of the sibling's row; for another layer the default rule has one, which is nobody's."""
+    built = SimpleNamespace(
+        object_path=tmp_path / "kernel.o", prefix="kernel", arguments=SIGNATURE, object_sha256="00"
+    )
+    built.object_path.write_bytes(b"object")
+    monkeypatch.setattr(Lookup, "build", lambda self: built)
+    with use_table(write(tmp_path / "results", [row(SHAPE)], [])):
+        answer = prepare(shape, "h100", compile=True)
+    assert answer.source == f"compiled for {shape}"
+    assert ("borrowed from h200" in answer.reason) == bool(answer.borrowed) == borrowed
+
+
+def test_a_damaged_sibling_is_said_and_not_passed_over(h200_only: Path) -> None:
+    (h200_only / "h200" / "dispatch.json").write_text("{")
+    with pytest.raises(InputError, match="h200/dispatch.json"):
+        table_of(h200_only, DEVICE_CLASSES["h100"])
+
+
+# -- the command line --
+
+
+def lookup(capsys: pytest.CaptureFixture[str], root: Path, device: str, *more: str) -> str:
+    assert main(["lookup", "--shape", SHAPE, "--device", device, "--out", str(root), *more]) == 0
+    return capsys.readouterr().out
+
+
+def test_lookup_says_whose_row_it_is(h200_only: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = lookup(capsys, h200_only, "h100")
+    assert "exact row, measured 10 us" in text and "borrowed from h200: no table for h100" in text
+    found: dict[str, Any] = json.loads(lookup(capsys, h200_only, "h100", "--json"))
+    assert found["device"]["name"] == "h100" and found["table"] == str(h200_only / "h200" / "dispatch.json")
+    assert found["borrowed"] == "borrowed from h200: no table for h100"
+    own = json.loads(lookup(capsys, h200_only, "h200", "--json"))
+    assert own["borrowed"] is None and "borrowed" not in own["results"][0]["reason"]
+    assert not (h200_only / "h100").exists(), "to look is not to write"

@@ -1,0 +1,58 @@
+"""Whose dispatch table a device class launches from: its own, or while that has no rows, a sibling's.
+
+Objects of one architecture run on every card of it. What was fastest on the sibling need not be fastest here, so a
+borrowed row is never passed off as the class's own: ``Source.borrowed`` says whose it is, in every answer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from kernel_space.core.plain_files import below
+from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
+from tuner.tables.dispatch import FILE_NAME, DispatchTable
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Source:
+    """``table`` from ``folder``. ``owner``: the class whose it is. ``borrowed``: for people, empty for one's own."""
+
+    table: DispatchTable
+    folder: Path
+    owner: str
+    borrowed: str = ""
+
+
+def table_of(path: Path, device_class: DeviceClass, **options: Any) -> Source:
+    """The table that answers for ``device_class``; an empty one if no class of its architecture has rows.
+
+    ``path``: a folder with one folder per class, or one class's folder, which then answers for any. ``options`` as of
+    ``DispatchTable.load``. Raises ``InputError`` for a damaged table.
+    """
+    if (path / FILE_NAME).is_file():
+        owner = path.resolve().name
+        lent = owner in DEVICE_CLASSES and owner != device_class.name
+        why = _borrowed(owner, device_class, f"its table was named for {device_class.name}") if lent else ""
+        table = DispatchTable.load(path, arch=device_class.arch, **options)
+        return Source(table=table, folder=path, owner=owner if lent else device_class.name, borrowed=why)
+    own = _load(path, device_class, options)
+    if own.table.rows:
+        return own
+    for sibling in siblings(device_class):
+        lender = _load(path, sibling, options)
+        if lender.table.rows:
+            why = _borrowed(sibling.name, device_class, f"no table for {device_class.name}")
+            return dataclasses.replace(lender, borrowed=why)
+    return own
+
+
+def _load(path: Path, one: DeviceClass, options: dict[str, Any]) -> Source:
+    folder = below(path, one.name)
+    table = DispatchTable.load(folder, arch=one.arch, **options)
+    return Source(table=table, folder=folder, owner=one.name)
+
+
+def _borrowed(owner: str, device_class: DeviceClass, why: str) -> str:
+    return f"borrowed from {owner}: {why}"
