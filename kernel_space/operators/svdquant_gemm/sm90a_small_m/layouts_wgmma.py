@@ -27,7 +27,6 @@ from kernel_space.operators.svdquant_gemm.parts.allocations import (
     smem_rows,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import LEAST_WGMMA_STAGES
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     DQ_DTYPE,
     DQ_K,
@@ -40,6 +39,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     LayoutsSm90a,
     sf_row_blocks,
 )
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import LEAST_WGMMA_STAGES
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.layouts import LANES, LORA_UNIT_K, UNIT_K
 
 HALVES = UNIT_K // DQ_K
