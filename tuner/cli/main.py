@@ -14,6 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from kernel_space.core import registry
 from kernel_space.core.errors import InputError
 from tuner.cli.judge.selfcheck import add_selfcheck_options
 from tuner.cli.options import common as options
@@ -90,7 +91,7 @@ COMMANDS = {
     "merge": Command(
         function="tuner.cli.tune.merge:merge_command",
         summary="take over results that were made elsewhere: table rows, journals, reports",
-        adders=(options.add_json_option, add_merge_options),
+        adders=(options.add_operators_option, options.add_json_option, add_merge_options),
     ),
     "peers": Command(
         function="tuner.cli.tune.peers:peers_command",
@@ -105,12 +106,22 @@ COMMANDS = {
     "bundle": Command(
         function="tuner.cli.tune.bundle:bundle_command",
         summary="copy the table's objects beside it, to launch without a compiler",
-        adders=(options.add_device_options, options.add_json_option, options.add_bundle_options),
+        adders=(
+            options.add_operators_option,
+            options.add_device_options,
+            options.add_json_option,
+            options.add_bundle_options,
+        ),
     ),
     "report": Command(
         function="tuner.cli.look.report:report_command",
         summary="write the report again from the journal",
         adders=_COMMON,
+    ),
+    "ops": Command(
+        function="tuner.cli.look.ops:ops_command",
+        summary="the operators, how their problems are written, their kernels and devices",
+        adders=(options.add_operators_option, options.add_json_option),
     ),
     "space": Command(
         function="tuner.cli.look.space:space_command",
@@ -156,6 +167,8 @@ def _run(argv: list[str]) -> int:
     if name not in COMMANDS:
         raise InputError(f"unknown command {name!r}; the commands are {', '.join(COMMANDS)}")
     args = parser_of(name).parse_args(argv)
+    for folder in getattr(args, "operators", ()):  # before anything asks which operators there are
+        registry.add_folder(folder)
     module, _, function = COMMANDS[name].function.partition(":")
     return getattr(importlib.import_module(module), function)(args)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from kernel_space.build.build import CompiledKernel, CompileError, build
 from kernel_space.build.resources import ToolError, disassemble
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
@@ -38,7 +38,7 @@ def compile_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _build(problem: GemmProblem, legal: Legal, device: Device) -> CompiledKernel:
+def _build(problem: Problem, legal: Legal, device: Device) -> CompiledKernel:
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)
         _write_sass(compiled)
@@ -57,7 +57,7 @@ def _sass_path(compiled: CompiledKernel) -> Path:
     return compiled.directory / SASS
 
 
-def _record(problem: GemmProblem, legal: Legal, compiled: CompiledKernel) -> dict[str, Any]:
+def _record(problem: Problem, legal: Legal, compiled: CompiledKernel) -> dict[str, Any]:
     resources = compiled.resources
     return {
         **text.problem_record(problem),
@@ -82,7 +82,7 @@ def _record(problem: GemmProblem, legal: Legal, compiled: CompiledKernel) -> dic
     }
 
 
-def _print(problem: GemmProblem, legal: Legal, compiled: CompiledKernel) -> None:
+def _print(problem: Problem, legal: Legal, compiled: CompiledKernel) -> None:
     resources, counts = compiled.resources, compiled.sass_counts()
     tensor = ", ".join(
         f"{name} {count}" for name, count in counts.items() if name.startswith(TENSOR_PREFIXES)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.devices.borrow import Source, table_of
@@ -86,7 +86,7 @@ class _Answer:
     nothing.
     """
 
-    problem: GemmProblem
+    problem: Problem
     lookup: Lookup
     legal: str
     path: Path | None
@@ -98,7 +98,7 @@ class _Answer:
         return "whole" if self.path else "damaged" if self.damage else "missing"
 
 
-def _answer(problem: GemmProblem, found: Source, bundle: Bundle, legal: str) -> _Answer:
+def _answer(problem: Problem, found: Source, bundle: Bundle, legal: str) -> _Answer:
     lookup = _with_owner(found.table.lookup(problem), found)
     path, damage = _object(lookup, problem, bundle)
     instead = None
@@ -124,7 +124,7 @@ def _with_owner(lookup: Lookup, found: Source) -> Lookup:
     return dataclasses.replace(lookup, reason=f"{lookup.reason}; {found.borrowed}")
 
 
-def _object(lookup: Lookup, problem: GemmProblem, bundle: Bundle) -> tuple[Path | None, str]:
+def _object(lookup: Lookup, problem: Problem, bundle: Bundle) -> tuple[Path | None, str]:
     """Where the object is whose bytes are those recorded, and what is wrong with the bundled one."""
     damage = ""
     try:
@@ -136,7 +136,7 @@ def _object(lookup: Lookup, problem: GemmProblem, bundle: Bundle) -> tuple[Path 
     return lookup.object_path(default_cache_dir()), damage
 
 
-def _at_run_time(problem: GemmProblem, found: Source, bundle: Bundle) -> Choice | str:
+def _at_run_time(problem: Problem, found: Source, bundle: Bundle) -> Choice | str:
     from tuner.runtime.choice.choose import Library  # seconds: it imports torch
 
     library = Library(found.table, bundle, default_cache_dir(), owner=found.owner, borrowed=found.borrowed)

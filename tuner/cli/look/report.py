@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.devices.device import Device
@@ -43,7 +43,7 @@ def report_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def write_again(out: Path, problem: GemmProblem, device: Device) -> ReportFiles | None:
+def write_again(out: Path, problem: Problem, device: Device) -> ReportFiles | None:
     """The report of ``problem`` below ``out`` with what lies beside it today (peers, finals); None where there is none.
 
     Raises ``StoreError`` when the disk refuses.
@@ -56,7 +56,7 @@ def write_again(out: Path, problem: GemmProblem, device: Device) -> ReportFiles 
 def _write(
     out: Path,
     device: Device,
-    problem: GemmProblem,
+    problem: Problem,
     trials: list[Trial],
     source: str,
     provenance: dict[str, str] | None,
@@ -73,9 +73,7 @@ def _write(
     )
 
 
-def _trials(
-    out: Path, problem: GemmProblem, device: Device
-) -> tuple[list[Trial], str, dict[str, str] | None]:
+def _trials(out: Path, problem: Problem, device: Device) -> tuple[list[Trial], str, dict[str, str] | None]:
     """(trials, where they come from, ``provenance`` of ``write_sweep``). Raises ``InputError`` when there are none.
 
     A journal holds what was evaluated; the points that its sweep rejected lie beside the page.
@@ -95,12 +93,12 @@ def _trials(
     )
 
 
-def _row(out: Path, problem: GemmProblem, device: Device) -> Row | None:
+def _row(out: Path, problem: Problem, device: Device) -> Row | None:
     """What the dispatch table launches, from any journal."""
     own = DispatchTable.load(below(out, device.name), arch=device.arch).own(problem)
     return own[0] if own else None
 
 
-def _record(problem: GemmProblem, count: int, files: ReportFiles) -> dict[str, object]:
+def _record(problem: Problem, count: int, files: ReportFiles) -> dict[str, object]:
     paths = {name: str(path) for name, path in vars(files).items()}
     return {**text.problem_record(problem), "trials": count, **paths}

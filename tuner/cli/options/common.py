@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from kernel_space.core import registry
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import parse_config
-from kernel_space.operators.svdquant_gemm.problem import HALF_DTYPES, GemmProblem
+from kernel_space.core.problem import Problem
+from kernel_space.operators import DEFAULT
 
 DEFAULT_OUT = "results"
 SHAPES_KEY = "problems"
@@ -29,13 +30,31 @@ class Parser(argparse.ArgumentParser):
         raise InputError(f"{message}; see {self.prog} --help")
 
 
+def add_operator_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--op", default=DEFAULT, metavar="NAME", help=f"operator ({DEFAULT}); tune.py ops lists them"
+    )
+    add_operators_option(parser)
+
+
+def add_operators_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--operators",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="also find the operators in this folder, each a folder NAME with operator.py; their code is run",
+    )
+
+
 def add_problem_options(parser: argparse.ArgumentParser) -> None:
+    add_operator_options(parser)
     parser.add_argument(
         "--shape",
         action="append",
         default=[],
-        metavar="M,K,N,R",
-        help="sizes and LoRA rank (0: none); may be repeated",
+        metavar="SIZES",
+        help="sizes of one problem in the operator's form; may be repeated",
     )
     parser.add_argument(
         "--shapes",
@@ -45,9 +64,15 @@ def add_problem_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        default="fp16",
         metavar="D",
-        help="dtype of the LoRA operands and of y: fp16 (default), bf16, or two as fp16/bf16",
+        help="dtypes of the problem: one for all options that can have it, or one for each, as fp16/bf16",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="one option of the problem by its name; may be repeated",
     )
 
 
@@ -76,7 +101,7 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="KNOBS",
-        help='"knob=value ...": knobs not named keep their default; without --config, the default rule',
+        help='"kernel=NAME knob=value ...": knobs not named keep their default; without --config, the default rule',
     )
 
 
@@ -134,7 +159,7 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="D",
-        help="also compile every row's config for these dtypes of LoRA and y: bf16, or two as fp16/bf16; repeatable",
+        help="also compile every row's config for these dtypes: bf16, or one for each option as fp16/bf16; repeatable",
     )
     parser.add_argument(
         "--objects", type=Path, metavar="DIR", help="take objects from what compile-only left there, too"
@@ -146,25 +171,28 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def problems_of(args: argparse.Namespace) -> list[GemmProblem]:
+def problems_of(args: argparse.Namespace) -> list[Problem]:
     """Every problem named, each once, in order. Raises ``InputError`` when there is none."""
     if not (problems := named_problems(args)):
-        raise InputError("say which problem: --shape M,K,N,R, for example --shape 4352,3840,3072,128")
+        asked = registry.operator(args.op).problem
+        example = f", for example --shape {asked.example}" if asked.example else ""
+        raise InputError(f"say which problem: --shape {asked.form()}{example}")
     return problems
 
 
-def named_problems(args: argparse.Namespace) -> list[GemmProblem]:
+def named_problems(args: argparse.Namespace) -> list[Problem]:
     """``problems_of`` where there may be none."""
-    lora_dtype, out_dtype = dtypes_of(args.dtype)
-    problems = [GemmProblem.parse(text, lora_dtype=lora_dtype, out_dtype=out_dtype) for text in args.shape]
+    kind = registry.operator(args.op).problem
+    options = options_of(args, kind)
+    problems = [kind.parse(text, **options) for text in args.shape]
     if args.shapes is not None:
-        problems += _read_shapes(args.shapes, lora_dtype, out_dtype)
+        problems += _read_shapes(args.shapes, kind, options)
     return list(dict.fromkeys(problems))
 
 
 def config_of(args: argparse.Namespace, arch: Arch) -> KernelConfig | None:
-    """The config of ``--config`` for the kernel of ``arch``, None without the option."""
-    return None if args.config is None else parse_config(GemmProblem.operator, arch, args.config)
+    """The candidate of ``--config`` on ``arch``, None without the option."""
+    return None if args.config is None else registry.parse_config(args.op, arch, args.config)
 
 
 def check_out(path: Path) -> Path:
@@ -177,17 +205,40 @@ def check_out(path: Path) -> Path:
     return path
 
 
-def dtypes_of(text: str) -> tuple[str, str]:
-    """(LoRA, y) of ``bf16`` or ``fp16/bf16``. Raises ``InputError``."""
-    parts = text.split("/")
-    if len(parts) > 2 or any(part not in HALF_DTYPES for part in parts):
+def options_of(args: argparse.Namespace, kind: type[Problem]) -> dict[str, str]:
+    """Options of a problem by ``--dtype`` and ``--option``. Raises ``InputError``."""
+    found = {} if args.dtype is None else dtypes_of(args.dtype, kind)
+    for text in args.option:
+        name, equals, value = text.partition("=")
+        if not equals or name not in kind.option_names():
+            known = " ".join(kind.option_names()) or "none"
+            raise InputError(f"--option must be NAME=VALUE with NAME one of {known}, got {text!r}")
+        found[name] = value
+    return found
+
+
+def dtypes_of(text: str, kind: type[Problem]) -> dict[str, str]:
+    """Option -> dtype, of ``bf16`` (for every option that can have it) or ``fp16/bf16`` (one for each in order).
+
+    Raises ``InputError``.
+    """
+    parts, names, forms = text.split("/"), kind.option_names(), kind.forms()
+    if len(parts) == 1:
+        found = {name: text for name in names if text in forms[name].choices}
+    else:
+        found = dict(zip(names, parts, strict=False)) if len(parts) == len(names) else {}
+    if not found or any(value not in forms[name].choices for name, value in found.items()):
+        each = "/".join(name.upper() for name in names)
+        choices = ", ".join(dict.fromkeys(choice for name in names for choice in forms[name].choices))
         raise InputError(
-            f"--dtype must be {' or '.join(HALF_DTYPES)}, or LORA/OUT such as fp16/bf16, got {text!r}"
+            f"--dtype must be one of {choices}, or {each}, got {text!r}"
+            if names
+            else f"{kind.operator} has no dtypes to choose, got --dtype {text!r}"
         )
-    return parts[0], parts[-1]
+    return found
 
 
-def _read_shapes(path: Path, lora_dtype: str, out_dtype: str) -> Iterator[GemmProblem]:
+def _read_shapes(path: Path, kind: type[Problem], options: dict[str, str]) -> Iterator[Problem]:
     from tuner.files.plain_yaml import load_yaml
 
     try:
@@ -198,22 +249,19 @@ def _read_shapes(path: Path, lora_dtype: str, out_dtype: str) -> Iterator[GemmPr
         raise InputError(f"--shapes {error}") from None
     entries = document.get(SHAPES_KEY) if isinstance(document, dict) else document
     if not isinstance(entries, list) or not entries:
-        raise InputError(f"--shapes {path} must hold a list of M,K,N,R, or one under {SHAPES_KEY}:")
+        raise InputError(f"--shapes {path} must hold a list of {kind.form()}, or one under {SHAPES_KEY}:")
     for number, entry in enumerate(entries, start=1):
         try:
-            yield _problem_entry(entry, lora_dtype, out_dtype)
+            yield _problem_entry(entry, kind, options)
         except InputError as error:
             raise InputError(f"{path}, entry {number}: {error}") from None
 
 
-def _problem_entry(entry: Any, lora_dtype: str, out_dtype: str) -> GemmProblem:
-    """``4352,3840,3072,128``, or a mapping with ``shape`` and, if wanted, ``lora_dtype`` and ``out_dtype``."""
-    fields = entry if isinstance(entry, dict) else {"shape": entry}
-    return GemmProblem.parse(
-        str(fields.get("shape")),
-        lora_dtype=str(fields.get("lora_dtype", lora_dtype)),
-        out_dtype=str(fields.get("out_dtype", out_dtype)),
-    )
+def _problem_entry(entry: Any, kind: type[Problem], options: dict[str, str]) -> Problem:
+    """``4352,3840,3072,128``, or a mapping with ``shape`` and, if wanted, options by their names."""
+    fields = {str(name): str(value) for name, value in entry.items()} if isinstance(entry, dict) else {}
+    shape = fields.pop("shape", "") if isinstance(entry, dict) else str(entry)
+    return kind.parse(shape, **{**options, **fields})
 
 
 def whole(least: int) -> Callable[[str], int]:

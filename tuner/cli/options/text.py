@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernel_space.core.budget import Budget, Table
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.devices.device import Device
 
 LABEL_WIDTH = 11
@@ -22,8 +22,8 @@ def print_block(pairs: Iterable[tuple[str, object]]) -> None:
         print(f"{label:<{LABEL_WIDTH}}{value}")
 
 
-def problem_record(problem: GemmProblem) -> dict[str, str]:
-    return {"shape": str(problem), "lora_dtype": problem.lora_dtype, "out_dtype": problem.out_dtype}
+def problem_record(problem: Problem) -> dict[str, str]:
+    return {"op": problem.operator, "shape": str(problem), **problem.options}
 
 
 def device_record(device: Device) -> dict[str, Any]:
@@ -35,8 +35,9 @@ def device_record(device: Device) -> dict[str, Any]:
     }
 
 
-def describe_problem(problem: GemmProblem) -> str:
-    return f"{problem} (LoRA {problem.lora_dtype}, y {problem.out_dtype})"
+def describe_problem(problem: Problem) -> str:
+    options = ", ".join(f"{name}={value}" for name, value in problem.options.items())
+    return f"{problem.operator} {problem}" + (f" ({options})" if options else "")
 
 
 def describe_device(device: Device) -> str:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
+from kernel_space.core.registry import operator
+from kernel_space.operators import DEFAULT
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, dtypes_of
 from tuner.cli.options.exits import CommandError
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 def bundle_command(args: argparse.Namespace) -> int:
     if args.check:
         return _check(args)
-    also = [dtypes_of(item) for item in args.also_dtype]
+    also = [tuple(dtypes_of(item, operator(DEFAULT).problem).values()) for item in args.also_dtype]
     device = select_device(args.device, results=args.out)
     folder = below(check_out(args.out), device.name)
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()

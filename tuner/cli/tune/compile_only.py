@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import DEFAULT_OUT, check_out, problems_of
 from tuner.compile.manifest import Entry, Folder, fill
@@ -80,7 +80,7 @@ class _Known(NamedTuple):
     others: list[str]
 
 
-def _known(results: Path, problem: GemmProblem, device: Device) -> _Known:
+def _known(results: Path, problem: Problem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
     table = DispatchTable.load(below(results, device.name), arch=device.arch)
     own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
@@ -91,11 +91,9 @@ def _known(results: Path, problem: GemmProblem, device: Device) -> _Known:
     )
 
 
-def _candidates(
-    problem: GemmProblem, known: _Known, device: Device, args: argparse.Namespace
-) -> list[Candidate]:
+def _candidates(problem: Problem, known: _Known, device: Device, args: argparse.Namespace) -> list[Candidate]:
     return choose_candidates(
-        SearchSpace.load(GemmProblem.operator, device.arch),
+        SearchSpace.load(problem.operator, device.arch),
         problem,
         device.arch,
         trials=args.trials,
@@ -107,7 +105,7 @@ def _candidates(
 
 
 def _fill(
-    folder: Folder, problem: GemmProblem, candidates: list[Candidate], pool: Any, device: Device
+    folder: Folder, problem: Problem, candidates: list[Candidate], pool: Any, device: Device
 ) -> list[Entry]:
     """Compile with a line that says how far it is."""
     progress, state = Progress(str(problem)), State(total=len(candidates), compiling=len(candidates))
@@ -123,7 +121,7 @@ def _fill(
     return entries
 
 
-def _record(problem: GemmProblem, entries: list[Entry]) -> dict[str, Any]:
+def _record(problem: Problem, entries: list[Entry]) -> dict[str, Any]:
     counts = collections.Counter(str(entry.status) for entry in entries)
     return {
         **text.problem_record(problem),
@@ -133,7 +131,7 @@ def _record(problem: GemmProblem, entries: list[Entry]) -> dict[str, Any]:
     }
 
 
-def _print(problem: GemmProblem, entries: list[Entry]) -> None:
+def _print(problem: Problem, entries: list[Entry]) -> None:
     record = _record(problem, entries)
     counts = ", ".join(f"{count} {status}" for status, count in record["by_status"].items())
     print(f"{text.describe_problem(problem)}: {counts}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from kernel_space.build.build import cached_build
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.card.worker.candidate import Loadable
 from tuner.cli.options.common import check_out, named_problems
 from tuner.cli.tune.peers import PeersProcess, cuda_device, measure_peers
@@ -46,7 +46,7 @@ def measure_command(args: argparse.Namespace) -> int:
     return show_results(_measure_all(work, device, args, start), device, as_json=args.json)
 
 
-def _work(manifest: Manifest, args: argparse.Namespace) -> dict[GemmProblem, tuple[Entry, ...]]:
+def _work(manifest: Manifest, args: argparse.Namespace) -> dict[Problem, tuple[Entry, ...]]:
     """What is to be measured: the problems named, or all."""
     named = named_problems(args)
     missing = [str(problem) for problem in named if problem not in manifest.problems]
@@ -57,7 +57,7 @@ def _work(manifest: Manifest, args: argparse.Namespace) -> dict[GemmProblem, tup
 
 
 def _measure_all(
-    work: dict[GemmProblem, tuple[Entry, ...]], device: CudaDevice, args: argparse.Namespace, start: float
+    work: dict[Problem, tuple[Entry, ...]], device: CudaDevice, args: argparse.Namespace, start: float
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; what is left of the budget is shared by those to come.
 
@@ -87,7 +87,7 @@ def _measure_all(
 
 
 def _measure(
-    problem: GemmProblem,
+    problem: Problem,
     entries: tuple[Entry, ...],
     device: CudaDevice,
     args: argparse.Namespace,

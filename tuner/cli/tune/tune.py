@@ -12,7 +12,7 @@ from typing import Any
 
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.exits import INTERRUPTED, CommandError
@@ -85,7 +85,7 @@ def _check_compiler(device: Device) -> None:
 
 
 def _tune_all(
-    problems: list[GemmProblem], device: Device, options: TuneOptions, objects: Path | None
+    problems: list[Problem], device: Device, options: TuneOptions, objects: Path | None
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
     with contextlib.ExitStack() as stack:
@@ -97,7 +97,7 @@ def _tune_all(
         pool: Pool = compilers
         if objects is not None:
             pool = ObjectsPool(objects, otherwise=pool)
-        turns: Iterable[GemmProblem] = problems
+        turns: Iterable[Problem] = problems
         if device.kind is Kind.MEASURED:
             turns = in_turn(problems, options.out, device.name, say=Progress().say)
         for problem in turns:
