@@ -1,13 +1,17 @@
 """The numbers of one thread: quotients by ``smooth``, a scale per block of 16, codes. All to the bit of IEEE division.
 
-| what | how | why it is exact |
-|---|---|---|
-| z = x / smooth | x * (r + r'), the remainder of it, one step | Markstein: the quotient is within 1 ulp, r is 1/smooth rounded |
-| scale | E4M3 nearest to RN(amax / 6) | a midpoint of E4M3 has 5 bits, so RN reaches it from 6 times itself alone |
-| code | E2M1 nearest to RN(z / scale) | likewise, scale times a midpoint of E2M1 has 7 bits |
+| what | how |
+|---|---|
+| r = 1 / smooth rounded | the chip's guess and one step |
+| z = x / smooth rounded | x * r + x * r', r' what r lacks, and one step |
+| scale | the E4M3 number nearest to amax / 6 rounded to fp32 |
+| code | the E2M1 number nearest to z / scale rounded to fp32 |
 
-The two quotients of the lower rows are x * (h + l) with h + l the reciprocal to more than 30 bits: one rounding of a value
-that is off by less than 2^-30, while what is no midpoint is off by more than 2^-28 of the rounding's own boundary.
+A step adds to a guess what it leaves over, which fma gives exactly. From a guess that is off by less than one unit in
+the last place it gives the rounded quotient (Markstein), but for 1 / smooth with a mantissa of ones: there a thread
+divides. amax / 6 and z / scale are two products, off by less than 2^-33 before their rounding, and take no step: only
+midpoints of E4M3 and E2M1 matter, and six times the former or a scale times the latter has 7 bits. So a quotient that is
+a midpoint comes out as one. Any other lies so far away, that it is beyond where rounding would end there by 6 % of that.
 """
 
 from typing import Any
@@ -19,20 +23,29 @@ from kernel_space.operators.nvfp4_quantize.rows import ptx
 BLOCK = 16  # elements per scale
 LEAST, MOST = 2.0**-40, 2.0**40  # smooth between these and quotients below LARGEST need no division
 LARGEST = 2.0**100
+MANTISSA = 0x7FFFFF
 SIXTH = 0x3E2AAAAB  # 1/6 rounded to fp32, and what is left of it
 SIXTH_REST = 0xB1AAAAAB
 
 
 def smooth_terms(smooth: list[Any], *, paired: bool) -> tuple[list[Any], list[Any], list[Any], Any]:
-    """(-smooth, 1/smooth rounded, the rest of it, whether every one lies in [LEAST, MOST])."""
+    """(-smooth, 1/smooth rounded, the rest of it, whether ``quotients`` may use them), of some columns."""
+    ones = [Float32(1.0)] * len(smooth)
     negative = [-s for s in smooth]
-    inverse = [ptx.reciprocal(s) for s in smooth]
-    errors = ptx.multiply_add_each(negative, inverse, [Float32(1.0)] * len(smooth), paired=paired)
+    guess = [ptx.rough_reciprocal(s) for s in smooth]
+    errors = ptx.multiply_add_each(negative, guess, ones, paired=paired)
+    inverse = ptx.multiply_add_each(errors, guess, guess, paired=paired)
+    errors = ptx.multiply_add_each(negative, inverse, ones, paired=paired)
     rest = ptx.multiply_each(errors, inverse, paired=paired)
-    usual = (smooth[0] >= LEAST) & (smooth[0] <= MOST)
+    usual = _is_usual(smooth[0])
     for s in smooth[1:]:
-        usual = usual & (s >= LEAST) & (s <= MOST)
+        usual = usual & _is_usual(s)
     return negative, inverse, rest, usual
+
+
+def _is_usual(smooth: Any) -> Any:
+    mantissa = ptx.bits_of(smooth) & Uint32(MANTISSA)
+    return (smooth >= LEAST) & (smooth <= MOST) & (mantissa != Uint32(MANTISSA))
 
 
 def quotients(x: list[Any], terms: Any, *, paired: bool) -> list[Any]:

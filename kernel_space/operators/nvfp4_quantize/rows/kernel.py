@@ -73,8 +73,8 @@ class QuantizeRows:
             block=[self.config.threads_per_cta, 1, 1],
             stream=stream,
             min_blocks_per_mp=self.config.ctas_per_sm,
-            # Left out, the DSL asks a driver for the shared memory of the device when several CTAs share an SM.
-            preferred_smem_carveout=0,
+            # As the GEMM that follows: an SM that has to change it must be empty first.
+            preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
         )
 

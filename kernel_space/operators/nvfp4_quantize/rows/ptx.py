@@ -26,7 +26,9 @@ def store_if(address: Any, words: Any, wanted: Any) -> None:
     values = ", ".join(f"${i + 2}" for i in range(count))
     kind, values = ("b32", values) if count == 1 else (f"v{count}.b32", f"{{{values}}}")
     text = f"{{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p st.global.{kind} [$0], {values};\n}}"
-    _asm(text, "", ("l", Int64(address)), ("r", Int32(wanted)), *(("r", word) for word in words), effects=True)
+    _asm(
+        text, "", ("l", Int64(address)), ("r", Int32(wanted)), *(("r", word) for word in words), effects=True
+    )
 
 
 def bits_of(value: Any) -> Any:
@@ -44,9 +46,7 @@ def two_halves(word: Any, kind: str) -> tuple[Any, ...]:
     if kind == "bf16":
         text = "{\n.reg .b32 h;\nshl.b32 h, $2, 16;\nmov.b32 $0, h;\nand.b32 h, $2, 0xFFFF0000;\nmov.b32 $1, h;\n}"
     else:
-        text = (
-            "{\n.reg .b16 l, h;\nmov.b32 {l, h}, $2;\ncvt.f32.f16 $0, l;\ncvt.f32.f16 $1, h;\n}"
-        )
+        text = "{\n.reg .b16 l, h;\nmov.b32 {l, h}, $2;\ncvt.f32.f16 $0, l;\ncvt.f32.f16 $1, h;\n}"
     return _asm(text, "ff", ("r", word))
 
 
@@ -81,13 +81,8 @@ def divide(a: Any, b: Any) -> Any:
     return _asm("div.rn.f32 $0, $1, $2;", "f", ("f", a), ("f", b))[0]
 
 
-def reciprocal(a: Any) -> Any:
-    """1 / a, rounded to nearest even."""
-    return _asm("rcp.rn.f32 $0, $1;", "f", ("f", a))[0]
-
-
 def rough_reciprocal(a: Any) -> Any:
-    """1 / a within one unit in the last place; ``a`` is a normal number or zero."""
+    """1 / a, off by less than one unit in the last place; subnormal numbers count as zero."""
     return _asm("rcp.approx.ftz.f32 $0, $1;", "f", ("f", a))[0]
 
 
