@@ -9,7 +9,9 @@ from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from tests.operators.nvfp4_quantize.runs import ARCHS, activations, quantized
 
 SMALL = "tile_mk=16x64 threads_per_cta=64 threads_per_row=4 row_loads=1"
-PERSISTENT = "tile_mk=8x64 threads_per_cta=32 threads_per_row=4 row_loads=1 ctas_per_sm=1 persistent=true use_pdl=true"
+PERSISTENT = (
+    "tile_mk=8x64 threads_per_cta=32 threads_per_row=4 row_loads=1 ctas_per_sm=1 persistent=true use_pdl=true"
+)
 # Several passes along K and steps along M; half a block and two blocks a thread; words of scales across whole warps.
 CONFIGS = (
     "",

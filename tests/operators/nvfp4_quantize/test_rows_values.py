@@ -112,12 +112,70 @@ def test_numbers_that_are_not_finite_and_quotients_that_overflow(arch: str) -> N
 def test_smooth_beyond_what_the_quick_quotient_takes(arch: str) -> None:
     """Zero, subnormal, huge, infinite, negative and NaN: every thread decides by itself to divide."""
     draw = torch.Generator().manual_seed(8)
-    odd = [0.0, -0.0, 1e-45, 1e-40, 2.0**-126, 2.0**-41, 2.0**41, 2.0**126, 3e38, math.inf, math.nan, -1.5, ONES]
+    odd = [
+        0.0,
+        -0.0,
+        1e-45,
+        1e-40,
+        2.0**-126,
+        2.0**-41,
+        2.0**41,
+        2.0**126,
+        3e38,
+        math.inf,
+        math.nan,
+        -1.5,
+        ONES,
+    ]
     smooth = torch.ones(1024)
-    smooth[torch.arange(len(odd)) * 64 + 5] = torch.tensor(odd)
-    x = torch.randn(16, 1024, generator=draw) * torch.exp2(torch.randint(-40, 40, (16, 1), generator=draw).float())
+    places = torch.arange(len(odd)) * 64 + 5
+    smooth[places] = torch.tensor(odd)
+    x = torch.randn(16, 1024, generator=draw) * torch.exp2(
+        torch.randint(-40, 40, (16, 1), generator=draw).float()
+    )
     x[:, ::7] = 0
     check(x, smooth, arch)
+    x[:, places] *= smooth[places]  # quotients like those of the columns beside
+    check(x.nan_to_num(1.0, 1e38, -1e38), smooth, arch)
+
+
+def hard_columns(target: float) -> list[tuple[float, float]]:
+    """(x, smooth) in fp32 whose quotients lie beside the midpoint above ``target``, off by 3 parts in 2^47 at most.
+
+    ``target`` is cut down to 24 bits N. With 2 N + 1 times s next to a multiple of 2^25 that multiple is x.
+    """
+    mantissa, exponent = math.frexp(target)
+    odd = 2 * int(mantissa * (1 << 24)) + 1
+    found = []
+    for off in (-3, -2, -1, 1, 2, 3):
+        s = off * pow(odd, -1, 1 << 25) % (1 << 25)
+        x = (s * odd - off) >> 25
+        if 1 << 23 <= s < 1 << 24:
+            found.append((math.ldexp(x, exponent - 24), math.ldexp(s, -24)))
+    return found
+
+
+def hard_blocks() -> tuple[list[float], list[float]]:
+    """x and smooth of blocks of 16: the midpoints of fp32 on both sides of ties between codes, for every scale."""
+    x, smooth = [], []
+    for scale in SCALES.tolist():
+        ties = [scale * middle for middle in MIDPOINTS.tolist()]
+        columns = [
+            one for tie in ties for target in (tie, tie * (1 - 2**-25)) for one in hard_columns(target)
+        ]
+        columns = [*columns, *[(0.0, 1.0)] * 15][:15]
+        for one, by in ((6 * scale, 1.0), *columns):
+            x.append(one)
+            smooth.append(by)
+    return x, smooth
+
+
+def test_quotients_beside_a_midpoint_of_fp32_decide_codes(arch: str) -> None:
+    """A quotient that lies beside it by less than its own error may take the wrong side, and with that a wrong code."""
+    x, smooth = hard_blocks()
+    assert torch.tensor(x).double().tolist() == x and torch.tensor(smooth).double().tolist() == smooth
+    assert sum(by != 1.0 for by in smooth) > 1000
+    check(torch.tensor(x).view(1, -1), torch.tensor(smooth), arch)
 
 
 def test_random_quotients_with_many_bits(arch: str) -> None:

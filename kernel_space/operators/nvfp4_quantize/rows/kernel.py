@@ -116,7 +116,8 @@ class QuantizeRows:
             column = tile_column * tile_k + vector * self.vector
             terms = None
             if cutlass.const_expr(self.has_smooth):
-                terms = self._smooth_terms(tensors[1], column, k)
+                by = self._load_smooth(tensors[1], column, k)
+                terms = arithmetic.smooth_terms(by, paired=self.has_fp4)
             step_rows = cfg.row_loads * cfg.rows_per_pass
             for step in cutlass.range(tile_m // step_rows, unroll=1):
                 self.convert_step(tensors, terms, m, k, row + step * step_rows, column)
@@ -124,22 +125,22 @@ class QuantizeRows:
     @cute.jit
     def convert_step(self, tensors: Any, terms: Any, m: Int32, k: Int32, first: Int32, column: Int32):
         """``row_loads`` vectors below each other, ``rows_per_pass`` rows apart."""
-        x, _, act, ascales = tensors
+        x, smooth, act, ascales = tensors
         rows = [first + i * self.config.rows_per_pass for i in range(self.config.row_loads)]
         inside = [(row < m) & (column < k) for row in rows]
         loaded = [self._load(x, row, column, k, wanted) for row, wanted in zip(rows, inside, strict=True)]
         for row, wanted, values in zip(rows, inside, loaded, strict=True):
-            z, maxima = self._smoothed(values, terms)
+            z, maxima = self._smoothed(values, terms, smooth, column, k)
             codes, scales = self._quantized(z, maxima, wanted)
             ptx.store_if(act + ((Int64(row) * k + column) >> 1), codes, wanted)
             self._store_scales(ascales, scales, row, column, k)
 
-    def _smooth_terms(self, smooth: Any, column: Any, k: Any) -> Any:
-        """Of the columns of this thread; beyond K those of 1.0, so that no thread there divides."""
+    def _load_smooth(self, smooth: Any, column: Any, k: Any) -> list[Any]:
+        """Of the columns of this thread; beyond K 1.0, so that no thread there divides."""
         words = []
         for i in range(0, self.vector, 4):
             words += ptx.load_four_if(smooth + Int64(column + i) * 4, column < k, ONE)
-        return arithmetic.smooth_terms([ptx.of_bits(word) for word in words], paired=self.has_fp4)
+        return [ptx.of_bits(word) for word in words]
 
     def _load(self, x: Any, row: Any, column: Any, k: Any, wanted: Any) -> list[Any]:
         """Words of one vector of x; zeros outside."""
@@ -156,18 +157,20 @@ class QuantizeRows:
         return [value for word in words for value in ptx.two_halves(word, kind)]
 
     @cute.jit
-    def _smoothed(self, words: Any, terms: Any):
+    def _smoothed(self, words: Any, terms: Any, smooth: Any, column: Int32, k: Int32):
         """(z = x / smooth, the largest magnitude of each block or part of one), of one vector."""
         x = self._values(words)
         if cutlass.const_expr(not self.has_smooth):
             return x, [arithmetic.largest(block) for block in _blocks(x)]
         quotients = arithmetic.quotients(x, terms, paired=self.has_fp4)
         z, maxima = _array(quotients), _array([arithmetic.largest(block) for block in _blocks(quotients)])
-        usual = terms[3]
+        _, _, usual = terms
         for amax in _list(maxima):
             usual = usual & (amax < arithmetic.LARGEST)
         if not usual:
-            divided = [ptx.divide(-value, negative) for value, negative in zip(x, terms[0], strict=True)]
+            # Loaded again: kept, they would take a register of each element in every case.
+            by = self._load_smooth(smooth, column, k)
+            divided = [ptx.divide(value, one) for value, one in zip(x, by, strict=True)]
             _fill(z, divided)
             _fill(maxima, [arithmetic.largest(block) for block in _blocks(divided)])
         return _list(z), _list(maxima)
