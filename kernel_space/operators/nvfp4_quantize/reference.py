@@ -7,7 +7,7 @@ import dataclasses
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.nvfp4 import SF_VEC_SIZE, block_scales, quantize_nvfp4
+from kernel_space.numerics.nvfp4 import SF_VEC_SIZE, block_scales, quantize_nvfp4
 
 NAN_SCALE = 0x7F
 

@@ -13,13 +13,14 @@ import torch
 
 from kernel_space.build.dsl_compile import Artifacts, compile_function
 from kernel_space.build.dsl_env import import_dsl
-from kernel_space.core.arch import Arch, arch
-from kernel_space.core.nvfp4 import blocked_scale_bytes
+from kernel_space.core.arch import arch
+from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine import run_compiled
 from kernel_space.machine.run.launch import Exported
+from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
-from kernel_space.operators.nvfp4_quantize.rows.rules import SPEC
+from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 
 ARCHS = ("sm_90a", "sm_100a")
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
@@ -27,19 +28,14 @@ UNTOUCHED = 0xA5
 SMS = 4
 
 
-def broken_rule(config: RowsConfig, problem: QuantizeProblem) -> str | None:
-    """The name of the first rule that ``config`` breaks."""
-    return next((name for name, rule in SPEC.knob_rules.items() if rule(config, problem)), None)
-
-
 @functools.cache
 def compiled(text: str, x_dtype: str, smooth: bool, arch_name: str) -> Artifacts:
     """PTX, cubin and object of a legal config."""
-    problem = QuantizeProblem(m=4352, k=3840, x_dtype=x_dtype, smooth=smooth)
-    config = RowsConfig.parse(text)
-    assert broken_rule(config, problem) is None
-    target: Arch = arch(arch_name)
-    function, arguments = kernel_module(arch_name).host_function(config, problem.problem_class, target)
+    problem = QuantizeProblem(m=4352, k=3840, x_dtype=x_dtype, smooth="fp32" if smooth else "none")
+    target = arch(arch_name)
+    legal = legalize(RowsConfig.parse(text), problem, target)
+    assert isinstance(legal, Legal), legal
+    function, arguments = kernel_module(arch_name).host_function(legal.config, problem.problem_class, target)
     _, artifacts = compile_function(function, arguments, {}, arch=arch_name, prefix="quantize")
     return artifacts
 
@@ -54,7 +50,7 @@ def exported(text: str, x_dtype: str, smooth: bool, arch_name: str) -> Exported:
     artifacts = compiled(text, x_dtype, smooth, arch_name)
     path = Path(tempfile.mkdtemp(prefix="quantize-")) / "kernel.o"
     path.write_bytes(artifacts.object_code)
-    return Exported(artifacts.ptx, path, artifacts.prefix, kernel_module(arch_name).ARGUMENTS)
+    return Exported(artifacts.ptx, path, artifacts.prefix, SIGNATURE.abi)
 
 
 def quantized(

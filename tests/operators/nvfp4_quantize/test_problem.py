@@ -9,10 +9,10 @@ from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
 
 def test_it_prints_as_it_parses() -> None:
-    problem = QuantizeProblem.parse(" 4352, 3840", x_dtype="bf16", smooth=False)
+    problem = QuantizeProblem.parse(" 4352, 3840", x_dtype="bf16", smooth="none")
     assert (problem.m, problem.k, str(problem)) == (4352, 3840, "4352,3840")
-    assert QuantizeProblem.parse(str(problem), x_dtype="bf16", smooth=False) == problem
-    assert str(problem.problem_class) == "x_dtype=bf16 smooth=false"
+    assert QuantizeProblem.parse(str(problem), x_dtype="bf16", smooth="none") == problem
+    assert str(problem.problem_class) == "x_dtype=bf16 smooth=none"
 
 
 @pytest.mark.parametrize("text", ["", "1", "1,32,2", "-1,32", "1.5,32", "1,x"])
@@ -40,3 +40,5 @@ def test_sizes(text: str, reason: str) -> None:
 def test_dtypes() -> None:
     with pytest.raises(InputError, match="x_dtype must be one of fp16, bf16, fp32, got 'fp8'"):
         QuantizeProblem.parse("1,32", x_dtype="fp8")
+    with pytest.raises(InputError, match="smooth must be one of fp32, none"):
+        QuantizeProblem.parse("1,32", smooth="fp16")

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 
-from kernel_space.core.nvfp4 import E2M1_MAGNITUDES
+from kernel_space.numerics.nvfp4 import E2M1_MAGNITUDES
 
 MOST_OFF = 64  # s * (2 N + 1) < 2^49: an error of 2^-46 is less than 8
 ONES = (1 << 24) - 1

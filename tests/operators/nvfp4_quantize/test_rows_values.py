@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from kernel_space.core.nvfp4 import E2M1_MAGNITUDES
+from kernel_space.numerics.nvfp4 import E2M1_MAGNITUDES
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from tests.operators.nvfp4_quantize.runs import ARCHS, neighbours, quantized
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint
-from kernel_space.operators.nvfp4_quantize.problem import QuantizeClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.rows.layouts import RowsLayouts
 
@@ -21,11 +21,11 @@ class RowsBudget(Budget):
         return {"one": 1}
 
 
-def layouts(config: RowsConfig, problem_class: QuantizeClass) -> Any:
+def layouts(config: RowsConfig, problem_class: ProblemClass) -> Any:
     """What the kernel allocates: nothing."""
     return RowsLayouts(config, problem_class)
 
 
-def budget(config: RowsConfig, problem_class: QuantizeClass, arch: Arch) -> RowsBudget:
+def budget(config: RowsConfig, problem_class: ProblemClass, arch: Arch) -> RowsBudget:
     """Budget of a config."""
     return RowsBudget(Footprint(**RowsLayouts(config, problem_class).footprint()), config, arch)

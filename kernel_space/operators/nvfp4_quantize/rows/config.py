@@ -8,8 +8,8 @@ from kernel_space.core.config import KernelConfig, flag, number, sizes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RowsConfig(KernelConfig):
-    """Knobs of ``nvfp4_quantize_rows``.
+class RowsConfig(KernelConfig, kernel="rows"):
+    """Knobs of the kernel ``rows``.
 
     ``tile_mk``          rows and elements along K that a CTA converts before it takes another tile or ends
     ``threads_per_cta``  all of them convert
@@ -29,11 +29,6 @@ class RowsConfig(KernelConfig):
     ctas_per_sm: int = number(4)
     persistent: bool = flag()
     use_pdl: bool = flag()
-
-    @property
-    def cluster_shape_mn(self) -> tuple[int, int]:  # type: ignore[override]
-        """A CTA stands alone."""
-        return (1, 1)
 
     @property
     def rows_per_pass(self) -> int:

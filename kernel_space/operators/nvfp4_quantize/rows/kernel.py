@@ -27,25 +27,25 @@ import cutlass
 from cutlass import Float32, Int32, Int64, Uint32, cute
 
 from kernel_space.core.arch import Arch
-from kernel_space.core.arguments import Argument
-from kernel_space.operators.nvfp4_quantize.problem import X_BYTES, QuantizeClass
+from kernel_space.core.problem import ProblemClass
+from kernel_space.numerics.blocked import SF_BLOCK_BYTES, SF_BLOCK_K, SF_ROWS
 from kernel_space.operators.nvfp4_quantize.rows import arithmetic, ptx
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
+from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 
 DTYPES = {"fp16": cutlass.Float16, "bf16": cutlass.BFloat16, "fp32": cutlass.Float32}
-SF_ROWS, SF_BLOCK_K, SF_BLOCK_BYTES = 128, 64, 512  # of one block of scales
 ONE = 0x3F800000  # 1.0
 
 
 class QuantizeRows:
     """Generator of one kernel: a config, a problem class and whether the chip converts to E2M1 by itself."""
 
-    def __init__(self, config: RowsConfig, problem_class: QuantizeClass, *, has_fp4: bool) -> None:
+    def __init__(self, config: RowsConfig, problem_class: ProblemClass, *, has_fp4: bool) -> None:
         self.config = config
         self.x_dtype = problem_class.x_dtype
-        self.has_smooth = problem_class.smooth
+        self.has_smooth = problem_class.smooth == "fp32"
         self.has_fp4 = has_fp4
-        self.x_bytes = X_BYTES[self.x_dtype]
+        self.x_bytes = DTYPES[self.x_dtype].width // 8
         self.vector = config.vector_width
         self.sharers = SF_BLOCK_K // self.vector  # threads whose scales make one word
 
@@ -221,18 +221,10 @@ def _list(array: cute.Tensor) -> list[Any]:
     return [array[i] for i in range(cute.size(array))]
 
 
-POINTERS = ("x", "smooth", "act", "ascales")
-INTEGERS = ("m", "k", "max_active_clusters")
-ARGUMENTS = (
-    *(Argument(name=name, kind="pointer") for name in POINTERS),
-    *(Argument(name=name, kind="int32") for name in INTEGERS),
-    Argument(name="stream", kind="stream"),
-)
+ARGUMENTS = SIGNATURE.abi
 
 
-def host_function(
-    config: RowsConfig, problem_class: QuantizeClass, arch: Arch
-) -> tuple[Any, tuple[Any, ...]]:
+def host_function(config: RowsConfig, problem_class: ProblemClass, arch: Arch) -> tuple[Any, tuple[Any, ...]]:
     """The function to compile and arguments that give it the types of a call, in the order of ``ARGUMENTS``.
 
     ``config`` must be legal. Addresses and sizes are run-time values: those given here only carry types.
@@ -241,7 +233,7 @@ def host_function(
     return QuantizeRows(config, problem_class, has_fp4=has_fp4), _typed_arguments(problem_class)
 
 
-def _typed_arguments(problem_class: QuantizeClass) -> tuple[Any, ...]:
+def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
     dtypes = {
         "x": DTYPES[problem_class.x_dtype],
         "smooth": Float32,
@@ -250,6 +242,6 @@ def _typed_arguments(problem_class: QuantizeClass) -> tuple[Any, ...]:
     }
     pointers = [
         cute.runtime.make_ptr(dtypes[name], 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in POINTERS
+        for name in SIGNATURE.pointers
     ]
-    return (*pointers, *(Int32(256) for _ in INTEGERS), cuda.CUstream(0))
+    return (*pointers, *(Int32(256) for _ in SIGNATURE.integers), cuda.CUstream(0))

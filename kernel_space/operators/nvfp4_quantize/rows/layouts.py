@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernel_space.operators.nvfp4_quantize.problem import QuantizeClass
+from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
 
 class RowsLayouts:
     """From what the kernel allocates; needs no DSL."""
 
-    def __init__(self, config: RowsConfig, problem_class: QuantizeClass) -> None:
+    def __init__(self, config: RowsConfig, problem_class: ProblemClass) -> None:
         self.config = config
         self.problem_class = problem_class
 

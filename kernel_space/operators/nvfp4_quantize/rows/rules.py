@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import print_knob
-from kernel_space.core.kernel_spec import KernelSpec
-from kernel_space.operators.nvfp4_quantize.problem import QuantizeClass, QuantizeProblem
-from kernel_space.operators.nvfp4_quantize.rows import budget as budget_rows
+from kernel_space.core.kernel import Rule
+from kernel_space.core.problem import ProblemClass
+from kernel_space.numerics.blocked import SF_BLOCK_K, SF_ROWS
+from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
-SF_ROWS, SF_BLOCK_K = 128, 64  # of one block of scales
 TILES_M = (1, 2, 4, 8, 16, 32, 64, 128)
 VECTOR_WIDTHS = (8, 16, 32)
 THREADS_PER_CTA = (32, 64, 128, 256, 512, 1024)
@@ -22,12 +22,12 @@ MOST_VECTORS = 16  # of a thread, converted by code of their own: a larger kerne
 MOST_TILES = 2**31 - 1  # CTAs along x of a grid
 
 
-def _canonical(config: RowsConfig, _: QuantizeProblem) -> RowsConfig:
+def canonical(config: RowsConfig, _: QuantizeProblem) -> RowsConfig:
     """Every knob has an effect for every problem."""
     return config
 
 
-def _solve_stages(config: RowsConfig, _: QuantizeClass, __: Arch) -> RowsConfig:
+def solve_stages(config: RowsConfig, _: ProblemClass, __: Arch) -> RowsConfig:
     """There are no rings."""
     return config
 
@@ -120,7 +120,7 @@ def _listed(choices: Collection[int]) -> str:
     return ", ".join(map(str, choices))
 
 
-KNOB_RULES = {
+KNOB_RULES: dict[str, Rule] = {
     "tile": _tile,
     "vector_width": _vector_width,
     "threads_per_cta": _threads_per_cta,
@@ -132,13 +132,3 @@ KNOB_RULES = {
     "ctas_per_sm": _ctas_per_sm,
     "tiles": _tiles,
 }
-
-SPEC = KernelSpec(
-    config_class=RowsConfig,
-    knob_rules=KNOB_RULES,  # type: ignore[arg-type]
-    canonical=_canonical,  # type: ignore[arg-type]
-    solve_stages=_solve_stages,  # type: ignore[arg-type]
-    budget=budget_rows.budget,  # type: ignore[arg-type]
-    capacities=("smem",),
-    layouts=budget_rows.layouts,  # type: ignore[arg-type]
-)
