@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,9 +20,9 @@ from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
+from tests.operators.nvfp4_quantize.values import DTYPES
 
 ARCHS = ("sm_90a", "sm_100a")
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 UNTOUCHED = 0xA5
 SMS = 4
 
@@ -68,22 +67,3 @@ def quantized(
     )
     assert result.ok, str(result)
     return act, ascales
-
-
-def activations(m: int, k: int, x_dtype: str, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """(x, smooth): magnitudes of rows from 2^-12 to 2^12, so that scales underflow and saturate too."""
-    draw = torch.Generator().manual_seed(seed + m * k)
-    rows = torch.exp2(torch.rand(m, 1, generator=draw) * 24 - 12)
-    x = torch.randn(m, k, generator=draw) * rows
-    return x.to(DTYPES[x_dtype]), torch.exp2(torch.rand(k, generator=draw) * 20 - 10)
-
-
-def neighbours(values: torch.Tensor, steps: int) -> list[torch.Tensor]:
-    """fp32 numbers up to ``steps`` units in the last place below and above ``values``, and these."""
-    found = [values]
-    for towards in (-math.inf, math.inf):
-        moved = values
-        for _ in range(steps):
-            moved = torch.nextafter(moved, torch.full_like(moved, towards))
-            found.append(moved)
-    return found

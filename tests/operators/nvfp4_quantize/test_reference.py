@@ -8,7 +8,7 @@ import torch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from tests.numerics.nvfp4_oracle import blocked_offset, quantize_block
-from tests.operators.nvfp4_quantize.runs import activations
+from tests.operators.nvfp4_quantize.values import activations
 
 
 def by_rationals(z: torch.Tensor) -> tuple[bytes, bytes]:
