@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Protocol
 
 from kernel_space.core.errors import InputError
 from kernel_space.numerics.blocked import SF_BLOCK_K, SF_ROWS
 from kernel_space.operators.nvfp4_quantize.problem import K_MULTIPLE, QuantizeProblem
-from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
 
-def ragged(config: RowsConfig, problem: QuantizeProblem) -> list[QuantizeProblem]:
+class Tiled(Protocol):
+    """A config of any kernel of this operator."""
+
+    @property
+    def tile_mk(self) -> tuple[int, int]: ...
+
+
+def ragged(config: Tiled, problem: QuantizeProblem) -> list[QuantizeProblem]:
     """Problems of the same class, legal for ``config`` or not."""
     return list(dict.fromkeys(_variants(config, problem)))
 
 
-def _variants(config: RowsConfig, problem: QuantizeProblem) -> Iterator[QuantizeProblem]:
+def _variants(config: Tiled, problem: QuantizeProblem) -> Iterator[QuantizeProblem]:
     tile_m, tile_k = config.tile_mk
     candidates = (
         # the same tiles with both edges cut
