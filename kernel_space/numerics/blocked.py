@@ -7,6 +7,7 @@ import math
 SF_VEC_SIZE = 16  # elements per scale factor
 SF_ROWS = 128  # rows and scales per row of one 512-byte block of the blocked layout
 SF_GROUPS = 4
+SF_BLOCK_K = SF_GROUPS * SF_VEC_SIZE  # elements along K of a block
 SF_BLOCK_BYTES = SF_ROWS * SF_GROUPS
 
 

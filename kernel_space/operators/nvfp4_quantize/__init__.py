@@ -1,0 +1,1 @@
+"""Activations to NVFP4: problem and oracle. See docs/kernel_quantize.md."""

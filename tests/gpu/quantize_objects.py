@@ -1,0 +1,112 @@
+"""Objects of ``nvfp4_quantize`` that the tests on a card launch.
+
+    python -m tests.gpu.quantize_objects DIR     # with the DSL, no GPU: objects and manifest.json below DIR
+
+The tests look for them in ``.pack/gpu-quantize``, else build them when the DSL is installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from kernel_space.core.arch import SM90A, Arch
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
+from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
+
+FOLDER = Path(__file__).resolve().parents[2] / ".pack" / "gpu-quantize"
+MANIFEST = "manifest.json"
+
+# Name -> config, dtype of x, smooth: all classes with the default config, and configs of every kind.
+CASES = {
+    **{
+        f"default-{x_dtype}-{smooth}": ("", x_dtype, smooth)
+        for x_dtype in ("fp16", "bf16", "fp32")
+        for smooth in ("fp32", "none")
+    },
+    "narrow": (
+        "tile_mk=64x256 threads_per_cta=256 threads_per_row=8 vector_width=8 row_loads=2 ctas_per_sm=2 use_pdl=true",
+        "bf16",
+        "fp32",
+    ),
+    "wide": (
+        "tile_mk=32x256 threads_per_cta=128 threads_per_row=8 vector_width=32 row_loads=1 ctas_per_sm=2",
+        "fp16",
+        "fp32",
+    ),
+    "persistent": ("tile_mk=16x512 row_loads=2 persistent=true use_pdl=true", "bf16", "fp32"),
+    "one-row": (
+        "tile_mk=1x1024 threads_per_cta=64 threads_per_row=64 row_loads=1 persistent=true",
+        "fp32",
+        "fp32",
+    ),
+    "blocks": (
+        "tile_mk=128x64 threads_per_cta=64 threads_per_row=4 row_loads=8 ctas_per_sm=8",
+        "fp16",
+        "fp32",
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Object:
+    """One object: where it lies, the prefix of its symbols, and what it is for."""
+
+    path: Path
+    prefix: str
+    sha256: str
+    config: RowsConfig
+    x_dtype: str
+    smooth: str
+
+
+def build_all(folder: Path, arch: Arch = SM90A) -> dict[str, Object]:
+    """Compile everything into ``folder``. Needs the DSL."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = {name: _build(folder, name, arch) for name in CASES}
+    (folder / MANIFEST).write_text(json.dumps(records, indent=1) + "\n")
+    return load_all(folder)
+
+
+def load_all(folder: Path) -> dict[str, Object]:
+    """What ``build_all`` left in ``folder``, wherever that lies now."""
+    records = json.loads((folder / MANIFEST).read_text())
+    return {
+        name: Object(path=folder / record["file"], prefix=record["prefix"], sha256=record["sha256"],
+                     config=RowsConfig.parse(record["config"]), x_dtype=record["x_dtype"], smooth=record["smooth"])
+        for name, record in records.items()
+    }  # fmt: skip
+
+
+def _build(folder: Path, name: str, arch: Arch) -> dict[str, str]:
+    from kernel_space.build.dsl_compile import compile_function
+    from kernel_space.build.dsl_env import import_dsl
+
+    text, x_dtype, smooth = CASES[name]
+    problem = QuantizeProblem.parse("4352,3840", x_dtype=x_dtype, smooth=smooth)
+    legal = legalize(RowsConfig.parse(text), problem, arch)
+    assert isinstance(legal, Legal), legal
+    import_dsl(arch.name)
+    module = importlib.import_module("kernel_space.operators.nvfp4_quantize.rows.kernel")
+    function, arguments = module.host_function(legal.config, problem.problem_class, arch)
+    prefix = name.replace("-", "_")
+    _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix)
+    (folder / f"{name}.o").write_bytes(made.object_code)
+    return {
+        "file": f"{name}.o",
+        "prefix": prefix,
+        "sha256": hashlib.sha256(made.object_code).hexdigest(),
+        "config": str(legal.config),
+        "x_dtype": x_dtype,
+        "smooth": smooth,
+    }
+
+
+if __name__ == "__main__":
+    built = build_all(Path(sys.argv[1]))
+    print(f"{len(built)} objects in {sys.argv[1]}")

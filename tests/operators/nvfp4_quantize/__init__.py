@@ -1,0 +1,1 @@
+"""Tests of kernel_space/operators/nvfp4_quantize."""
