@@ -17,8 +17,15 @@ from kernel_space.core.problem import ProblemClass
 from kernel_space.core.rules import Legal
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from tuner.devices.abilities import Abilities
 from tuner.space.space import SearchSpace
+from tuner.trials.answer import answered
 from tuner.trials.outcome import Kind, Outcome, Status, Timing
+
+CHECKS_ALL = Abilities(checks_every_candidate=True)
+CARD = Abilities(checks_every_candidate=True, ranks_leaders=True)
+
+Answer = concurrent.futures.Future[Outcome]
 
 
 def compiled(config: KernelConfig) -> SimpleNamespace:
@@ -71,18 +78,36 @@ class FakeDevice:
     sm_count: int = 148
     kind: Kind = Kind.SIMULATED
     judge: str = "fake"
-    eager_validation: bool = False
+    abilities: Abilities = Abilities()
     note: str = ""
     verdicts: dict[str, Status] = dataclasses.field(default_factory=dict)
     validated: list[str] = dataclasses.field(default_factory=list)
     timed: list[str] = dataclasses.field(default_factory=list)
 
-    def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+    def begin(self) -> bool:
+        return True
+
+    def check(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return answered(lambda: self.checked(legal))
+
+    def check_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        raise AssertionError("asked of a device that checks no winner")
+
+    def interleave(
+        self, contenders: Any, problem: GemmProblem, options: Any
+    ) -> concurrent.futures.Future[Any]:
+        raise AssertionError("asked of a device that ranks no leaders")
+
+    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return answered(lambda: self.found(legal))
+
+    def checked(self, legal: Legal) -> Outcome:
         self.validated.append(str(legal.config))
         status = self.verdicts.get(str(legal.config), Status.OK)
         return Outcome(status=status, reason="" if status is Status.OK else "y[3,5] is 2, must be 1")
 
-    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+    def found(self, legal: Legal) -> Outcome:
+        """Its time."""
         self.timed.append(str(legal.config))
         us = fake_us(str(legal.config))
         timing = Timing(kind=self.kind, us=us, low_us=us, high_us=us, evidence={"noise_us": 0.0})

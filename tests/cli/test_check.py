@@ -19,15 +19,17 @@ from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tests.fakes import FakeDevice, FakePool, fake_us, small_space
+from tests.fakes import Answer, FakeDevice, FakePool, fake_us, small_space
 from tuner.cli.main import main
+from tuner.devices.abilities import Abilities
 from tuner.devices.select import select_device
-from tuner.search.loop import LEADERS
 from tuner.search.progress import Progress
 from tuner.simulated import machine_check
 from tuner.simulated.check_worker import CheckDied, CheckPool
 from tuner.simulated.machine_check import CANDIDATE, CHECKED, FULL, MachineChecker, Task
+from tuner.stages.run import LEADERS
 from tuner.tables.dispatch import DispatchTable
+from tuner.trials.answer import answered
 from tuner.trials.outcome import Kind, Outcome, Status
 from tuner.tune.driver import TuneOptions, TuneResult, tune
 
@@ -177,7 +179,7 @@ def built_task(kind: str = CANDIDATE) -> Task:
 def test_verdict_is_kept_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     task = built_task()
     task.path.unlink(missing_ok=True)
-    first = MachineChecker(1).outcome(task)
+    first = MachineChecker(1).check(task).result()
     assert first.ok and first.reason.startswith(f"{CHECKED}: M,K,N,R=") and "5 schedules" in first.reason
     record = json.loads(task.path.read_text())
     assert record["cubin_sha256"] == task.compiled.cubin_sha256
@@ -186,7 +188,7 @@ def test_verdict_is_kept_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> No
         raise AssertionError("checked again")
 
     monkeypatch.setattr(CheckPool, "submit", never)
-    assert MachineChecker(1).outcome(task) == first
+    assert MachineChecker(1).check(task).result() == first
 
 
 def test_verdict_belongs_to_cubin_version_and_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +208,7 @@ def test_damaged_verdict_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     task.path.write_text('{"status": "ok"')
     checker = MachineChecker(1)
     monkeypatch.setattr(checker.pool, "submit", lambda task: _answered({"status": "race", "text": "made up"}))
-    assert checker.outcome(task) == Outcome(status=Status.RACE, reason="made up")
+    assert checker.check(task).result() == Outcome(status=Status.RACE, reason="made up")
     assert json.loads(task.path.read_text())["status"] == "race"
     task.path.unlink()
 
@@ -237,7 +239,7 @@ def test_dead_worker_fails_the_candidate_but_is_not_kept(monkeypatch: pytest.Mon
     task.path.unlink(missing_ok=True)
     checker = MachineChecker(1)
     checker.pool = CheckPool(1, f"{__name__}:dies_always")
-    outcome = checker.outcome(task)
+    outcome = checker.check(task).result()
     assert outcome.status is Status.FAILED and "died" in outcome.reason and not task.path.exists()
 
 
@@ -250,25 +252,21 @@ def dies_always(task: Any) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class WinnerDevice(FakeDevice):
-    """Also runs the winner's full problem, and can begin checks ahead."""
+    """Also runs the winner's full problem, and has several checks at a time."""
 
+    abilities: Abilities = Abilities(at_once=True, checks_winner=True)
     full_verdicts: dict[str, Status] = dataclasses.field(default_factory=dict)
-    ahead: list[str] = dataclasses.field(default_factory=list)
     full: list[str] = dataclasses.field(default_factory=list)
 
-    def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
-        outcome = super().validate(compiled, legal, problem)
+    def checked(self, legal: Legal) -> Outcome:
+        outcome = super().checked(legal)
         return dataclasses.replace(outcome, reason=outcome.reason or f"{CHECKED}: small problem")
 
-    def validate_ahead(self, compiled: Any, legal: Legal, problem: GemmProblem) -> None:
-        self.ahead.append(str(legal.config))
-
-    def validate_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+    def check_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
         self.full.append(str(legal.config))
         status = self.full_verdicts.get(str(legal.config), Status.OK)
-        return Outcome(
-            status=status, reason=f"full problem {problem} once" if status is Status.OK else "wrong"
-        )
+        reason = f"full problem {problem} once" if status is Status.OK else "wrong"
+        return answered(lambda: Outcome(status=status, reason=reason))
 
 
 def tuned(out: Path, device: Any, **options: Any) -> TuneResult:
@@ -293,7 +291,6 @@ def test_only_leaders_are_checked_and_only_the_winner_in_full(tmp_path: Path) ->
     device = WinnerDevice()
     result = tuned(tmp_path, device)
     assert device.validated == order[:LEADERS] and device.full == order[:1]
-    assert set(device.ahead) <= set(order[:LEADERS])
     assert result.winner is not None
     assert result.winner.validation == f"{CHECKED}: small problem; then full problem {PROBLEM} once"
 
@@ -314,7 +311,7 @@ def test_resumed_tune_asks_for_no_candidate_again(tmp_path: Path) -> None:
     first = tuned(tmp_path, WinnerDevice())
     again = WinnerDevice()
     second = tuned(tmp_path, again)
-    assert not again.validated and not again.ahead and second.winner == first.winner
+    assert not again.validated and second.winner == first.winner
 
 
 def test_row_and_report_say_what_was_checked_and_what_the_times_are(tmp_path: Path) -> None:
@@ -329,9 +326,9 @@ def test_row_and_report_say_what_was_checked_and_what_the_times_are(tmp_path: Pa
 
 def test_tune_that_ends_before_its_checks_says_so(tmp_path: Path) -> None:
     class Slow(FakeDevice):
-        def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+        def found(self, legal: Legal) -> Outcome:
             time.sleep(0.2)
-            return super().time(compiled, legal, problem)
+            return super().found(legal)
 
     result = tuned(tmp_path, Slow(), timeout_s=0.5)
     assert result.stopped == "timeout" and result.winner is not None and result.winner.validation == ""

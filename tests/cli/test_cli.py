@@ -168,13 +168,13 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from kernel_space.core.arch import SM100A
     from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
     from tuner.devices.select import select_device
+    from tuner.stages.record import current
     from tuner.tables.dispatch import record
     from tuner.tables.row import DispatchKey, Row
     from tuner.trials.outcome import Kind
-    from tuner.tune import results
 
     device = select_device("b200")
-    now = results.current(device)
+    now = current(device)
     config = KernelConfigSm100a.parse(f"{DEFAULT_STAGES} num_acc_stage=2 num_c_stage=2")
     row = Row(
         key=DispatchKey.of(GemmProblem.parse(SHAPE), SM100A.name),

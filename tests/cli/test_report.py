@@ -18,12 +18,12 @@ from tuner.cli.look import report as cli_report
 from tuner.cli.main import main
 from tuner.cli.tune import measure as cli_measure
 from tuner.cli.tune import peers as cli_peers
+from tuner.stages.record import current, winning_row
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.trials.final_order import FINAL, PLACE
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Trial
 from tuner.trials.study import Study
-from tuner.tune.results import current, winning_row
 
 
 def test_measured_trials_keep_their_provenance_where_no_card_is(

@@ -95,9 +95,9 @@ def test_a_candidate_is_checked_and_timed_and_the_judge_names_what_decides(
 ) -> None:
     device, one = make(), legal()
     assert device.judge.startswith("Fake card, driver 580.1, CUDA 13.0, power limit 700 W; ")
-    outcome = device.validate(compiled(one.config), one, PROBLEM)
+    outcome = device.check(compiled(one.config), one, PROBLEM).result()
     assert outcome.ok and "checked on Fake card against float64" in outcome.reason
-    timed = device.time(compiled(one.config), one, PROBLEM)
+    timed = device.time(compiled(one.config), one, PROBLEM).result()
     assert timed.ok and timed.timing is not None and timed.timing.kind is Kind.MEASURED
     assert timed.timing.us == 13.0, "the median of 10, 11, ... 16"
     assert asked(tmp_path) == ["health", "check", "time"]
@@ -105,7 +105,7 @@ def test_a_candidate_is_checked_and_timed_and_the_judge_names_what_decides(
 
 def test_a_winner_is_checked_on_ragged_problems(make: Callable[[], CudaDevice]) -> None:
     one = legal()
-    outcome = make().validate_full(compiled(one.config), one, PROBLEM)
+    outcome = make().check_full(compiled(one.config), one, PROBLEM).result()
     assert outcome.ok
     assert "253,3808,3064,128" in outcome.reason and "1,96,8,128" in outcome.reason
 
@@ -118,8 +118,8 @@ def test_a_fault_is_an_outcome(
 ) -> None:
     deeds(tmp_path, {"split_k=1": deed})
     device, one = make(), legal()
-    assert device.validate(compiled(one.config), one, PROBLEM).status is status
-    final = device.interleave([(compiled(one.config), one)], PROBLEM, FinalsOptions(rounds=2))
+    assert device.check(compiled(one.config), one, PROBLEM).result().status is status
+    final = device.interleave([(compiled(one.config), one)], PROBLEM, FinalsOptions(rounds=2)).result()
     assert isinstance(final, Outcome) and final.status is status
 
 
@@ -130,7 +130,7 @@ def test_a_problem_that_does_not_fit_is_said_before_anything_runs(
     large = GemmProblem.parse("4352,15360,3840,128")
     one = legal()
     with pytest.raises(InputError, match="3072 of 144384 MiB are free; end what else uses the card"):
-        make().validate(compiled(one.config), one, large)
+        make().check(compiled(one.config), one, large).result()
     assert asked(tmp_path) == ["health"]
     assert bytes_needed(PROBLEM, 60 << 20) < FREE
 

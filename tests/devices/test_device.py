@@ -60,7 +60,7 @@ def test_a_card_is_judged_by_itself_and_nothing_is_started_until_it_is_asked() -
     for name in ("auto", "cuda:0"):
         device = select_device(name, probe=lambda: [B200])
         assert isinstance(device, CudaDevice)
-        assert (device.kind, device.eager_validation, device.worker.started) == (Kind.MEASURED, True, 0)
+        assert (device.kind, device.abilities.works_alone, device.worker.started) == (Kind.MEASURED, True, 0)
         assert device.note.startswith("cuda:0 (NVIDIA B200, compute capability 10.0, 148 SMs)")
     assert select_device("b200", probe=lambda: [B200]).kind is Kind.SIMULATED, "a class asks for the machine"
 
@@ -121,6 +121,6 @@ def test_class_without_card_and_simulator_times_nothing(
     monkeypatch.setattr(select_module, "has_space", lambda operator, arch: True)
     device = select_device("h200", probe=no_cards)
     assert isinstance(device, AbsentDevice) and device.arch == SM90A
-    outcome = device.time(None, legal, PROBLEM)
+    outcome = device.time(None, legal, PROBLEM).result()
     assert outcome.status is Status.UNSUPPORTED and outcome.timing is None and "cuda:N" in outcome.reason
-    assert device.validate(None, legal, PROBLEM).reason.startswith("not validated: ")
+    assert device.check(None, legal, PROBLEM).result().reason.startswith("not validated: ")

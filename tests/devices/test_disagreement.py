@@ -55,7 +55,7 @@ def compiled(legal: Legal) -> CompiledKernel:
 def test_measured_trial_holds_the_simulated_time_and_the_ratio(
     card: CudaDevice, compiled: CompiledKernel, legal: Legal
 ) -> None:
-    timing = card.time(compiled, legal, PROBLEM).timing
+    timing = card.time(compiled, legal, PROBLEM).result().timing
     assert timing is not None and timing.us == 20.0 and timing.evidence["samples"] == 40
     there = simulate(compiled, legal.config, PROBLEM, CHIP)
     assert timing.evidence["simulated_us"] == pytest.approx(there.us, abs=1e-4)
@@ -78,7 +78,7 @@ def test_the_object_never_runs_in_the_tuner_s_process(
         "kernel_space.launch.capture.load",
     ):
         monkeypatch.setattr(name, forbidden)
-    timing = card.time(compiled, legal, PROBLEM).timing
+    timing = card.time(compiled, legal, PROBLEM).result().timing
     assert timing is not None and timing.evidence["simulated_us"] > 0
 
 
@@ -96,7 +96,7 @@ def test_kernel_without_simulated_time_says_why(
 ) -> None:
     refused = Outcome(status=Status.UNSUPPORTED, reason="no simulated time: PTX line 7")
     monkeypatch.setattr("tuner.devices.simulated.outcome_in_a_worker", lambda *_: refused)
-    timing = card.time(compiled, legal, PROBLEM).timing
+    timing = card.time(compiled, legal, PROBLEM).result().timing
     assert timing is not None and timing.us == 20.0
     assert timing.evidence["simulated"] == refused.reason and "simulated_us" not in timing.evidence
 

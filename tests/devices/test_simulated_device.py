@@ -8,6 +8,7 @@ import math
 import os
 import shutil
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,6 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import FakeDevice, small_space
-from tuner.devices.device import TimesAhead
 from tuner.devices.select import select_device
 from tuner.devices.simulated import Chip, SimulatedDevice, TimeTask, simulated_outcome
 from tuner.search.progress import Progress
@@ -26,10 +26,10 @@ from tuner.simulated.check_worker import CheckPool
 from tuner.simulated.constants import hash as simulation_hash
 from tuner.simulated.machine_check import MachineChecker
 from tuner.simulated.time import simulate
+from tuner.stages.record import current
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Outcome, Status
-from tuner.trials.rank_stability import faster_in, times_of
-from tuner.tune import results
+from tuner.trials.rank_stability import faster_in, ranked, times_of
 from tuner.tune.driver import TuneOptions, tune
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
@@ -62,16 +62,19 @@ def with_ptx(compiled: CompiledKernel, folder: Path, old: str, new: str) -> Comp
 def test_blackwell_classes_without_a_card_are_simulated() -> None:
     for name, arch in (("b200", SM100A), ("b300", SM103A)):
         device = select_device(name, probe=list)
-        assert isinstance(device, SimulatedDevice) and isinstance(device, TimesAhead)
-        assert device.arch == arch and device.kind is Kind.SIMULATED and not device.eager_validation
+        assert isinstance(device, SimulatedDevice) and device.abilities.at_once
+        assert (
+            device.arch == arch
+            and device.kind is Kind.SIMULATED
+            and not device.abilities.checks_every_candidate
+        )
         assert simulation_hash.simulation_hash() in device.judge and " check " in device.judge
 
 
 def test_time_comes_from_a_worker_and_is_the_clock_s(compiled: CompiledKernel, legal: Legal) -> None:
     """The same numbers as a run in this process; terms are the only numbers, and add up."""
-    outcome = SimulatedDevice(name="b200", arch=SM100A, sm_count=148, checker=MachineChecker(1)).time(
-        compiled, legal, PROBLEM
-    )
+    device = SimulatedDevice(name="b200", arch=SM100A, sm_count=148, checker=MachineChecker(1))
+    outcome = device.time(compiled, legal, PROBLEM).result()
     assert outcome.ok and outcome.timing is not None and outcome.timing.kind is Kind.SIMULATED
     here = simulate(compiled, legal.config, PROBLEM, B200)
     timing = outcome.timing
@@ -83,15 +86,21 @@ def test_time_comes_from_a_worker_and_is_the_clock_s(compiled: CompiledKernel, l
     assert timing.low_us > 10.8
 
 
-def test_begun_ahead_it_is_not_begun_again(compiled: CompiledKernel, legal: Legal) -> None:
+def test_a_check_that_is_running_is_not_begun_again(
+    compiled: CompiledKernel, legal: Legal, tmp_path: Path
+) -> None:
+    """Two leaders may be the same kernel."""
+    compiled = dataclasses.replace(compiled, directory=tmp_path)  # where its verdict is kept
+    running: list[Future[dict[str, str]]] = []
     checker = MachineChecker(1)
-    asked = []
-    submit = checker.pool.submit
-    checker.pool.submit = lambda task: asked.append(task) or submit(task)  # type: ignore[method-assign]
+    checker.pool.submit = lambda task: running.append(Future()) or running[-1]  # type: ignore[method-assign]
     device = SimulatedDevice(name="b200", arch=SM100A, sm_count=148, checker=checker)
-    device.time_ahead(compiled, legal, PROBLEM)
-    device.time_ahead(compiled, legal, PROBLEM)
-    assert device.time(compiled, legal, PROBLEM).ok and len(asked) == 1
+    futures = [device.check_full(compiled, legal, PROBLEM) for _ in range(2)]
+    assert len(running) == 1 and not any(future.done() for future in futures)
+    running[0].set_result({"status": "race", "text": "made up"})
+    assert [future.result(timeout=0).status for future in futures] == [Status.RACE] * 2
+    assert device.check_full(compiled, legal, PROBLEM).result(timeout=0).reason == "made up", "is kept"
+    assert len(list(tmp_path.iterdir())) == 1 == len(running)
 
 
 # -- what has no time --
@@ -142,11 +151,11 @@ def test_worker_that_dies_or_hangs_costs_one_candidate(
     checker = MachineChecker(1)
     checker.pool = CheckPool(1, f"{__name__}:{function}")
     device = SimulatedDevice(name="b200", arch=SM100A, sm_count=148, checker=checker)
-    outcome = device.time(compiled, legal, PROBLEM)
+    outcome = device.time(compiled, legal, PROBLEM).result()
     assert outcome.status is status and words in outcome.reason
     checker.pool = MachineChecker(1).pool
     monkeypatch.undo()
-    assert device.time(compiled, legal, PROBLEM).ok
+    assert device.time(compiled, legal, PROBLEM).result().ok
 
 
 # -- what a time depends on --
@@ -196,11 +205,9 @@ def test_judge_changes_with_machine_constants_and_sets(
 def test_a_card_ages_simulated_rows_by_the_same_judge() -> None:
     """Otherwise every simulated row would be stale to a machine with a card, whatever made it."""
     card = FakeDevice(kind=Kind.MEASURED)
-    models = results.current(card).models
+    models = current(card).models
     assert models[Kind.SIMULATED] == select_device("b200", probe=list).judge
-    assert (
-        Kind.SIMULATED not in results.current(FakeDevice(arch=SM90A, name="h200", kind=Kind.MEASURED)).models
-    )
+    assert Kind.SIMULATED not in current(FakeDevice(arch=SM90A, name="h200", kind=Kind.MEASURED)).models
 
 
 # -- a tune --
@@ -219,7 +226,7 @@ def test_tune_is_simulated_end_to_end(tmp_path: Path) -> None:
         ),
         progress=Progress(stream=io.StringIO(), terminal=False),
     )
-    order = results.ranked(result.trials)
+    order = ranked(result.trials)
     assert result.winner is not None and result.winner == order[0] and result.winner.kind is Kind.SIMULATED
     assert len(times_of(result.winner)) >= 64 and "full problem" in result.winner.validation
     row = DispatchTable.load(tmp_path / "b200").lookup(problem).row

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ def test_early_rounds_are_short_and_of_the_real_problem() -> None:
     class Watched(Card):
         def interleave(
             self, contenders: Sequence[Any], problem: GemmProblem, options: FinalsOptions
-        ) -> list[Samples] | Outcome:
+        ) -> Future[list[Samples] | Outcome]:
             asked.append((problem, options))
             return super().interleave(contenders, problem, options)
 

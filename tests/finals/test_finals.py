@@ -6,6 +6,7 @@ import dataclasses
 import json
 import random
 from collections.abc import Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from tuner.card.samples.samples import Samples, State
 from tuner.card.worker.bench import FinalsOptions
 from tuner.finals import finals
 from tuner.finals.finals import Contender, FinalError, choose_contenders, run_final
+from tuner.trials.answer import answered
 from tuner.trials.final_order import contenders_of, finalists_first, latest_final, searched_us
 from tuner.trials.outcome import Kind, Outcome, Status, Trial
 from tuner.trials.relative import Relative
@@ -61,8 +63,10 @@ class Card:
 
     def interleave(
         self, contenders: Sequence[Any], problem: GemmProblem, options: FinalsOptions
-    ) -> list[Samples] | Outcome:
-        names = [compiled.name for compiled, _ in contenders]
+    ) -> Future[list[Samples] | Outcome]:
+        return answered(lambda: self.rounds([compiled.name for compiled, _ in contenders], options))
+
+    def rounds(self, names: list[str], options: FinalsOptions) -> list[Samples] | Outcome:
         self.asked.append((names, options))
         if self.moody and len(names) > 1:
             return Outcome(status=Status.FAILED, reason="not together")

@@ -22,13 +22,13 @@ from tuner.compile.manifest import Manifest
 from tuner.devices.select import select_device
 from tuner.runtime import explain, use_table
 from tuner.runtime.choice.choose import Library
+from tuner.stages.record import current
 from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.journal_lines import write_line
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind
 from tuner.trials.rank_stability import ranked
-from tuner.tune.results import current
 
 SHAPE = "256,3840,3072,128"
 COMMITTED = Path(__file__).resolve().parents[2] / "results" / "h200"

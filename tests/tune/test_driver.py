@@ -24,14 +24,13 @@ from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tests.fakes import FakeDevice, FakePool, fake_us, small_space
+from tests.fakes import CHECKS_ALL, FakeDevice, FakePool, fake_us, small_space
 from tuner.compile.pool import WorkerError
 from tuner.report.write import read_trials
-from tuner.search.loop import LEADERS
 from tuner.search.progress import Progress
+from tuner.stages.run import LEADERS
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Origin, Status, Trial
-from tuner.tune import results
 from tuner.tune.driver import TuneOptions, TuneResult, tune
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -244,7 +243,7 @@ def test_failures_of_a_busy_machine_are_tried_again(tmp_path: Path) -> None:
 
 def test_new_kernel_source_starts_a_new_journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = run(tmp_path, trials=5)
-    monkeypatch.setattr(results, "kernel_source_hash", lambda kernel: "another")
+    monkeypatch.setattr("tuner.stages.journal.space_source_hash", lambda kernels: "another")
     after = run(tmp_path, trials=5)
     assert after.journal != before.journal and before.journal.is_file() and after.known == 0
 
@@ -267,7 +266,7 @@ def test_wrong_leader_does_not_win(tmp_path: Path) -> None:
 
 
 def test_eager_device_validates_every_candidate(tmp_path: Path) -> None:
-    device = FakeDevice(eager_validation=True, kind=Kind.MEASURED)
+    device = FakeDevice(abilities=CHECKS_ALL, kind=Kind.MEASURED)
     result = run(tmp_path, space=small_space(**SPACE), device=device)
     assert len(device.validated) == 48 and all(trial.validation == "passed" for trial in result.trials)
 
@@ -292,7 +291,7 @@ def test_timeout_keeps_everything_found(tmp_path: Path, monkeypatch: pytest.Monk
         late = sum(pool.submitted.values()) >= 12
         return time.monotonic() + (1000.0 if late else 0.0)
 
-    monkeypatch.setattr("tuner.search.loop.time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr("tuner.stages.run.time", SimpleNamespace(monotonic=clock))
     result = run(tmp_path, pool=pool, trials=45, timeout_s=600.0)
     assert result.stopped == "timeout" and 8 <= len(result.trials) <= 16
     assert result.winner is not None and result.decision is not None and result.decision.recorded
@@ -340,7 +339,7 @@ PROGRAM = """
 import concurrent.futures, os, sys, threading, time
 from pathlib import Path
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tests.fakes import FakeDevice, FakePool
+from tests.fakes import CHECKS_ALL, FakeDevice, FakePool
 from tuner.tune.driver import TuneOptions, tune
 
 out, log, trials, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

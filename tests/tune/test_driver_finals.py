@@ -18,16 +18,18 @@ import pytest
 
 from kernel_space.core.rules import Legal
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tests.fakes import FakeDevice, FakePool, fake_us, small_space
+from tests.fakes import CARD, Answer, FakeDevice, FakePool, fake_us, small_space
 from tests.tune.test_driver import PROBLEM, SPACE, run
 from tuner.card.samples.samples import Samples, State
 from tuner.card.worker.bench import FinalsOptions
+from tuner.devices.abilities import Abilities
 from tuner.search.usage import MOST_SPARE_CHECKS, Usage
 from tuner.space.candidate import Candidate
+from tuner.stages.record import current
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.merge import choose
+from tuner.trials.answer import answered
 from tuner.trials.outcome import Kind, Outcome, Status, Timing
-from tuner.tune import results
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -36,12 +38,12 @@ class MeasuringDevice(FakeDevice):
 
     name: str = "h200"
     kind: Kind = Kind.MEASURED
-    eager_validation: bool = True
+    abilities: Abilities = CARD
     finals: list[list[str]] = dataclasses.field(default_factory=list)
     broken: str = ""
     visit: int = 0
 
-    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+    def found(self, legal: Legal) -> Outcome:
         self.timed.append(str(legal.config))
         us = fake_us(str(legal.config)) * (1 + 0.08 * random.Random("a" + str(legal.config)).random())
         return Outcome(
@@ -51,8 +53,10 @@ class MeasuringDevice(FakeDevice):
 
     def interleave(
         self, contenders: Sequence[tuple[Any, Legal]], problem: GemmProblem, options: FinalsOptions
-    ) -> list[Samples] | Outcome:
-        names = [str(legal.config) for _, legal in contenders]
+    ) -> concurrent.futures.Future[list[Samples] | Outcome]:
+        return answered(lambda: self.rounds([str(legal.config) for _, legal in contenders], options))
+
+    def rounds(self, names: list[str], options: FinalsOptions) -> list[Samples] | Outcome:
         self.finals.append(names)
         if self.broken in names:
             return Outcome(status=Status.DEADLOCK, reason="does not end")
@@ -127,9 +131,9 @@ def test_another_cards_default_does_not_replace_a_winner_by_being_on_a_faster_ca
     assert theirs.time_us == pytest.approx(0.95 * mine.time_us, rel=0.01)
     assert mine.evidence["default_ratio"] == pytest.approx(1 / true, abs=0.002)
     assert (mine.evidence["default_config"], theirs.evidence["default_ratio"]) == (default.resolved, 1.0)
-    current = results.current(CardOf(card="two", factor=factor))
-    assert choose(mine, theirs, current).row is mine
-    assert choose(theirs, mine, current).row is mine, "whichever was there first"
+    now = current(CardOf(card="two", factor=factor))
+    assert choose(mine, theirs, now).row is mine
+    assert choose(theirs, mine, now).row is mine, "whichever was there first"
 
 
 def test_a_resumed_tune_holds_no_second_final(tmp_path: Path) -> None:
@@ -174,9 +178,9 @@ def test_a_leader_that_hangs_in_the_final_is_out(tmp_path: Path) -> None:
 
 
 class Slow(MeasuringDevice):
-    def time(self, *args: Any) -> Outcome:
+    def found(self, legal: Legal) -> Outcome:
         time.sleep(0.05)
-        return super().time(*args)
+        return super().found(legal)
 
 
 def test_a_tune_that_runs_out_of_time_still_holds_its_final(tmp_path: Path) -> None:
@@ -245,10 +249,10 @@ def test_waits_for_the_compiler_are_used_to_check_leaders_again(tmp_path: Path) 
 class SoundInRounds(MeasuringDevice):
     """The broken kernel does no harm in rounds."""
 
-    def interleave(self, *args: Any) -> list[Samples] | Outcome:
+    def rounds(self, *args: Any) -> list[Samples] | Outcome:
         broken, self.broken = self.broken, ""
         try:
-            return super().interleave(*args)
+            return super().rounds(*args)
         finally:
             self.broken = broken
 
@@ -256,8 +260,8 @@ class SoundInRounds(MeasuringDevice):
 class Racing(SoundInRounds):
     """The best kernel passes its first check and fails the second."""
 
-    def validate(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
-        outcome = super().validate(compiled, legal, problem)
+    def checked(self, legal: Legal) -> Outcome:
+        outcome = super().checked(legal)
         if str(legal.config) == self.broken and self.validated.count(self.broken) == 2:
             return Outcome(status=Status.RACE, reason="launch 5 differs from the first")
         return outcome
@@ -306,12 +310,18 @@ def test_a_resumed_tune_believes_early_rounds(tmp_path: Path) -> None:
     assert second.winner == first.winner
 
 
+@dataclasses.dataclass(kw_only=True)
 class WrongAtLast(SoundInRounds):
     """The best kernel is found wrong when it has won."""
 
-    def validate_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Outcome:
+    abilities: Abilities = dataclasses.replace(CARD, checks_winner=True)
+
+    def check_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
         wrong = str(legal.config) == self.broken
-        return Outcome(status=Status.WRONG_RESULT if wrong else Status.OK, reason="y[0,0]" if wrong else "")
+        outcome = Outcome(
+            status=Status.WRONG_RESULT if wrong else Status.OK, reason="y[0,0]" if wrong else ""
+        )
+        return answered(lambda: outcome)
 
 
 def test_who_was_ruled_out_by_a_wrong_kernel_gets_a_final_after_all(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tuner.cli.tune import bundle, merge
 from tuner.tables import bundle_write
 from tuner.cli.main import main
 from tuner.devices.select import select_device
-from tuner.tune.results import current
+from tuner.stages.record import current
 current(select_device("h200"))
 bundle_write._built = no_compiler
 

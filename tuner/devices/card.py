@@ -7,6 +7,7 @@ import functools
 import secrets
 import sys
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
@@ -20,8 +21,10 @@ from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.chains import chain_bytes
 from tuner.card.worker.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
+from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEVICE_CLASSES, Card, DeviceClass, class_of
 from tuner.devices.disagreement import with_simulation
+from tuner.trials.answer import answered
 from tuner.trials.outcome import Kind, Outcome, Status
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 REPEATS = 8  # of every candidate
 WINNER_REPEATS = 50  # a race that shows once in twenty launches is found with 92 %
 SPARE_BYTES = 2 << 30  # context, kernels, graphs, temporaries
+ABILITIES = Abilities(checks_every_candidate=True, checks_winner=True, ranks_leaders=True)
 
 
 def _say(line: str) -> None:
@@ -43,7 +47,10 @@ class CudaDevice:
     """Card ``card`` of class ``name``. The worker starts when something is first asked of the card.
 
     ``judge``: everything but the kernel that a verdict or a time depends on: card, driver, clocks as found, protocol
-    of timing, version of the check. Raises ``CardLost`` (an ``InputError``) from everything that asks the card.
+    of timing, version of the check. ``CardLost`` (an ``InputError``) comes from everything that asks the card.
+
+    The card has one worker, which does one thing at a time: the caller's thread asks it, so that whoever is interrupted
+    takes the request back with it.
     """
 
     name: str
@@ -52,7 +59,7 @@ class CudaDevice:
     card: Card
     worker: CardWorker = dataclasses.field(compare=False, repr=False)
     kind: Kind = dataclasses.field(default=Kind.MEASURED, init=False)
-    eager_validation: bool = dataclasses.field(default=True, init=False)
+    abilities: Abilities = dataclasses.field(default=ABILITIES, init=False)
     note: str = ""
 
     @classmethod
@@ -85,39 +92,24 @@ class CudaDevice:
             f"{PROTOCOL}; {CHECK_VERSION}"
         )
 
-    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
         """The problem itself, every element."""
-        return self._check(compiled, legal, [problem], REPEATS)
+        return answered(lambda: self._check(compiled, legal, [problem], REPEATS))
 
-    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
         """More launches, and problems whose edges cut the tiles elsewhere."""
         ragged = ragged_problems(legal.config, problem, self.arch)
-        return self._check(compiled, legal, [problem, *ragged], WINNER_REPEATS)
+        return answered(lambda: self._check(compiled, legal, [problem, *ragged], WINNER_REPEATS))
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
         """A cheap timing, to choose who takes part in the final."""
-        self._make_sure_of_room(problem)
-        try:
-            samples = self.worker.time(
-                Loadable.of(compiled, legal.config), Case.of(legal.config, problem), QUICK
-            )
-        except CandidateFault as fault:
-            return Outcome(status=fault.status, reason=str(fault))
-        timing = with_simulation(samples.timing(), compiled, legal, problem, self)
-        return Outcome(status=Status.OK, timing=timing)
+        return answered(lambda: self._time(compiled, legal, problem))
 
     def interleave(
         self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
-    ) -> list[Samples] | Outcome:
+    ) -> Future[list[Samples] | Outcome]:
         """Samples of each, taken in rounds, or what went wrong with one of them."""
-        entries = [
-            (Loadable.of(compiled, legal.config), Case.of(legal.config, problem))
-            for compiled, legal in contenders
-        ]
-        try:
-            return self.worker.finals(entries, options)
-        except CandidateFault as fault:
-            return Outcome(status=fault.status, reason=str(fault))
+        return answered(lambda: self._interleave(contenders, problem, options))
 
     def check_object(
         self, candidate: Loadable, config: KernelConfig, problems: Sequence[GemmProblem]
@@ -144,6 +136,29 @@ class CudaDevice:
         except CandidateFault as fault:
             return Outcome(status=fault.status, reason=f"{fault} (seed {seed})")
         return Outcome(status=Status.OK, reason=describe(reports, self.worker.health.name))
+
+    def _time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+        self._make_sure_of_room(problem)
+        try:
+            samples = self.worker.time(
+                Loadable.of(compiled, legal.config), Case.of(legal.config, problem), QUICK
+            )
+        except CandidateFault as fault:
+            return Outcome(status=fault.status, reason=str(fault))
+        timing = with_simulation(samples.timing(), compiled, legal, problem, self)
+        return Outcome(status=Status.OK, timing=timing)
+
+    def _interleave(
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> list[Samples] | Outcome:
+        entries = [
+            (Loadable.of(compiled, legal.config), Case.of(legal.config, problem))
+            for compiled, legal in contenders
+        ]
+        try:
+            return self.worker.finals(entries, options)
+        except CandidateFault as fault:
+            return Outcome(status=fault.status, reason=str(fault))
 
     def _make_sure_of_room(self, problem: GemmProblem) -> None:
         health = self.worker.health

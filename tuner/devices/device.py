@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.core.arch import Arch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.abilities import Abilities
 from tuner.trials.outcome import Kind, Outcome
 
 if TYPE_CHECKING:
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class Device(Protocol):
-    """What the stages validate and time ask.
+    """What a tune asks. Answers are futures: the device may be another process or another host.
 
     ``judge`` names what its verdicts depend on besides the kernel: the hash of the simulator, or driver and clocks;
-    trials of another judge never answer for this one. ``eager_validation``: check each candidate before it is
-    timed (cheap on hardware); otherwise only those whose time could win. ``note`` is one line for the user, or empty.
+    trials of another judge never answer for this one. ``note`` is one line for the user, or empty. What a
+    future raises is a bug or the end of the device (``CardLost``); a candidate's fault is an ``Outcome``.
     """
 
     name: str
@@ -29,60 +31,28 @@ class Device(Protocol):
     sm_count: int
     kind: Kind
     judge: str
-    eager_validation: bool
+    abilities: Abilities
     note: str
 
-    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def begin(self) -> bool:
+        """Get ready, if that takes seconds; returns at once, True if the device is ready already."""
+        ...
+
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
         """OK, or why not. OK with a reason means: nothing speaks against it, but it was not checked, because ..."""
         ...
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
         """OK with ``timing``, or why there is none."""
         ...
 
-
-@runtime_checkable
-class TimesAhead(Protocol):
-    """A device on which several candidates can be timed at once."""
-
-    def time_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
-        """Begin what ``time`` will be asked; returns at once. Any thread may call it."""
+    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+        """More than ``check``, as its reason says; asked for winners, of a device that ``checks_winner``."""
         ...
-
-
-@runtime_checkable
-class RanksLeaders(Protocol):
-    """A device on which candidates can be timed against one another: ``gpu.finals`` decides between them."""
 
     def interleave(
         self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
-    ) -> list[Samples] | Outcome:
-        """Samples of ``gpu.bench.interleave``, one per contender in their order; or what went wrong with one."""
-        ...
-
-
-@runtime_checkable
-class BeginsAhead(Protocol):
-    """A device that takes seconds to get ready, in which its user has other things to do."""
-
-    def begin(self) -> bool:
-        """Begin with that; returns at once, True if the device is ready already."""
-        ...
-
-
-@runtime_checkable
-class ChecksAhead(Protocol):
-    """A device on which several candidates can be checked at once."""
-
-    def validate_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
-        """Begin what ``validate`` will be asked; returns at once."""
-        ...
-
-
-@runtime_checkable
-class ChecksWinner(Protocol):
-    """A device whose ``validate`` runs a smaller problem, and which can run the real one once."""
-
-    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        """OK with what was checked as its reason, or why not."""
+    ) -> Future[list[Samples] | Outcome]:
+        """Samples of rounds with all ``contenders``, one per contender in their order; or what went wrong with one.
+        Asked of a device that ``ranks_leaders``."""
         ...

@@ -10,22 +10,27 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEFAULT_CLASS, DEVICE_CLASSES, Card, DeviceClass, class_of, names
 from tuner.devices.device import Device
 from tuner.devices.probe import probe_cuda
 from tuner.devices.recorded import FILE_NAME, recorded_class
 from tuner.space.space import has_space
+from tuner.trials.answer import answered
 from tuner.trials.outcome import Kind, Outcome, Status
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
     from kernel_space.core.rules import Legal
+    from tuner.card.samples.samples import Samples
+    from tuner.card.worker.bench import FinalsOptions
 
 AUTO = "auto"
 NOT_VALIDATED = "not validated: nothing here executes the kernel"
@@ -44,12 +49,25 @@ class AbsentDevice:
     note: str = ""
     kind: Kind = dataclasses.field(default=Kind.MEASURED, init=False)
     judge: str = dataclasses.field(default="no card", init=False)
-    eager_validation: bool = dataclasses.field(default=False, init=False)
+    abilities: Abilities = dataclasses.field(default_factory=Abilities, init=False)
 
-    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        return Outcome(status=Status.OK, reason=NOT_VALIDATED)
+    def begin(self) -> bool:
+        return True
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+        return answered(lambda: Outcome(status=Status.OK, reason=NOT_VALIDATED))
+
+    check_full = check
+
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+        return answered(self._refused)
+
+    def interleave(
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> Future[list[Samples] | Outcome]:
+        return answered(self._refused)
+
+    def _refused(self) -> Outcome:
         return Outcome(status=Status.UNSUPPORTED, reason=self.refusal)
 
     @property

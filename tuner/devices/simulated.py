@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.select import device_class_of
+from tuner.devices.abilities import Abilities
+from tuner.devices.device import Device
+from tuner.devices.select import device_class_of, has_simulator
 from tuner.simulated.check_worker import CheckDied, CheckHung, CheckPool
 from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.machine_check import CANDIDATE, FULL, STATUS, MachineChecker, Task, run_task
+from tuner.simulated.timing_model import model_hash
+from tuner.trials.answer import answered, then
 from tuner.trials.outcome import Kind, Outcome, Status
 
 if TYPE_CHECKING:
@@ -25,8 +29,11 @@ if TYPE_CHECKING:
 
     from kernel_space.build.build import CompiledKernel
     from kernel_space.core.rules import Legal
+    from tuner.card.samples.samples import Samples
+    from tuner.card.worker.bench import FinalsOptions
 
 LIMIT_S = 120.0  # of one estimate, which takes a tenth of a second
+ABILITIES = Abilities(at_once=True, checks_winner=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -71,7 +78,7 @@ def simulated_outcome(compiled: CompiledKernel, legal: Legal, problem: GemmProbl
 def outcome_in_a_worker(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, chip: Chip) -> Outcome:
     """``simulated_outcome``, whose run of the object's host code may take its process with it: not this one."""
     task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
-    return _answer(_pool().submit(task))
+    return _outcome(_pool().submit(task))
 
 
 @functools.cache
@@ -79,7 +86,8 @@ def _pool() -> CheckPool:
     return CheckPool(1, f"{run_task.__module__}:{run_task.__name__}")
 
 
-def _answer(future: Future[Outcome]) -> Outcome:
+def _outcome(future: Future[Outcome]) -> Outcome:
+    """What a worker found; waits for it."""
     try:
         return future.result()
     except CheckHung as error:
@@ -100,15 +108,8 @@ class SimulatedDevice:
     sm_count: int
     note: str = ""
     kind: Kind = dataclasses.field(default=Kind.SIMULATED, init=False)
-    eager_validation: bool = dataclasses.field(default=False, init=False)
+    abilities: Abilities = dataclasses.field(default=ABILITIES, init=False)
     checker: MachineChecker = dataclasses.field(default_factory=MachineChecker, compare=False, repr=False)
-    _times: dict[str, Future[Outcome]] = dataclasses.field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
-
-    _lock: threading.Lock = dataclasses.field(
-        default_factory=threading.Lock, init=False, compare=False, repr=False
-    )
 
     @classmethod
     def of_class(cls, name: str, *, sm_count: int | None = None, note: str = "") -> Self:
@@ -119,28 +120,25 @@ class SimulatedDevice:
     def judge(self) -> str:
         return simulated_judge()
 
-    def time_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
-        """Begin what ``time`` will be asked; returns at once."""
+    def begin(self) -> bool:
+        return True
+
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
         chip = Chip(name=self.name, arch=self.arch, sm_count=self.sm_count)
         task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
-        with self._lock:
-            if _key(legal, problem) not in self._times:
-                self._times[_key(legal, problem)] = self.checker.pool.submit(task)
+        return then(self.checker.pool.submit(task), _outcome)
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        self.time_ahead(compiled, legal, problem)
-        with self._lock:
-            future = self._times.pop(_key(legal, problem))
-        return _answer(future)
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+        return self.checker.check(_check(CANDIDATE, compiled, legal, problem))
 
-    def validate(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        return self.checker.outcome(_check(CANDIDATE, compiled, legal, problem))
+    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+        return self.checker.check(_check(FULL, compiled, legal, problem))
 
-    def validate_ahead(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> None:
-        self.checker.start(_check(CANDIDATE, compiled, legal, problem))
-
-    def validate_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
-        return self.checker.outcome(_check(FULL, compiled, legal, problem))
+    def interleave(
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+    ) -> Future[list[Samples] | Outcome]:
+        """A clock that is the same for all has nothing to gain from rounds."""
+        return answered(lambda: Outcome(status=Status.UNSUPPORTED, reason=f"{self.name} is simulated"))
 
 
 @functools.cache
@@ -151,8 +149,12 @@ def simulated_judge() -> str:
     return f"{simulation_hash()} check {check_version()}"
 
 
-def _key(legal: Legal, problem: GemmProblem) -> str:
-    return f"{legal.config} {problem} {problem.problem_class}"
+def models_of(device: Device) -> dict[Kind, str]:
+    """What rows of ``device`` that nobody measured depend on today besides the kernel, by what they are."""
+    models = {Kind.MODELLED: model_hash()}
+    if has_simulator(device.arch):
+        models[Kind.SIMULATED] = device.judge if device.kind is Kind.SIMULATED else simulated_judge()
+    return models
 
 
 def _check(kind: str, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Task:

@@ -21,7 +21,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.samples.samples import Samples
 from tuner.card.samples.statistics import Paired, compare
 from tuner.finals.decision import RESOLUTION
-from tuner.finals.finals import Contender, Interleaves, Stage
+from tuner.finals.finals import Contender, Interleaves, Rounds
 from tuner.trials.final_order import RULED_OUT_BY
 from tuner.trials.outcome import Trial
 
@@ -44,7 +44,7 @@ class Refinement:
     """The early rounds of one search. ``seed`` shuffles them."""
 
     def __init__(self, device: Interleaves, problem: GemmProblem, seed: int = 0) -> None:
-        self._stage = Stage(device, problem, seed, where="in early rounds")
+        self._rounds = Rounds(device, problem, seed, where="in early rounds")
         self._visits: list[dict[str, Samples]] = []
         self.timed: set[str] = set()  # configs that had rounds
 
@@ -67,14 +67,14 @@ class Refinement:
     def run(self, group: Sequence[Contender]) -> EarlyRounds:
         """``ROUNDS`` rounds of ``group``, the fastest first. Raises ``FinalError``."""
         alive = list(group)
-        before = len(self._stage.failed)
-        samples = self._stage.run(alive, ROUNDS, warm_up_ms=WARM_UP_MS, settle_ms=0.0)
+        before = len(self._rounds.failed)
+        samples = self._rounds.run(alive, ROUNDS, warm_up_ms=WARM_UP_MS, settle_ms=0.0)
         self._visits.append(samples)
         self.timed.update(samples)
         fastest = group[0].name
         found = ((one, self._against(fastest, one.name)) for one in alive if one.name != fastest)
         lost = (_ruled_out(one.trial, fastest, how) for one, how in found if how and _slower(how))
-        return EarlyRounds(lost=tuple(lost), failed=tuple(self._stage.failed[before:]))
+        return EarlyRounds(lost=tuple(lost), failed=tuple(self._rounds.failed[before:]))
 
     def _fastest(self, leaders: Sequence[Contender]) -> Contender:
         """The first, unless rounds with it found another one faster."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import statistics
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_space.core.rules import Legal
@@ -60,7 +61,7 @@ class Interleaves(Protocol):
 
     def interleave(
         self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
-    ) -> list[Samples] | Outcome:
+    ) -> Future[list[Samples] | Outcome]:
         """``bench.interleave`` of them, or what went wrong with one of them."""
         ...
 
@@ -118,26 +119,26 @@ def run_final(
 
     A contender that fails is found out, dropped and reported; the others go on without it.
     """
-    stage = Stage(device, problem, seed)
+    card = Rounds(device, problem, seed)
     alive = list(contenders)
     out: list[_Lost] = []
     for rounds, survivors in RUNGS:
         if len(alive) <= survivors + 1:
             continue
-        times = stage.run(alive, rounds)
+        times = card.run(alive, rounds)
         order = _by_median(alive, times)
         alive, lost = _halve(order, survivors)
         out = [(one, times[one.name], _against_default(one, order, times)) for one in lost] + out
     samples: dict[str, Samples] = {}
     for _ in range(FINAL_BATCHES if alive else 0):
-        more = stage.run(alive, FINAL_ROUNDS)
+        more = card.run(alive, FINAL_ROUNDS)
         samples = {one: joined(samples.get(one), more[one]) for one in more}  # who failed is not in ``more``
         if not samples or not undecided(_deciding_times(samples)):
             break
     verdict = _verdict(alive, samples)
     return FinalResult(
         trials=tuple(_placed(verdict, alive, samples, out, name)),
-        failed=tuple(stage.failed),
+        failed=tuple(card.failed),
         verdict=verdict,
         samples=samples,
     )
@@ -157,7 +158,7 @@ def joined(first: Samples | None, second: Samples) -> Samples:
     )
 
 
-class Stage:
+class Rounds:
     """Asks the device for rounds, and finds out who is to blame when it cannot give them. ``failed``: those, so far;
     their reason begins with ``where``."""
 
@@ -192,7 +193,7 @@ class Stage:
         self._seed += 1
         options = FinalsOptions(rounds=rounds, seed=self._seed, warm_up_ms=warm_up_ms, settle_ms=settle_ms)
         pairs = [(one.compiled, one.legal) for one in contenders]
-        return self._device.interleave(pairs, self._problem, options)
+        return self._device.interleave(pairs, self._problem, options).result()
 
     def _drop_culprits(self, contenders: list[Contender]) -> bool:
         """Time each alone; those that fail then are out. Was there one?"""

@@ -21,11 +21,12 @@ from tuner.report.markdown import render_markdown
 from tuner.trials.outcome import Trial
 from tuner.trials.rank_stability import SETS_US
 
-__all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_report"]
+__all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_final", "write_report"]
 
 DEFAULT_DTYPES = ("fp16", "fp16")
 FACTS = "facts"  # key of the parquet file's metadata
 REPORT_FILES = ("trials.csv", "trials.parquet", "report.md", "report.html")  # in the order of writing
+FINAL_FILE = "final.json"
 MAX_REASON = 160  # characters of a reason in trials.csv; trials.parquet holds it whole
 MOST_TRIALS, MOST_BYTES = 1_000_000, 1 << 30  # of a trials.parquet
 JSON_COLUMNS = ("evidence", "build")
@@ -62,6 +63,11 @@ def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
     atomic_write(files.markdown, render_markdown(sweep))
     atomic_write(files.html, render_html(sweep))
     return files
+
+
+def write_final(folder: Path, record: Mapping[str, Any]) -> None:
+    """``final.json`` beside the report: every deciding round with the card's state. Raises ``StoreError``."""
+    atomic_write(make_folder(folder) / FINAL_FILE, json.dumps(record, indent=1) + "\n")
 
 
 def completed(sweep: Sweep, folder: Path) -> Sweep:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from kernel_space.core.plain_files import read_plain
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.store import atomic_write, make_folder
 from tuner.simulated.check_worker import CheckDied, CheckPool
+from tuner.trials.answer import answered, then
 from tuner.trials.outcome import Outcome, Status
 
 if TYPE_CHECKING:
@@ -106,27 +108,36 @@ class MachineChecker:
 
     def __init__(self, jobs: int | None = None) -> None:
         self.pool = CheckPool(jobs or os.cpu_count() or 1, f"{__name__}:run_task")
-        self._running: dict[Path, Future[dict[str, Any]]] = {}
+        self._running: dict[Path, Future[Outcome]] = {}
+        self._lock = threading.Lock()
 
-    def start(self, task: Task) -> None:
-        """Begin the check if nobody has."""
-        if task.path not in self._running and _read(task.path) is None:
-            self._running[task.path] = self.pool.submit(task)
+    def check(self, task: Task) -> Future[Outcome]:
+        """OK with what was checked as its reason, or why not. Any thread may ask; who asks for what is running waits
+        for that."""
+        if (record := _read(task.path)) is not None:
+            return answered(lambda: _outcome(record))
+        with self._lock:
+            future = self._running.get(task.path)
+            if future is None:
+                future = then(self.pool.submit(task), lambda done: _kept(task, done))
+                self._running[task.path] = future
+        future.add_done_callback(lambda _: self._running.pop(task.path, None))
+        return future
 
-    def outcome(self, task: Task) -> Outcome:
-        """OK with what was checked as its reason, or why not."""
-        self.start(task)
-        if (future := self._running.pop(task.path, None)) is None:
-            record = _read(task.path)
-            assert record is not None, task.path
-        else:
-            try:
-                record = future.result()
-            except CheckDied as error:
-                return Outcome(status=Status.FAILED, reason=str(error))
-            make_folder(task.path.parent)
-            atomic_write(task.path, json.dumps(record, indent=1) + "\n")
-        return Outcome(status=Status(record["status"]), reason=record["text"])
+
+def _kept(task: Task, done: Future[dict[str, Any]]) -> Outcome:
+    """The outcome of a check that ran; on disk, too, if there is one."""
+    try:
+        record = done.result()
+    except CheckDied as error:
+        return Outcome(status=Status.FAILED, reason=str(error))
+    make_folder(task.path.parent)
+    atomic_write(task.path, json.dumps(record, indent=1) + "\n")
+    return _outcome(record)
+
+
+def _outcome(record: dict[str, Any]) -> Outcome:
+    return Outcome(status=Status(record["status"]), reason=record["text"])
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -1,6 +1,6 @@
 """How much a kernel's results were checked before it was written down, read from what the check said of it.
 
-A device first checks a candidate (``evaluate.validate``), then the winner once more (``validate_full``). A tune that
+A device first checks a candidate (``Device.check``), then the winner once more (``check_full``). A tune that
 is stopped by time or Ctrl-C leaves out what had not begun; its row says so, and is of less worth.
 """
 

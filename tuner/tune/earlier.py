@@ -17,10 +17,10 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.calibration.measured_trials import journal_trials
 from tuner.devices.device import Device
 from tuner.report.write import read_trials, report_folder
+from tuner.stages.journal import STUDY_FOLDER
 from tuner.trials.final_order import FINAL
 from tuner.trials.outcome import TRANSIENT, Kind, Trial
 from tuner.trials.rank_stability import ranked
-from tuner.tune.results import STUDY_FOLDER
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

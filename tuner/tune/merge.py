@@ -27,7 +27,9 @@ from tuner.devices.select import device_class_of, select_device
 from tuner.files.notice import Say, notice
 from tuner.files.store import make_folder, read_bytes, write_if_new
 from tuner.report.data.peers import FILE_NAME as PEERS_FILE
-from tuner.report.write import REPORT_FILES, report_folder
+from tuner.report.write import FINAL_FILE, REPORT_FILES, report_folder
+from tuner.stages.journal import STUDY_FOLDER
+from tuner.stages.record import current
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.bundle_write import take_over
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
@@ -37,7 +39,6 @@ from tuner.trials.journal_read import Journal, read_journal
 from tuner.trials.outcome import Trial
 from tuner.trials.study import Study
 from tuner.tune.earlier import supersedes
-from tuner.tune.results import FINAL_FILE, STUDY_FOLDER, current
 
 FILES = (
     *REPORT_FILES,

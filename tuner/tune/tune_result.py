@@ -1,41 +1,21 @@
-"""What a tune is asked for, and what it found."""
+"""What a tune found."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Self
 
 from kernel_space.core.rules import Legal
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.report.write import ReportFiles
 from tuner.space.count import Count
+from tuner.stages.compile import legal_of
+from tuner.stages.run import Run
 from tuner.tables.merge import Decision
 from tuner.trials.outcome import Status, Trial
-from tuner.tune import results
-
-COMPILE_TIMEOUT_S = 60.0  # a candidate takes half a second; two-minute compiles are known, and not worth it
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class TuneOptions:
-    """``trials``: distinct legal candidates; None is 200, or all when at most 300 are legal. ``timeout_s``: seconds
-    for the search, None for no limit. ``jobs``: compile workers. ``out``: folder of results. ``cache_dir``: of compiled
-    kernels, None for the user's. ``resume``: let the journal answer for candidates evaluated before.
-    ``count_space``: also count legal and rejected points for the report (seconds).
-    """
-
-    trials: int | None = None
-    timeout_s: float | None = None
-    jobs: int = os.cpu_count() or 1
-    seed: int = 0
-    out: Path = Path("results")
-    cache_dir: Path | None = None
-    compile_timeout_s: float = COMPILE_TIMEOUT_S
-    resume: bool = True
-    count_space: bool = True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -68,10 +48,36 @@ class TuneResult:
     facts: Mapping[str, str]
     report: ReportFiles
 
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Of a tune whose last stage is done."""
+        assert run.report is not None, "a tune ends with its report"
+        order, trials = run.order, run.study.trials
+        return cls(
+            problem=run.problem,
+            device=run.device,
+            trials=tuple(trials.values()),
+            illegal=run.illegal,
+            winner=order[0] if order else None,
+            runner_up=order[1] if len(order) > 1 else None,
+            default=None if run.default is None else trials.get(run.default),
+            legal=legal_of(run, order[0]) if order else None,
+            space=run.counted,
+            planned=run.search.planned,
+            fresh=len(run.fresh),
+            known=len(run.known),
+            stopped=run.stopped,
+            seconds=run.seconds,
+            journal=run.study.path,
+            decision=run.decision,
+            facts=run.facts,
+            report=run.report,
+        )
+
     @property
     def counts(self) -> dict[Status, int]:
         """Status -> trials, the points that were proposed but not compiled included."""
-        return results.status_counts([*self.trials, *self.illegal])
+        return status_counts([*self.trials, *self.illegal])
 
     def failure_summary(self) -> str:
         """One line for a tune without a winner."""
@@ -79,3 +85,9 @@ class TuneResult:
             ", ".join(f"{count} {status}" for status, count in self.counts.items()) or "no trial was made"
         )
         return f"no candidate of {self.problem} on {self.device.name} could be used: {counts}"
+
+
+def status_counts(trials: Iterable[Trial]) -> dict[Status, int]:
+    """Status -> trials, in the order of the enum."""
+    found = [trial.status for trial in trials]
+    return {status: found.count(status) for status in Status if status in found}

@@ -17,7 +17,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.locks import open_lock, take
 from tuner.files.store import make_folder
 from tuner.report.write import report_folder
-from tuner.tune.results import STUDY_FOLDER
+from tuner.stages.journal import STUDY_FOLDER
 
 POLL_S = 0.1
 

@@ -19,10 +19,10 @@ from tuner.devices.classes import DeviceClass
 from tuner.devices.device import Device
 from tuner.devices.recorded import OfClass
 from tuner.devices.select import device_class_of, select_device
+from tuner.stages.record import current as current_provenance
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import Lookup, table_path
 from tuner.tables.row import Row
-from tuner.tune import results
 
 if TYPE_CHECKING:
     from tuner.runtime.choice.choose import Choice
@@ -36,7 +36,7 @@ KNOB_RULES = (
 def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
-    current = results.current(device) if _has_toolchain() else None
+    current = current_provenance(device) if _has_toolchain() else None
     found = table_of(check_out(args.out), _class(args, device), current=current, thorough=current is not None)
     bundle = Bundle.load(found.folder / FOLDER, device.arch)
     legal = ALL_RULES if current is not None else KNOB_RULES

@@ -13,10 +13,11 @@ from tuner.cli.options.common import check_out, problems_of
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
 from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
+from tuner.stages.journal import STUDY_FOLDER, identity, open_study
+from tuner.stages.report import recorded_provenance, write_sweep
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
 from tuner.trials.outcome import NEVER_COMPILED, Trial
-from tuner.tune import results
 
 TRIALS = "trials.parquet"
 
@@ -61,7 +62,7 @@ def _write(
     source: str,
     provenance: dict[str, str] | None,
 ) -> ReportFiles:
-    return results.write_sweep(
+    return write_sweep(
         out,
         problem,
         device,
@@ -80,14 +81,14 @@ def _trials(out: Path, problem: Problem, device: Device) -> tuple[list[Trial], s
     """
     parquet = report_folder(out, device.name, problem) / TRIALS
     beside = read_trials(parquet) if parquet.is_file() else []
-    about = results.identity(problem, device)
-    if below(out, results.STUDY_FOLDER, about.device, about.file_name).is_file():
-        trials = list(results.open_study(out, problem, device).trials.values())
+    about = identity(problem, device)
+    if below(out, STUDY_FOLDER, about.device, about.file_name).is_file():
+        trials = list(open_study(out, problem, device).trials.values())
         if trials:
             rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
             return [*trials, *rejected], f"journal {about.file_name}", None
     if parquet.is_file():  # of another judge or other sources than today's, or their journal is gone
-        return beside, str(parquet), results.recorded_provenance(beside)
+        return beside, str(parquet), recorded_provenance(beside)
     raise InputError(
         f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
     )

@@ -22,10 +22,11 @@ from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
 from tuner.space.candidate import Candidate
 from tuner.space.space import SearchSpace
+from tuner.stages.run import COMPILE_TIMEOUT_S
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Status
-from tuner.tune.driver import COMPILE_TIMEOUT_S, NEIGHBOURS, readable_configs
 from tuner.tune.earlier import Earlier, earlier_visits
+from tuner.tune.prepare import NEIGHBOURS, readable_configs
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
 

@@ -19,9 +19,9 @@ from tuner.cli.tune.tune import show_results
 from tuner.compile.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
 from tuner.devices.card import CudaDevice
 from tuner.search.progress import Progress
+from tuner.stages.report import write_sweep
 from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.tune.driver import TuneOptions, TuneResult, tune
-from tuner.tune.results import write_sweep
 from tuner.tune.turns import in_turn
 
 # Of a budget, per problem: the final takes 1 to 4 s of the card, the winner's last check and the files a few more.

@@ -31,8 +31,8 @@ from tuner.devices.select import select_device
 from tuner.files.store import atomic_write, make_folder
 from tuner.report.data.peers import FILE_NAME
 from tuner.report.write import ReportFiles, report_folder
-from tuner.search.evaluate import utc_now
 from tuner.search.progress import Progress
+from tuner.search.trial_of import utc_now
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import DispatchTable
 

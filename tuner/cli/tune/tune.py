@@ -21,8 +21,8 @@ from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
 from tuner.devices.select import require_times, select_device
 from tuner.report.data.sweep import differences
-from tuner.search.loop import Pool
 from tuner.search.progress import Progress
+from tuner.stages.compile import Pool
 from tuner.tables.dispatch import FILE_NAME
 from tuner.trials.outcome import Kind, Trial
 from tuner.trials.rank_stability import faster_in

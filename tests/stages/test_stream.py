@@ -1,0 +1,162 @@
+"""Tunes on devices that answer later, in any order, from threads of their own, or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernel_space.core.errors import InputError
+from kernel_space.core.rules import Legal
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tests.fakes import CARD, Answer, FakeDevice, FakePool, fake_us, small_space
+from tests.tune.test_driver import PROBLEM, SPACE, run, sequence
+from tests.tune.test_driver_finals import MeasuringDevice, SlowPool, kernels
+from tuner.devices.abilities import Abilities
+from tuner.tables.dispatch import DispatchTable
+from tuner.trials.answer import answered
+from tuner.trials.outcome import Outcome, Status
+
+
+@dataclasses.dataclass(kw_only=True)
+class Remote(FakeDevice):
+    """Eight hosts; one answer in five takes long."""
+
+    abilities: Abilities = Abilities(at_once=True)
+    hosts: ThreadPoolExecutor = dataclasses.field(default_factory=lambda: ThreadPoolExecutor(8))
+    busy: int = 0
+    most_busy: int = 0
+    lock: Any = dataclasses.field(default_factory=threading.Lock)
+
+    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return self.hosts.submit(self._work, self.found, legal)
+
+    def check(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return self.hosts.submit(self._work, self.checked, legal)
+
+    def _work(self, answer: Any, legal: Legal) -> Outcome:
+        with self.lock:
+            self.busy += 1
+            self.most_busy = max(self.busy, self.most_busy)
+        time.sleep(0.1 if random.Random(str(legal.config)).random() < 0.2 else 0.001)
+        with self.lock:
+            self.busy -= 1
+        return answer(legal)
+
+
+def test_answers_of_several_hosts_in_any_order_give_the_same_trials(tmp_path: Path) -> None:
+    here, there = FakeDevice(), Remote()
+    space = small_space(**SPACE, swizzle_size="1 2 4 8", prefetch_dist="0 1 2")
+    one = run(tmp_path / "here", device=here, space=space, trials=22, jobs=1)
+    other = run(tmp_path / "there", device=there, space=space, trials=22, jobs=6)
+    assert sequence(one) == sequence(other) and one.winner is not None and other.winner is not None
+    assert one.winner.resolved == other.winner.resolved
+    assert [trial.resolved for trial in one.trials] != [trial.resolved for trial in other.trials], (
+        "the order of ends"
+    )
+    assert there.most_busy > 2, "else this test shows nothing"
+    assert sorted(there.timed) == sorted(here.timed) and set(Counter(there.timed).values()) == {1}
+    assert set(there.validated) == set(here.validated) and len(there.validated) == 10
+
+
+def test_hosts_that_check_each_candidate_before_they_time_it(tmp_path: Path) -> None:
+    space = small_space(**SPACE)
+    device = Remote(abilities=Abilities(at_once=True, checks_every_candidate=True))
+    result = run(tmp_path, device=device, space=space, pool=SlowPool(), jobs=4)
+    assert result.fresh == 48 and all(trial.validation == "passed" for trial in result.trials)
+    assert result.winner is not None and result.winner.resolved == kernels()[0]
+    assert len(device.validated) == 48 == len(device.timed), "none twice"
+
+
+class Silent(Remote):
+    """Never answers."""
+
+    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return Future()
+
+
+def test_a_host_that_does_not_answer_does_not_hold_up_the_timeout(tmp_path: Path) -> None:
+    start = time.monotonic()
+    result = run(tmp_path, device=Silent(), timeout_s=1.0)
+    assert result.stopped == "timeout" and result.trials == () and result.winner is None
+    assert time.monotonic() - start < 30
+
+
+@dataclasses.dataclass(kw_only=True)
+class Failing(Remote):
+    """Is gone after so many answers."""
+
+    answers: int
+    error: Exception
+
+    def found(self, legal: Legal) -> Outcome:
+        with self.lock:
+            self.answers -= 1
+            if self.answers < 0:
+                raise self.error
+        return super().found(legal)
+
+
+@pytest.mark.parametrize("error", [InputError("the host is gone"), ZeroDivisionError("a bug")])
+def test_what_a_host_raises_ends_the_tune_with_a_row_of_what_was_found(
+    tmp_path: Path, error: Exception
+) -> None:
+    with pytest.raises(type(error), match=str(error)):
+        run(tmp_path, device=Failing(answers=12, error=error), pool=FakePool(), jobs=1)
+    row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
+    assert row is not None and row.time_us == pytest.approx(fake_us(row.config), rel=1e-4)
+    again = run(tmp_path, device=FakeDevice(), trials=45)
+    assert again.known >= 6, "the journal is whole"
+
+
+@dataclasses.dataclass(kw_only=True)
+class Alone(MeasuringDevice):
+    """A card that breaks when it is asked two things at a time; it looks into the journal before it runs anything."""
+
+    abilities: Abilities = dataclasses.replace(CARD, checks_winner=True)
+    out: Path
+    asked: Counter[str] = dataclasses.field(default_factory=Counter)
+    taken: Any = dataclasses.field(default_factory=threading.Lock)
+    announced: dict[str, bool] = dataclasses.field(default_factory=dict)
+
+    def checked(self, legal: Legal) -> Outcome:
+        resolved = str(legal.config)
+        if resolved not in self.announced:
+            (journal,) = self.out.glob(".studies/h200/*.jsonl")
+            last = json.loads(journal.read_bytes().splitlines()[-1])
+            self.announced[resolved] = last.get("attempt") == resolved
+        return self._one("check", super().checked, legal)
+
+    def found(self, legal: Legal) -> Outcome:
+        return self._one("time", super().found, legal)
+
+    def rounds(self, *args: Any) -> Any:
+        return self._one("rounds", super().rounds, *args)
+
+    def check_full(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return answered(lambda: self._one("full", lambda: Outcome(status=Status.OK, reason="passed in full")))
+
+    def _one(self, what: str, call: Any, *args: Any) -> Any:
+        assert self.taken.acquire(blocking=False), f"asked for {what} while it was at something else"
+        try:
+            time.sleep(0.002)
+            self.asked[what] += 1
+            return call(*args)
+        finally:
+            self.taken.release()
+
+
+def test_a_card_does_one_thing_after_another_and_what_runs_there_is_announced(tmp_path: Path) -> None:
+    device = Alone(out=tmp_path)
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(), jobs=4)
+    assert result.fresh == 48 == device.asked["time"] and result.winner is not None
+    assert device.asked["check"] > 48 and device.asked["rounds"] > 1 and device.asked["full"] == 1
+    assert len(device.announced) == 48 and all(device.announced.values())

@@ -1,0 +1,1 @@
+"""The parts of a tune, one a module; ``plan.py`` lists them in order."""

@@ -1,0 +1,54 @@
+"""The journal of a tune: whose trials it holds, and what is counted once for all who have it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+from kernel_space.build.key import source_hash, space_source_hash, toolchain
+from kernel_space.core.plain_files import below
+from kernel_space.core.registry import kernels_of
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import Device
+from tuner.devices.recorded import keep_class_of
+from tuner.space.count import Count
+from tuner.space.space import SearchSpace
+from tuner.trials.study import Identity, Study
+
+STUDY_FOLDER = ".studies"
+
+
+def identity(problem: GemmProblem, device: Device) -> Identity:
+    """Which journal the trials of ``problem`` on ``device`` belong to, as things are today."""
+    return Identity(
+        op=GemmProblem.operator,
+        device=device.name,
+        arch=device.arch.name,
+        problem=str(problem),
+        lora_dtype=problem.lora_dtype,
+        out_dtype=problem.out_dtype,
+        source_hash=space_source_hash(kernels_of(GemmProblem.operator, device.arch)),
+        dsl_version=toolchain().dsl_version,
+        judge=f"{device.kind} {device.judge} {device.sm_count} SMs",
+    )
+
+
+def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
+    """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
+    keep_class_of(out, device)
+    return Study(below(out, STUDY_FOLDER), identity(problem, device))
+
+
+def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: Device) -> Count:
+    """``space.count``, from the journal when neither the rules nor the choices have changed since."""
+    choices = {name: knob.choices for name, knob in space.knobs.items()}
+    rules = [
+        source_hash(module)
+        for kernel in kernels_of(problem.operator, device.arch)
+        for module in ("kernel_space.core.rules", kernel.rules)
+    ]
+    about = f"{rules} {json.dumps(choices)}"
+    key = f"points of the space {hashlib.sha256(about.encode()).hexdigest()[:16]}"
+    return Count(**study.recall(key, lambda: dataclasses.asdict(space.count(problem, device.arch))))

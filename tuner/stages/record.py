@@ -1,0 +1,86 @@
+"""Record: the winner's row of the dispatch table, however the search ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kernel_space.build.key import space_source_hash, toolchain
+from kernel_space.core.plain_files import below
+from kernel_space.core.registry import kernels_of
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import Device
+from tuner.devices.simulated import models_of
+from tuner.stages.compile import kernel_of
+from tuner.stages.run import Run
+from tuner.stages.stage import When
+from tuner.tables.dispatch import FILE_NAME, record
+from tuner.tables.merge import Current
+from tuner.tables.row import ObjectRef, Row, make_row
+from tuner.trials.checked import NEVER_CHECKED
+from tuner.trials.outcome import Trial
+
+if TYPE_CHECKING:
+    from kernel_space.build.build import CompiledKernel
+
+
+class Record:
+    """The best of everything found, this run's and that of earlier ones."""
+
+    name = "record"
+    when = When.ALWAYS
+
+    def run(self, run: Run) -> bool:
+        run.order = run.ranked()
+        if not run.order:
+            run.progress.say("no candidate could be used, so the dispatch table stays as it is")
+            return False
+        row = winning_row(run.device, run.order, kernel_of(run, run.order[0]))
+        path = below(run.options.out, run.device.name, FILE_NAME)
+        now = current(run.device)
+        run.decision = record(path, [row], now, refuted=run.refuted(), say=run.progress.say)[0]
+        return True
+
+
+def current(device: Device) -> Current:
+    """Today's provenance: rows made under another one are stale."""
+    return Current(
+        kernel_source=space_source_hash(kernels_of(GemmProblem.operator, device.arch)),
+        dsl_version=toolchain().dsl_version,
+        models=models_of(device),
+    )
+
+
+def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel | None) -> Row:
+    """The row that ``order[0]`` claims, with the next best as its runner-up."""
+    row = make_row(
+        order[0],
+        model=current(device).provenance(device.kind).model,
+        protocol=f"{device.kind} on {device.name}, {device.sm_count} SMs",
+        runner_up=order[1] if len(order) > 1 else None,
+        object=compiled and object_ref(compiled),
+        versions=versions(),
+    )
+    checked = order[0].validation or NEVER_CHECKED
+    return dataclasses.replace(row, evidence={"checked": checked, **row.evidence})
+
+
+def object_ref(compiled: CompiledKernel) -> ObjectRef:
+    return ObjectRef(key=compiled.key, file=compiled.object_path.name, sha256=compiled.object_sha256)
+
+
+def versions() -> dict[str, str]:
+    """Packages that decide what is compiled and searched."""
+    found = {"python": platform.python_version()}
+    with contextlib.suppress(
+        importlib.metadata.PackageNotFoundError
+    ):  # who measures what others chose has none
+        found["optuna"] = importlib.metadata.version("optuna")
+    return {
+        **found,
+        **dict(package.split("==") for package in toolchain().packages),
+    }

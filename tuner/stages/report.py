@@ -1,0 +1,142 @@
+"""Report: what a tune leaves for people, and the deciding rounds of its final."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import Device
+from tuner.devices.recorded import recorded_class
+from tuner.report.write import ReportFiles, Sweep, report_folder, write_final, write_report
+from tuner.search.prefilter import prefilter_fact
+from tuner.search.trial_of import illegal_trial
+from tuner.space.count import Count
+from tuner.stages.journal import count_space, identity
+from tuner.stages.record import versions
+from tuner.stages.run import Run
+from tuner.stages.stage import When
+from tuner.tables.row import Row
+from tuner.trials.final_order import row_first
+from tuner.trials.outcome import Kind, Trial
+from tuner.trials.rank_stability import JUDGE, ranked
+
+
+class Report:
+    """Of all of the journal. Points of the space are counted for it, unless somebody is waiting for the end."""
+
+    name = "report"
+    when = When.ALWAYS
+
+    def run(self, run: Run) -> bool:
+        run.seconds = time.monotonic() - run.start
+        problem, device, options = run.problem, run.device, run.options
+        if options.count_space and not run.stopped:
+            run.counted = count_space(run.study, run.space, problem, device)
+        run.illegal = tuple(illegal_trial(*point, problem, device) for point in run.search.rejected.items())
+        run.facts = _facts(run)
+        if run.final is not None:
+            write_final(report_folder(options.out, device.name, problem), run.final.record())
+        trials = [*run.study.trials.values(), *run.illegal]
+        run.report = write_sweep(
+            options.out,
+            problem,
+            device,
+            trials,
+            space=run.counted,
+            facts=run.facts,
+            cache_dir=options.cache_dir,
+        )
+        return True
+
+
+def _facts(run: Run) -> dict[str, str]:
+    facts = {
+        "search": f"seed {run.options.seed}, {len(run.fresh)} new and {len(run.known)} known trials",
+        "duration": f"{run.seconds:.1f} s with {run.options.jobs} compile workers",
+    }
+    facts |= prefilter_fact(run.search.rejected)
+    if run.final is not None and run.final.verdict is not None:
+        facts["final"] = f"{len(run.final.trials)} contenders; winner: {run.final.verdict.why}"
+    if run.device.kind is Kind.MEASURED:
+        facts["card"] = str(run.usage)
+    if run.stopped:
+        facts["stopped by"] = run.stopped
+    if run.decision is not None:
+        facts["dispatch row"] = (
+            f"{'recorded' if run.decision.recorded else 'not recorded'}: {run.decision.reason}"
+        )
+    return facts
+
+
+def write_sweep(
+    out: Path,
+    problem: GemmProblem,
+    device: Device,
+    trials: Sequence[Trial],
+    *,
+    space: Count | None = None,
+    facts: Mapping[str, str] | None = None,
+    provenance: Mapping[str, str] | None = None,
+    earlier: Mapping[str, str] | None = None,
+    cache_dir: Path | None = None,
+    row: Row | None = None,
+) -> ReportFiles:
+    """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
+    ``row``: of the dispatch table; its trial, if it is here and usable, is the winner, else the best ranked one.
+    ``provenance``: where the times come from, when not from ``device`` as it is today. ``earlier``: facts of the
+    sweep, when the report is written again. Raises ``StoreError``."""
+    order = ranked(trials)
+    if row is not None:
+        order = row_first(order, row.config, row.kind)
+    made = _provenance_facts(problem, device) if provenance is None else provenance
+    budget = None
+    if order:
+        legal = legalize(order[0].resolved_config, problem, device.arch)
+        budget = legal.budget if isinstance(legal, Legal) else None
+    sweep = Sweep(
+        problem=problem,
+        device=device.name,
+        arch=device.arch,
+        sm_count=device.sm_count,
+        device_class=recorded_class(out, device.name),
+        trials=trials,
+        winner=order[0] if order else None,
+        runner_up=order[1] if len(order) > 1 else None,
+        budget=budget,
+        space=space,
+        facts={**(earlier or {}), **made, **(facts or {})},
+        cache_dir=cache_dir,
+    )
+    return write_report(report_folder(out, device.name, problem), sweep)
+
+
+def recorded_provenance(trials: Iterable[Trial]) -> dict[str, str]:
+    """What ``trials`` themselves say of how their times were made: for a report by somebody who did not make them."""
+    timed = [trial for trial in trials if trial.kind is not None]
+    found = {
+        "times": [trial.kind for trial in timed],
+        "protocol": [trial.evidence.get("timing_protocol") for trial in timed],
+        "driver": [trial.evidence.get("driver") for trial in timed],
+        "judge": [trial.evidence.get(JUDGE) for trial in timed],
+        "kernel source": [trial.build.get("source_hash") for trial in timed],
+        "nvidia-cutlass-dsl": [trial.build.get("dsl_version") for trial in timed],
+    }
+    words = {
+        name: ", ".join(sorted({str(value) for value in given if value})) for name, given in found.items()
+    }
+    dates = sorted(trial.finished for trial in timed if trial.finished)
+    words["finished"] = f"{dates[0]} to {dates[-1]}" if dates else ""
+    return {name: text for name, text in words.items() if text}
+
+
+def _provenance_facts(problem: GemmProblem, device: Device) -> dict[str, str]:
+    about = dataclasses.asdict(identity(problem, device))
+    return {
+        "times": f"{device.kind}; judge {device.judge}",
+        "kernel source": about["source_hash"],
+        **versions(),
+    }

@@ -1,0 +1,155 @@
+"""Before a tune can begin: the card, the table, the journal, and where the search starts from."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
+from kernel_space.core.registry import parse_config
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.devices.device import Device
+from tuner.search.prefilter import Prefilter
+from tuner.search.progress import Progress
+from tuner.space.candidate import Asks
+from tuner.space.published import published_config
+from tuner.space.space import SearchSpace
+from tuner.stages.ask import IN_FLIGHT_PER_JOB
+from tuner.stages.compile import Pool
+from tuner.stages.journal import open_study
+from tuner.stages.record import current
+from tuner.stages.run import Run, TuneOptions
+from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
+from tuner.trials.outcome import Kind
+from tuner.trials.study import Study
+
+if TYPE_CHECKING:
+    from tuner.compile.pool import CompileResult
+
+NEIGHBOURS = 5  # winners of other problems that are tried first
+
+
+def prepare(
+    problem: GemmProblem,
+    device: Device,
+    options: TuneOptions,
+    *,
+    pool: Pool,
+    space: SearchSpace,
+    search: Asks | None,
+    progress: Progress,
+    start: float,
+) -> Run:
+    """A tune that has not asked anything yet. ``start``: when it began, a time of ``time.monotonic()``."""
+    waiting = device.begin()
+    _mend_table(options.out, device, progress)
+    ahead = {} if search else _compile_ahead(pool, space, options, problem, device)
+    study = open_study(options.out, problem, device)
+    ready = start if waiting else time.monotonic()
+    return Run(
+        problem=problem,
+        device=device,
+        options=options,
+        space=space,
+        search=search or _search(space, _first(study, options, problem, device), options, problem, device),
+        study=study,
+        pool=pool,
+        progress=progress,
+        start=start,
+        ready=ready,
+        default=_default_config(space, problem, device),
+        ahead=ahead,
+        answers=dict(study.trials) if options.resume else {},
+    )
+
+
+def _compile_ahead(
+    pool: Pool, space: SearchSpace, options: TuneOptions, problem: GemmProblem, device: Device
+) -> dict[str, Future[CompileResult]]:
+    """While a card gets ready, its first candidates go to the compilers, as far as a search asks without being told
+    anything: one of the same seed, which is thrown away. What comes of each by resolved config.
+
+    The journal, which cannot be opened before the card is known, may say that the search begins with other neighbours:
+    then some are compiled for nothing."""
+    if device.kind is not Kind.MEASURED:
+        return {}
+    neighbours = readable_configs(_neighbours(options, problem, device), device.arch)
+    scout = _search(space, neighbours, options, problem, device)
+    begun: dict[str, Future[CompileResult]] = {}
+    while len(begun) < IN_FLIGHT_PER_JOB * options.jobs and (candidate := scout.ask()):
+        begun[candidate.resolved] = pool.submit(candidate.legal.config, problem.problem_class, device.arch)
+    return begun
+
+
+def _search(
+    space: SearchSpace,
+    first: Iterable[KernelConfig],
+    options: TuneOptions,
+    problem: GemmProblem,
+    device: Device,
+) -> Asks:
+    from tuner.search.search import (  # Optuna: a machine that only measures has none
+        CARD_WINDOW,
+        WINDOW,
+        Search,
+    )
+
+    published = published_config(problem, device.arch)
+    return Search(
+        space,
+        problem,
+        device.arch,
+        seed=options.seed,
+        trials=options.trials,
+        first=first,
+        window=CARD_WINDOW if device.kind is Kind.MEASURED else WINDOW,
+        published=published and published.config,
+        prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
+    )
+
+
+def _mend_table(out: Path, device: Device, progress: Progress) -> None:
+    """Learn before the search, not after it, that the table cannot take rows; a damaged one is set aside."""
+    path = below(out, device.name, FILE_NAME)
+    if path.is_file():
+        record(path, [], current(device), say=progress.say)
+
+
+def _first(
+    study: Study, options: TuneOptions, problem: GemmProblem, device: Device
+) -> Iterator[KernelConfig]:
+    """Winners of this problem and the nearest ones in the table, or those that the first run of this search began with.
+
+    The table changes from run to run. A search that started from other neighbours would take another course, and
+    a resumed one would evaluate most of its candidates for the first time.
+    """
+    key = f"neighbours at the start of seed {options.seed}"
+    there = study.recall(key, lambda: _neighbours(options, problem, device), anew=not options.resume)
+    return readable_configs(there, device.arch)
+
+
+def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
+    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine."""
+    table = DispatchTable.load(below(options.out, device.name), arch=device.arch)
+    return [row.config for row in (*table.own(problem), *table.neighbours(problem, NEIGHBOURS))]
+
+
+def readable_configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
+    """Those that this version can read: an old row may name a knob that is gone."""
+    for text in printed:
+        with contextlib.suppress(InputError):
+            yield parse_config(GemmProblem.operator, arch, text)
+
+
+def _default_config(space: SearchSpace, problem: GemmProblem, device: Device) -> str | None:
+    """The default rule's config, resolved and printed."""
+    legal = legalize(space.default(problem), problem, device.arch)
+    return str(legal.config) if isinstance(legal, Legal) else None
