@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from tests.gpu.test_runtime import OWN, WEIGHTS, OnCard, bits
+from tuner.layers import gemm as operator_module
 from tuner.runtime import InputError, svdquant_gemm, use_table
-from tuner.runtime import operator as operator_module
 
 pytestmark = pytest.mark.gpu
 SHAPE = "64,3840,3072,128"

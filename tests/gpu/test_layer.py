@@ -16,10 +16,10 @@ from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.operands import Operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.reference import check_packed
+from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from tests.gpu.test_runtime import OWN, OnCard, bits
 from tests.layers.test_linear import activations, linear_of
 from tuner.runtime import InputError, SVDQuantLinear, explain, quantize_act, svdquant_gemm, use_table
-from tuner.runtime.choice.ranks import pad_rank
 
 pytestmark = pytest.mark.gpu
 

@@ -17,8 +17,8 @@ import torch
 from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from tests.gpu.test_runtime import OWN, ROOT, WEIGHTS, OnCard, bits, with_workspace
+from tuner.layers import gemm as operator_module
 from tuner.runtime import InputError, SVDQuantLinear, explain, prepare, quantize_act, svdquant_gemm, use_table
-from tuner.runtime import operator as operator_module
 from tuner.runtime.state import active, workspaces
 
 CARDS = (0, 1)

@@ -103,10 +103,10 @@ def install(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
     triton.jit, triton.cdiv, triton.language = Kernel, lambda a, b: -(-a // b), language
     monkeypatch.setitem(sys.modules, "triton", triton)
     monkeypatch.setitem(sys.modules, "triton.language", language)
-    monkeypatch.delitem(sys.modules, "tuner.runtime.quantize_triton", raising=False)
+    monkeypatch.delitem(sys.modules, "tuner.layers.quantize_triton", raising=False)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    module = importlib.import_module("tuner.runtime.quantize_triton")
-    monkeypatch.delitem(sys.modules, "tuner.runtime.quantize_triton")
+    module = importlib.import_module("tuner.layers.quantize_triton")
+    monkeypatch.delitem(sys.modules, "tuner.layers.quantize_triton")
     return module
 
 

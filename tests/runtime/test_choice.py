@@ -18,8 +18,9 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import parse_config
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.runtime import explain, prepare, state, use_table
-from tuner.runtime.choice.choose import Choice, Library
-from tuner.runtime.load.trampoline import SIGNATURE
+from tuner.runtime.choice.choice import Choice
+from tuner.runtime.choice.choose import Library
+from tuner.runtime.load.trampoline import trampoline_of
 from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.tables.card_check import CardCheck
 from tuner.tables.dispatch import Lookup, render_table
@@ -27,6 +28,7 @@ from tuner.tables.row import DispatchKey, ObjectRef, Provenance, Row
 from tuner.trials.checked import NEVER_CHECKED
 from tuner.trials.outcome import Kind
 
+SIGNATURE = trampoline_of("svdquant_gemm").arguments
 STAGES = "num_ab_stage=4 num_dq_stage=2 num_lora_stage=1 num_c_stage=1"
 PLAIN = str(parse_config(GemmProblem.operator, SM90A, f"tile_mnk=128x128x128 {STAGES}"))
 SPLIT = str(
@@ -171,7 +173,9 @@ def test_any_rank_is_launched_as_one_that_has_an_object(
         dataclasses.replace(answer.launched, r=answer.problem.r) == answer.problem == GemmProblem.parse(shape)
     )
     assert answer.object.read() == data_of(PLAIN, of_rank(launched))
-    assert answer.is_padded == (f"launched   {answer.launched}: R padded with zeros" in str(answer))
+    assert answer.is_padded == (
+        f"launched   {answer.launched}: R padded to {answer.launched.r}" in str(answer)
+    )
     again = choose(root, str(answer.launched))  # what is called with padded operands
     assert (again.object, again.row, again.config) == (answer.object, answer.row, answer.config)
     assert not again.is_padded
@@ -229,7 +233,7 @@ def test_the_reason_says_what_was_measured_and_what_was_checked(
     if rank == 128:
         assert reason == f"measured 10 us at 256,3840,3072,128 as fp16; this bf16 object {said}"
     else:
-        assert reason.startswith("bundled for ranks that no row has, never timed") and reason.endswith(
+        assert reason.startswith("bundled without a row of R=256, never timed") and reason.endswith(
             f"; it {said}"
         )
     own = choose(root, "256,3840,3072,128").reason

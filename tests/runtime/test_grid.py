@@ -23,15 +23,15 @@ from kernel_space.launch.capture import cluster_of
 from kernel_space.launch.occupancy import OccupancyRuntime, grid_clusters
 from kernel_space.launch.runtime_symbols import CudaRuntime
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 from tuner.card.worker import launch as tuner_launch
 from tuner.card.worker.candidate import Loadable
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime import explain, state
-from tuner.runtime.choice.choose import Choice
+from tuner.runtime.choice.choice import Choice
 from tuner.runtime.load import loaded
 from tuner.runtime.load.loaded import Launchable, load_launchable
 from tuner.runtime.load.plan import Plan
-from tuner.runtime.load.trampoline import POINTERS
 from tuner.runtime.load.workspace import Workspaces
 
 SMS = 132
@@ -119,7 +119,7 @@ def launchable(choice: Choice) -> Launchable:
 
 def run(choice: Choice, launchable: Launchable) -> None:
     plan = Plan(choice, launchable, Workspaces(0))
-    tensors = [torch.zeros(64, dtype=torch.uint8) for _ in POINTERS]
+    tensors = [torch.zeros(64, dtype=torch.uint8) for _ in SIGNATURE.pointers]
     assert plan.launch(*tensors, 0, 0) == 0
 
 

@@ -32,7 +32,7 @@ def test_order_is_that_of_all_distances() -> None:
 
     def distance(name: str) -> tuple[bool, float, int, str]:
         other, doublings, m = facts[name]
-        return other, doublings, -m, name
+        return other, doublings, (-m,), name
 
     nearest = Nearest(names, distance)
     for m in (1, 3, 8, 16, 40, 64, 80, 4352, 100_000):
@@ -45,7 +45,7 @@ def test_order_is_that_of_all_distances() -> None:
                 name,
             ),
         )
-        assert list(nearest.order(m)) == by_hand
+        assert list(nearest.order((m,))) == by_hand
 
 
 def test_a_new_m_is_resolved_in_microseconds() -> None:

@@ -15,7 +15,7 @@ import torch
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.runtime import InputError, reference, svdquant_gemm
+from tuner.runtime import InputError, caller, svdquant_gemm
 
 pytestmark = pytest.mark.filterwarnings("ignore:svdquant_gemm on cpu is the torch reference")
 GEMM, GEMM_OUT = "gemm", "gemm_out"
@@ -108,7 +108,7 @@ def test_tensors_of_two_devices_are_one_line_and_nothing_else(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No warning about operands that nothing would have run on, either; the first call and a known one alike."""
-    monkeypatch.setattr(reference, "_warned", False)
+    monkeypatch.setattr(caller, "_warned", set())
     one = operands_of("5,64,16,16")
     other = (one.y if name == "out" else getattr(one, name)).to("meta")
     for known in (False, True):
@@ -206,7 +206,7 @@ def test_a_profiler_sees_the_operator() -> None:
 
 
 def test_the_reference_is_announced_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reference, "_warned", False)
+    monkeypatch.setattr(caller, "_warned", set())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for m in (1, 2, 3):

@@ -19,11 +19,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.layers.gemm import CALLER
 from tuner.runtime import quick, state
-from tuner.runtime.choice.remembered import Recent, forget_tables
+from tuner.runtime.choice.remembered import forget_tables
+from tuner.runtime.load.plan import Output
 from tuner.runtime.load.trampoline import MISALIGNED
 from tuner.runtime.load.workspace import Room
-from tuner.runtime.quick import MAX_VARIANTS, calls, learn, quick_call
+from tuner.runtime.quick import MAX_VARIANTS, Quick
 
 
 class Listening(TorchDispatchMode):
@@ -34,7 +36,8 @@ class Listening(TorchDispatchMode):
 class Layer:
     """A layer's tensors, and a plan whose launch writes down what it is given."""
 
-    def __init__(self, workspace: int = 0) -> None:
+    def __init__(self, workspace: int = 0, calls: Quick = CALLER.quick) -> None:
+        self.calls = calls
         one = make_operands(GemmProblem.parse("5,64,16,16"), seed=1)
         self.act, self.ascales, self.lora, self.y = one.act, one.ascales, one.lora_act_in, one.y
         self.weights = (one.wgt, one.wscales, one.lora_up, one.wcscale, one.bias)
@@ -43,9 +46,7 @@ class Layer:
         self.taken: list[tuple[int, int, int]] = []
         self.plan: Any = SimpleNamespace(
             device=0,
-            dtype=torch.float16,
-            shape=(5, 16),
-            stride=(16, 1),
+            outputs=(Output((5, 16), (16, 1), torch.float16),),
             launch=self._launch,
             workspaces=self,
             workspace_bytes=workspace,
@@ -62,7 +63,9 @@ class Layer:
         return Room(self.act, 99)
 
     def learn(self, out: torch.Tensor | None = None, dtype: torch.dtype | None = None) -> None:
-        learn(self.plan, state.generation, (self.act, self.ascales, self.lora, *self.weights), out, dtype)
+        wgt, wscales, lora_up, wcscale, bias = self.weights
+        inputs = (self.act, self.ascales, wgt, wscales, self.lora, lora_up, wcscale, bias)
+        self.calls.learn(self.plan, state.generation, inputs, None if out is None else (out,), dtype)
 
     def call(self, **changes: Any) -> torch.Tensor | None:
         wgt, wscales, lora_up, wcscale, bias = self.weights
@@ -78,7 +81,7 @@ class Layer:
             "out": None,
             "out_dtype": None,
         }
-        return quick_call(**{**values, **changes})
+        return self.calls.call(*{**values, **changes}.values())
 
 
 @pytest.fixture(autouse=True)
@@ -205,12 +208,12 @@ def test_what_is_known_is_not_learned_again() -> None:
     """The profiler sends calls the long way that are quick without it."""
     layer = Layer()
     layer.learn()
-    (first,) = calls.hot.values()
+    (first,) = CALLER.quick.calls.hot.values()
     layer.learn()
-    assert list(calls.hot.values()) == [first]
+    assert list(CALLER.quick.calls.hot.values()) == [first]
     with torch.inference_mode():
         layer.learn()
-    (second,) = calls.hot.values()
+    (second,) = CALLER.quick.calls.hot.values()
     assert second is not first and second.other is first
 
 
@@ -225,7 +228,7 @@ def test_modes_of_a_shape_are_learned_side_by_side_and_bounded() -> None:
     for width in range(10):  # anything that a guard tells apart
         layer.lora = torch.empty(5, width, dtype=torch.float16)
         layer.learn()
-    (first,) = calls.hot.values()
+    (first,) = CALLER.quick.calls.hot.values()
     length = 0
     while first is not None:
         first, length = first.other, length + 1
@@ -295,20 +298,19 @@ def test_layers_that_look_alike_share_what_was_learned() -> None:
     wgt, wscales, lora_up, wcscale, bias = second.weights
     wanted = (second.act, second.ascales, wgt, wscales, second.lora, lora_up, wcscale, bias)
     assert all(got is value for got, value in zip(first.launched[0], wanted, strict=False))
-    assert len(calls) == 1
+    assert len(CALLER.quick.calls) == 1
 
 
 class AnyPlan(SimpleNamespace):
     __hash__ = object.__hash__
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_remembered_is_bounded() -> None:
     """Thousands of M of many layers; what is called again and again stays quick all the while."""
     limit = 64
-    monkeypatch.setattr(quick, "calls", Recent(limit))
-    monkeypatch.setattr(quick, "_near", Recent(limit))
+    few = Quick(CALLER.signature, CALLER.runtime.keys, CALLER.runtime.steady, limit=limit)
     alive: weakref.WeakSet[AnyPlan] = weakref.WeakSet()
-    steady, others, slow = Layer(), [Layer() for _ in range(10)], 0
+    steady, others, slow = Layer(calls=few), [Layer(calls=few) for _ in range(10)], 0
     steady.act = steady.act[:1].clone()
     steady.learn()
     for m in range(2, 1000):
@@ -324,7 +326,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for other in others:
         del other.plan
     gc.collect()
-    assert len(quick.calls) <= limit and len(quick._near) <= limit and len(alive) <= 2 * limit
+    assert len(few.calls) <= limit and len(few.near) <= limit and len(alive) <= 2 * limit
     assert slow <= 10 * 1000 / (limit / 2) + 1
 
 
@@ -337,4 +339,4 @@ def test_what_is_remembered_keeps_no_tensor() -> None:
     del layer
     gc.collect()
     assert not [one for one in gone if one() is not None]
-    assert len(calls) == 1
+    assert len(CALLER.quick.calls) == 1

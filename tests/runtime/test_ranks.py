@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import io
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -15,13 +16,14 @@ from kernel_space.core.arch import SM90A
 from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import check_packed
+from kernel_space.operators.svdquant_gemm.runtime import pad_rank, stand_in
 from tests.layers.test_linear import BUFFERS, activations, linear_of
 from tests.runtime.test_choice import PLAIN, SPLIT, entry, of_rank, row, write
 from tests.runtime.test_operator import call, operands_of
 from tuner.layers import linear
-from tuner.runtime import SVDQuantLinear, launch, quantize_act
+from tuner.layers.ranks import rank_of_layer
+from tuner.runtime import SVDQuantLinear, caller, quantize_act
 from tuner.runtime.choice.choose import Library
-from tuner.runtime.choice.ranks import pad_rank
 from tuner.runtime.choice.remembered import forget_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore:svdquant_gemm on cpu is the torch reference")
@@ -33,6 +35,12 @@ def nothing_remembered() -> Iterator[None]:
     forget_tables()
     yield
     forget_tables()
+
+
+def padding_to(rank: int, problem: GemmProblem) -> Any:
+    """A plan of what a kernel of that rank stands in for."""
+    made = stand_in(problem, dataclasses.replace(problem, r=rank))
+    return SimpleNamespace(choice=SimpleNamespace(is_padded=True, stand_in=made))
 
 
 @pytest.mark.parametrize("rank", [0, 16])
@@ -51,14 +59,11 @@ def test_the_operator_pads_what_the_table_says(
     """The table's answer is made up; below it the torch reference computes what it is handed."""
     seen: list[int] = []
 
-    def plan(tables: Any, record: Any, *_: Any) -> Any:
-        seen.append(record.r)
-        if record.r == 64:
-            return None
-        choice = SimpleNamespace(is_padded=True, launched=SimpleNamespace(r=64))
-        return SimpleNamespace(choice=choice)
+    def plan(tables: Any, problem: GemmProblem, device: Any) -> Any:
+        seen.append(problem.r)
+        return None if problem.r == 64 else padding_to(64, problem)
 
-    monkeypatch.setattr(launch, "_plan", plan)
+    monkeypatch.setattr(caller, "plan_for", plan)
     one = operands_of(shape)
     before = {name: tensor.clone() for name, tensor in one.tensors().items()}
     y = call(one, out=one.y if given else None)
@@ -72,12 +77,11 @@ def test_the_operator_pads_what_the_table_says(
 
 def test_lora_up_that_is_written_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """However: torch counts no changes of tensors made in inference mode, nor those through ``.data``."""
-    choice = SimpleNamespace(is_padded=True, launched=SimpleNamespace(r=64))
 
-    def plan(tables: Any, record: Any, *_: Any) -> Any:
-        return None if record.r == 64 else SimpleNamespace(choice=choice)
+    def plan(tables: Any, problem: GemmProblem, device: Any) -> Any:
+        return None if problem.r == 64 else padding_to(64, problem)
 
-    monkeypatch.setattr(launch, "_plan", plan)
+    monkeypatch.setattr(caller, "plan_for", plan)
     with torch.inference_mode():
         one = operands_of("5,64,16,16")
         call(one)
@@ -93,7 +97,7 @@ def test_lora_up_that_is_written_is_seen(monkeypatch: pytest.MonkeyPatch) -> Non
 def padding(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Launched rank by kind of device, as a table would have it; devices that are not there have the layer's."""
     ranks: dict[str, int] = {}
-    monkeypatch.setattr(linear, "_launched_rank", lambda device, problem: ranks.get(device.type, problem.r))
+    monkeypatch.setattr(linear, "launched_rank", lambda device, problem: ranks.get(device.type, problem.r))
     return ranks
 
 
@@ -161,7 +165,7 @@ def test_the_rank_of_a_layer_is_one_that_no_call_pads(tmp_path: Any) -> None:
     entries = [entry(PLAIN, of_rank(32)), entry(SPLIT), entry(PLAIN)]
     library = Library.load(write(tmp_path, rows, entries) / "h200", SM90A, cache_dir=tmp_path)
     ranks = {
-        shape: library.rank_of_layer(GemmProblem.parse(f"1,{shape}"))
+        shape: rank_of_layer(library, GemmProblem.parse(f"1,{shape}"))
         for shape in ("3840,3072,16", "3840,3072,32", "3840,3072,128", "3840,3072,0", "3840,3072,240")
     }
     assert ranks == {

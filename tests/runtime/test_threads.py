@@ -18,14 +18,17 @@ import torch
 
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.layers.gemm import CALLER, quick_call
 from tuner.runtime import quick
 from tuner.runtime.choice.remembered import forget_tables
 from tuner.runtime.load import workspace
-from tuner.runtime.load.trampoline import POINTERS, SIGNATURE, Mutex, Static, compile_ir, make_launch
+from tuner.runtime.load.plan import Output
+from tuner.runtime.load.trampoline import Mutex, compile_ir, trampoline_of
 from tuner.runtime.load.workspace import LEGACY, LEGACY_BY_NAME, PER_THREAD, Workspaces
-from tuner.runtime.quick import learn, quick_call
 from tuner.runtime.state import active
 
+TRAMPOLINE = trampoline_of("svdquant_gemm")
+ARGUMENTS = TRAMPOLINE.arguments
 POLL_US = 500
 MET = 1  # index in ``meeting`` of whether two threads were inside at once
 _ALIVE: list[Any] = []
@@ -33,7 +36,7 @@ _ALIVE: list[Any] = []
 
 def _value(name: str, kind: str) -> list[str]:
     """%name: argument ``name`` of the vector."""
-    index = [item.name for item in SIGNATURE].index(name)
+    index = [item.name for item in ARGUMENTS].index(name)
     return [
         f"%{name}.slot = getelementptr ptr, ptr %vector, i64 {index}",
         f"%{name}.at = load ptr, ptr %{name}.slot",
@@ -53,7 +56,7 @@ def two_kernels(meeting: ctypes.Array[ctypes.c_int32]) -> int:
         *(line for name in ("act", "y", "workspace") for line in _value(name, "ptr")),
         *_value("m", "i32"),
         *_value("k", "i32"),
-        f"%code.slot = getelementptr ptr, ptr %vector, i64 {len(SIGNATURE)}",
+        f"%code.slot = getelementptr ptr, ptr %vector, i64 {len(ARGUMENTS)}",
         "%code = load ptr, ptr %code.slot",
         "store i32 %k, ptr %code",
         "%before = atomicrmw add ptr %inside, i32 1 seq_cst",
@@ -111,8 +114,10 @@ class Object:
 
     def __init__(self, polls: int, code: int = 0) -> None:
         self.meeting = (ctypes.c_int32 * 2)()
-        self.static = Static(two_kernels(self.meeting), m=polls, n=1, k=code, max_active_clusters=1)
-        self.launch = make_launch(self.static)
+        self.static = TRAMPOLINE.static(
+            two_kernels(self.meeting), m=polls, n=1, k=code, max_active_clusters=1
+        )
+        self.launch = TRAMPOLINE.launch(self.static)
 
     @property
     def met(self) -> bool:
@@ -130,9 +135,7 @@ class Layer:
         self.weights = (self.one.wgt, self.one.wscales, self.one.lora_up, self.one.wcscale, self.one.bias)
         self.plan: Any = SimpleNamespace(
             device=0,
-            dtype=torch.float16,
-            shape=tuple(self.one.y.shape),
-            stride=self.one.y.stride(),
+            outputs=(Output(tuple(self.one.y.shape), self.one.y.stride(), torch.float16),),
             launch=object.launch,
             workspaces=memory,
             workspace_bytes=size,
@@ -142,13 +145,14 @@ class Layer:
         self.learn()
 
     def learn(self) -> None:
-        operands = (self.one.act, self.one.ascales, self.one.lora_act_in, *self.weights)
-        learn(self.plan, active()[1], operands, None, None)
+        CALLER.quick.learn(self.plan, active()[1], self.operands(self.one.act), None, None)
+
+    def operands(self, act: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        wgt, wscales, lora_up, wcscale, bias = self.weights
+        return (act, self.one.ascales, wgt, wscales, self.one.lora_act_in, lora_up, wcscale, bias)
 
     def call(self, act: torch.Tensor) -> torch.Tensor | None:
-        wgt, wscales, lora_up, wcscale, bias = self.weights
-        one = self.one
-        return quick_call(act, one.ascales, wgt, wscales, one.lora_act_in, lora_up, wcscale, bias, None, None)
+        return quick_call(*self.operands(act), None, None)
 
     def right(self, byte: int) -> bool:
         act = torch.full_like(self.one.act, byte)
@@ -292,9 +296,9 @@ def test_a_graph_s_memory_is_its_own_and_held_like_any(
 def test_a_mutex_is_one(on_the_cpu: dict[int, int]) -> None:
     """Without memory there is nothing to hold: the launches of ``None`` and 0 meet."""
     meeting = (ctypes.c_int32 * 2)()
-    static = Static(two_kernels(meeting), m=4000, n=1, k=0, max_active_clusters=1)
-    launch, mutex = make_launch(static), Mutex()
-    tensors = [torch.zeros(64, dtype=torch.uint8) for _ in POINTERS]
+    static = TRAMPOLINE.static(two_kernels(meeting), m=4000, n=1, k=0, max_active_clusters=1)
+    launch, mutex = TRAMPOLINE.launch(static), Mutex()
+    tensors = [torch.zeros(64, dtype=torch.uint8) for item in ARGUMENTS if item.kind == "pointer"]
     for address, met in ((0, True), (mutex.address, False)):
         meeting[MET] = 0
         static.m = 4000 if met else 20

@@ -10,19 +10,11 @@ import torch
 
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
-from tuner.runtime.load.trampoline import (
-    INTEGERS,
-    MISALIGNED,
-    POINTERS,
-    SIGNATURE,
-    WRONG_CALL,
-    Launch,
-    Static,
-    check_signature,
-    make_launch,
-)
+from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
+from tuner.runtime.load.trampoline import MISALIGNED, WRONG_CALL, Launch, Trampoline
 
+ARGUMENTS, POINTERS, INTEGERS = SIGNATURE.abi, SIGNATURE.pointers, SIGNATURE.integers
+TRAMPOLINE = Trampoline("svdquant_gemm", SIGNATURE)
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 
 
@@ -36,20 +28,20 @@ class Recorder:
         self.entry = ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
     def _call(self, vector: int, length: int) -> None:
-        assert length == len(SIGNATURE) + 1
+        assert length == len(ARGUMENTS) + 1
         addresses = (ctypes.c_void_p * length).from_address(vector)
         ctypes.c_int32.from_address(addresses[-1]).value = self.code
         kinds = {"int32": ctypes.c_int32, "pointer": ctypes.c_uint64, "stream": ctypes.c_uint64}
         self.seen.append(
             {
                 argument.name: kinds[argument.kind].from_address(address).value
-                for argument, address in zip(SIGNATURE, addresses, strict=False)
+                for argument, address in zip(ARGUMENTS, addresses, strict=False)
             }
         )
 
     def launch(self, *sizes: int) -> Launch:
-        self.constant = Static(self.entry, *sizes)
-        return make_launch(self.constant)
+        self.constant = TRAMPOLINE.static(self.entry, *sizes)
+        return TRAMPOLINE.launch(self.constant)
 
 
 def operands(first: int = 0) -> list[torch.Tensor]:
@@ -80,7 +72,7 @@ def test_without_a_branch_both_its_operands_are_address_0() -> None:
     assert recorder.seen[0]["lora_up"] == recorder.seen[0]["lora_act_in"] == 0
 
 
-@pytest.mark.parametrize("name", ARGUMENT_ORDER)
+@pytest.mark.parametrize("name", POINTERS[:-1])
 def test_an_operand_whose_memory_is_gone_is_not_launched(name: str) -> None:
     recorder, tensors = Recorder(), operands()
     tensors[POINTERS.index(name)].untyped_storage().resize_(0)
@@ -129,7 +121,7 @@ def test_threads_do_not_mix_their_values() -> None:
 
 
 def test_an_object_with_other_arguments_is_refused() -> None:
-    check_signature(SIGNATURE)
-    for arguments in (None, SIGNATURE[:-1], (*SIGNATURE[1:], Argument("act", "pointer"))):
+    TRAMPOLINE.check(ARGUMENTS)
+    for arguments in (None, ARGUMENTS[:-1], (*ARGUMENTS[1:], Argument("act", "pointer"))):
         with pytest.raises(InputError, match="must take the arguments of svdquant_gemm"):
-            check_signature(arguments)
+            TRAMPOLINE.check(arguments)

@@ -17,13 +17,14 @@ from kernel_space.core.errors import InputError
 from tests.runtime.test_choice import CLASS, PLAIN, SPLIT, row
 from tuner.cli.main import main
 from tuner.runtime.choice.choose import Library
-from tuner.runtime.load.trampoline import SIGNATURE
+from tuner.runtime.load.trampoline import trampoline_of
 from tuner.tables import bundle_write
 from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.tables.bundle_write import Bundled, take_over, write_bundle
 from tuner.tables.dispatch import render_table
 from tuner.tables.row import ObjectRef, Row
 
+SIGNATURE = trampoline_of("svdquant_gemm").arguments
 CUBIN = "c" * 64
 NEVER = "the compiler must not be asked"
 

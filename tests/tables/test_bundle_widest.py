@@ -18,12 +18,12 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import check_packed
+from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from tests.operators.svdquant_gemm.test_sm90a_expand import execute_in_machine
 from tests.runtime.test_choice import PLAIN, SPLIT, of_rank
 from tests.tables.test_bundle import cached, tuned
 from tuner.cli.main import main
 from tuner.runtime.choice.choose import Library
-from tuner.runtime.choice.ranks import pad_rank
 from tuner.tables import bundle_widest, bundle_write
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.bundle_write import Bundled, write_bundle

@@ -1,1 +1,16 @@
-"""What users call: layers made of the operators."""
+"""Layers, and the functions of torch that they are made of: each knows one operator, which ``tuner.runtime`` does not.
+
+``EXPORTS`` are names of ``tuner.runtime`` too. ``OPERATORS`` are modules that register operators of torch; they are
+imported with ``tuner.runtime``.
+"""
+
+EXPORTS = {
+    "PackedSVDQuant": "kernel_space.operators.svdquant_gemm.packing",
+    "SVDQuantLinear": "tuner.layers.linear",
+    "pack_svdquant_weights": "kernel_space.operators.svdquant_gemm.packing",
+    "quantize_act": "tuner.layers.quantize",
+    "svdquant_gemm": "tuner.layers.gemm",
+}
+OPERATORS = ("tuner.layers.gemm", "tuner.layers.quantize")
+
+import tuner.runtime  # noqa: E402, F401 - first, whichever module here is asked for: it imports those above in order

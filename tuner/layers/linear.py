@@ -12,13 +12,13 @@ from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.runtime import pad_rank
+from tuner.layers.autocast import autocast_dtype
 from tuner.layers.decompose import Decomposition, decompose, smoothing
-from tuner.runtime import state
-from tuner.runtime.autocast import autocast_dtype
-from tuner.runtime.choice.ranks import pad_rank
+from tuner.layers.gemm import gemm
+from tuner.layers.quantize import quantize_act
+from tuner.layers.ranks import launched_rank
 from tuner.runtime.load.trampoline import ALIGN
-from tuner.runtime.operator import gemm
-from tuner.runtime.quantize import quantize_act
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _BRANCH = ("lora_down", "lora_up")
@@ -163,9 +163,9 @@ class SVDQuantLinear(torch.nn.Module):
         return self
 
     def _pad_branch(self) -> None:
-        """lora_down and lora_up get zero columns up to the rank that is launched where they are: ``layer_rank``."""
+        """lora_down and lora_up get zero columns up to the rank that is launched where they are: ``launched_rank``."""
         problem = _problem(self.in_features, self.out_features, self.rank, self.dtype)
-        rank = _launched_rank(self.wgt.device, problem)
+        rank = launched_rank(self.wgt.device, problem)
         for name in _BRANCH:
             kept = self._buffers[name][:, : self.rank]
             if self._buffers[name].shape[1] != rank:
@@ -198,10 +198,3 @@ def _problem(k: int, n: int, rank: int, dtype: torch.dtype) -> GemmProblem:
     if dtype not in _NAMES:
         raise InputError(f"dtype must be float16 or bfloat16, got {str(dtype).removeprefix('torch.')}")
     return GemmProblem(m=1, k=k, n=n, r=rank, lora_dtype=_NAMES[dtype], out_dtype=_NAMES[dtype])
-
-
-def _launched_rank(device: torch.device, problem: GemmProblem) -> int:
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return problem.r
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return state.active()[0].layer_rank(problem, index)

@@ -1,43 +1,43 @@
-"""The tuned kernels from torch: the operator, the quantizer of its activations, and a layer made of both.
+"""The tuned kernels from torch: any operator by its name, and the functions and layers of ``tuner.layers``.
 
-    from tuner.runtime import SVDQuantLinear, quantize_act, svdquant_gemm
+    from tuner.runtime import explain, launch, prepare
 
 Needs torch and llvmlite; neither the compiler nor the search. See docs/runtime.md.
 """
 
-from typing import TYPE_CHECKING, Any
+import importlib
+from typing import Any
 
 from kernel_space.core.errors import InputError
 from kernel_space.launch.loading import HostCallError
-from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_svdquant_weights
 from tuner.runtime.ask import explain, prepare
-from tuner.runtime.choice.choose import Choice
-from tuner.runtime.operator import svdquant_gemm
-from tuner.runtime.quantize import quantize_act
+from tuner.runtime.choice.choice import Choice
+from tuner.runtime.direct import launch
 from tuner.runtime.state import use_table
-
-if TYPE_CHECKING:
-    from tuner.layers.linear import SVDQuantLinear
+from tuner.runtime.torch_operator import torch_operator
 
 __all__ = [
     "Choice",
     "HostCallError",
     "InputError",
-    "PackedSVDQuant",
-    "SVDQuantLinear",
     "explain",
-    "pack_svdquant_weights",
+    "launch",
     "prepare",
-    "quantize_act",
-    "svdquant_gemm",
+    "torch_operator",
     "use_table",
 ]
+# Made of what is here, so it cannot be imported before; its list of names imports nothing.
+_LAYERS = importlib.import_module("tuner.layers")
+
+__all__ += _LAYERS.EXPORTS
 
 
 def __getattr__(name: str) -> Any:
-    """``SVDQuantLinear``: layers are made of what is here, so they are not loaded with it."""
-    if name != "SVDQuantLinear":
+    """A name of ``tuner.layers``, loaded when it is asked for."""
+    if name not in _LAYERS.EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tuner.layers.linear import SVDQuantLinear
+    return getattr(importlib.import_module(_LAYERS.EXPORTS[name]), name)
 
-    return SVDQuantLinear
+
+for _module in _LAYERS.OPERATORS:  # so that torch.ops has them
+    importlib.import_module(_module)

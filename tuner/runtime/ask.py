@@ -6,26 +6,35 @@ import re
 
 import torch
 
+from kernel_space.core import registry
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
+from kernel_space.operators import DEFAULT
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.devices.recorded import recorded_class
 from tuner.runtime import state
-from tuner.runtime.choice.choose import Choice
+from tuner.runtime.choice.choice import Choice
 
 
-def explain(problem: GemmProblem | str, device: str | torch.device | None = None) -> Choice:
+def explain(
+    problem: Problem | str, device: str | torch.device | None = None, *, op: str | None = None
+) -> Choice:
     """Which row and object a call for ``problem`` launches, and why; ``print`` it. Launches nothing.
 
-    ``problem``: a ``GemmProblem``, or ``"M,K,N,R"`` in fp16. ``device``: a card (``cuda:0``; by default the current
-    one), or a device class (``h200``) to ask on any machine. A class without rows of its own has a sibling's, and the
-    reason says so. Raises ``InputError`` when nothing could be launched.
+    ``problem``: a problem, or its printed sizes with every option at its default, such as ``"M,K,N,R"``, of the
+    operator ``op`` (the default: the registry's). ``device``: a card (``cuda:0``; by default the current one),
+    or a device class (``h200``) to ask on any machine. A class without rows of its own has a sibling's, and the reason
+    says so. Raises ``InputError`` when nothing could be launched.
     """
-    return state.active()[0].choice(_problem(problem), _class(device))
+    return state.active()[0].choice(_problem(problem, op), _class(device))
 
 
 def prepare(
-    problem: GemmProblem | str, device: str | torch.device | None = None, *, compile: bool = False
+    problem: Problem | str,
+    device: str | torch.device | None = None,
+    *,
+    op: str | None = None,
+    compile: bool = False,
 ) -> Choice:
     """Resolve and load what ``problem`` needs now rather than at the first call, for example before a CUDA graph.
 
@@ -33,7 +42,7 @@ def prepare(
     which the run time starts the compiler. Raises ``InputError`` when there is no kernel, ``CompileError`` when
     compiling fails.
     """
-    problem, device_class = _problem(problem), _class(device)
+    problem, device_class = _problem(problem, op), _class(device)
     tables, _ = state.active()
     choice = tables.prepare(problem, device_class) if compile else tables.choice(problem, device_class)
     if (index := _index(device)) is not None:
@@ -41,8 +50,12 @@ def prepare(
     return choice
 
 
-def _problem(problem: GemmProblem | str) -> GemmProblem:
-    return GemmProblem.parse(problem) if isinstance(problem, str) else problem
+def _problem(problem: Problem | str, op: str | None) -> Problem:
+    if isinstance(problem, str):
+        return registry.operator(op or DEFAULT).problem.parse(problem)
+    if op not in (None, problem.operator):
+        raise InputError(f"op must be left out or be that of the problem, {problem.operator}, got {op}")
+    return problem
 
 
 def _index(device: str | torch.device | None) -> int | None:

@@ -7,7 +7,6 @@ it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import threading
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ import torch
 
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.devices.classes import DeviceClass, class_of, is_class_name
 from tuner.devices.probe import card_at
 from tuner.files.notice import notice
-from tuner.runtime.choice.choose import Choice, Library, Prepared
+from tuner.runtime.choice.choice import Choice, Prepared
+from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent, forget_tables
 from tuner.runtime.load.loaded import Launchable, load_launchable
 from tuner.runtime.load.plan import Plan
@@ -42,12 +42,9 @@ class RuntimeState:
         self._lock = threading.RLock()
         self._libraries: dict[str, Library] = {}
         self._loaded: dict[tuple[int, str], Launchable] = {}
-        self._plans: Recent[tuple[int, GemmProblem], Plan] = Recent(MAX_CALLS)
-        self._ranks: dict[
-            tuple[DeviceClass | None, GemmProblem], int
-        ] = {}  # as many as there are kinds of layers
+        self._plans: Recent[tuple[int, Problem], Plan] = Recent(MAX_CALLS)
 
-    def choice(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
+    def choice(self, problem: Problem, device_class: DeviceClass) -> Choice:
         """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
         return self.library(device_class).choose(problem)
 
@@ -63,7 +60,7 @@ class RuntimeState:
                 self._libraries[device_class.name] = library
             return self._libraries[device_class.name]
 
-    def prepare(self, problem: GemmProblem, device_class: DeviceClass) -> Choice:
+    def prepare(self, problem: Problem, device_class: DeviceClass) -> Choice:
         """``choice``, after compiling what the table asks for if it is nowhere to be found. Needs the DSL."""
         library = self.library(device_class)
         with self._lock:
@@ -79,7 +76,7 @@ class RuntimeState:
                 _activate(active()[0])  # layers ask again
         return self.choice(problem, device_class)
 
-    def plan(self, problem: GemmProblem, device: int) -> Plan:
+    def plan(self, problem: Problem, device: int) -> Plan:
         """How ``problem`` is launched on ``cuda:<device>``: resolved and loaded on the first call."""
         with self._lock:
             plan = self._plans.get((device, problem))
@@ -88,26 +85,6 @@ class RuntimeState:
                 plan = Plan(choice, self._launchable(choice, device), workspaces(device))
                 self._plans.put((device, problem), plan)
             return plan
-
-    def layer_rank(self, problem: GemmProblem, device: int) -> int:
-        """The rank to which a layer on ``cuda:<device>`` pads its branch once, so that no call has to.
-
-        Its own where nothing can be launched: a call says why.
-        """
-        device_class = supported_class(device)
-        key = (device_class, dataclasses.replace(problem, m=1))
-        with self._lock:
-            if key not in self._ranks:
-                try:
-                    rank = (
-                        problem.r
-                        if device_class is None
-                        else self.library(device_class).rank_of_layer(problem)
-                    )
-                except InputError:
-                    return problem.r
-                self._ranks[key] = rank
-            return self._ranks[key]
 
     def _launchable(self, choice: Choice, device: int) -> Launchable:
         key = (device, choice.object.sha256)

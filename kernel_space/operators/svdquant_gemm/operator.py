@@ -35,4 +35,5 @@ OPERATOR = Operator(
     sources=("gaussian", "scales"),
     ragged=ragged,
     check_bytes=check_bytes,
+    runtime=f"{_PACKAGE}.runtime",
 )

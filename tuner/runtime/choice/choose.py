@@ -4,28 +4,37 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import os
+import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from kernel_space.build.cache import BuildCache
+from kernel_space.core import registry
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
-from kernel_space.core.config import AUTO, KernelConfig
+from kernel_space.core.config import AUTO
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import parse_config
+from kernel_space.core.problem import Form, Problem
 from kernel_space.core.rules import knob_rejection
-from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
+from kernel_space.operators import DEFAULT
 from tuner.devices.borrow import table_of
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
-from tuner.runtime.choice.nearest import Nearest
-from tuner.runtime.choice.ranks import padded, rank_distance
+from tuner.runtime.choice.choice import (
+    Candidate,
+    Choice,
+    Prepared,
+    options_of,
+    reason_of,
+    sizes_of,
+    source_of,
+)
+from tuner.runtime.choice.nearest import Nearest, batch_of, distance
 from tuner.runtime.choice.remembered import Recent
-from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
+from tuner.runtime.contract import compiled_sizes, runtime_of
+from tuner.tables.bundle import FOLDER, Bundle, ObjectFile, problem_of
 from tuner.tables.dispatch import DispatchTable, Lookup
-from tuner.tables.row import Row
 from tuner.trials.checked import Check
 
 if TYPE_CHECKING:
@@ -33,69 +42,8 @@ if TYPE_CHECKING:
 
 SHOWN_REFUSALS = 3
 MAX_LAYERS = 512  # kinds of layers whose candidates are kept in order
-_parsed = functools.lru_cache(maxsize=1024)(parse_config)
-LAYER_MS = tuple(1 << power for power in range(14))  # of a layer, to find its rank
+_parsed = functools.lru_cache(maxsize=1024)(registry.parse_config)
 _OBJECT = "kernel.o"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """A kernel that was compiled in this process, for ``problem``. ``borrowed``: whose row's its config is."""
-
-    problem: GemmProblem
-    config: KernelConfig
-    compiled: CompiledKernel
-    borrowed: str = ""
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class Choice:
-    """What is launched for ``problem``.
-
-    ``launched``: that problem, with the R of the kernel, which may be larger: lora_act_in and lora_up are padded with
-    zeros then. ``source``: ``exact``, ``nearest M <m>``, ``compiled for <problem>``, ``nearest layer <problem>`` or
-    ``any shape of R=<r>``, of the launched problem. ``row``: the table's row behind it, None for one that has none.
-    ``borrowed``: empty for a kernel from the device class's own table, else whose it is and why; ``reason`` ends in it.
-    ``reason``: one line for people. ``str()`` is all of it.
-    """
-
-    problem: GemmProblem
-    launched: GemmProblem
-    config: KernelConfig
-    source: str
-    row: Row | None
-    object: ObjectFile
-    reason: str
-    borrowed: str = ""
-
-    @property
-    def is_padded(self) -> bool:
-        return self.launched.r != self.problem.r
-
-    def __str__(self) -> str:
-        launched = f"launched   {self.launched}: R padded with zeros\n" if self.is_padded else ""
-        return (
-            f"problem    {self.problem} (LoRA {self.problem.lora_dtype}, y {self.problem.out_dtype})\n"
-            f"{launched}"
-            f"source     {self.source}: {self.reason}\n"
-            f"config     {self.config}\n"
-            f"object     {self.object.path}"
-        )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Candidate:
-    """``known``: the problem it was tuned or compiled for; without ``row`` and ``compiled`` it is only bundled."""
-
-    known: GemmProblem
-    config: str
-    row: Row | None = None
-    compiled: CompiledKernel | None = None
-    borrowed: str = ""
-
-    @property
-    def is_for_any_shape(self) -> bool:
-        return self.row is None and self.compiled is None
 
 
 class Library:
@@ -120,7 +68,7 @@ class Library:
         self.borrowed = borrowed
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
-        self._layers: Recent[tuple, Nearest[_Candidate]] = Recent(MAX_LAYERS)
+        self._layers: Recent[tuple, Nearest[Candidate]] = Recent(MAX_LAYERS)
         self._objects: dict[tuple, ObjectFile] = {}  # as many as there are objects
 
     @classmethod
@@ -145,7 +93,7 @@ class Library:
         self._prepared.append(prepared)
         self._layers.clear()
 
-    def has_object(self, answer: Lookup, problem: GemmProblem) -> bool:
+    def has_object(self, answer: Lookup, problem: Problem) -> bool:
         """Can what the table answered be launched without compiling?"""
         if any((one.problem, one.config) == (problem, answer.config) for one in self._prepared):
             return True
@@ -153,11 +101,11 @@ class Library:
             return False
         known = answer.row.key.problem
         return (
-            self._object(_Candidate(known=known, config=str(answer.config), row=answer.row), problem)
+            self._object(Candidate(known=known, config=str(answer.config), row=answer.row), problem)
             is not None
         )
 
-    def choose(self, problem: GemmProblem) -> Choice:
+    def choose(self, problem: Problem) -> Choice:
         """The nearest kernel that is legal for ``problem`` and whose object is at hand.
 
         Raises ``InputError`` saying what was passed over, and what to do.
@@ -172,84 +120,97 @@ class Library:
             refused.append(answer)
         raise InputError(self._nothing(problem, refused))
 
-    def rank_of_layer(self, problem: GemmProblem) -> int:
-        """The smallest rank from which on no M of this layer is padded; that of ``problem`` where nothing is launched.
-
-        Asked for powers of two of M. Without a branch there is nothing to pad ahead of a call.
-        """
-        if not problem.r:
-            return 0
-        rank = problem.r
-        while True:
-            try:
-                asked = [dataclasses.replace(problem, m=m, r=rank) for m in LAYER_MS]
-                larger = max(self.choose(one).launched.r for one in asked)
-            except InputError:  # a call says what is missing
-                return rank
-            if larger == rank:
-                return rank
-            rank = larger
-
-    def _nothing(self, problem: GemmProblem, refused: list[str]) -> str:
-        why = (
-            "; ".join(refused[:SHOWN_REFUSALS]) or f"no row with R={problem.r} or more in the dispatch table"
+    def _nothing(self, problem: Problem, refused: list[str]) -> str:
+        runtime = runtime_of(problem.operator)
+        more = " or more" if runtime.widest else ""
+        sizes = sizes_of(problem)
+        why = "; ".join(refused[:SHOWN_REFUSALS]) or (
+            f"no row with {sizes}{more} in the dispatch table"
+            if sizes
+            else f"no row of {problem.operator} in the dispatch table"
         )
-        more = f"; and {len(refused) - SHOWN_REFUSALS} more" if len(refused) > SHOWN_REFUSALS else ""
+        others = f"; and {len(refused) - SHOWN_REFUSALS} more" if len(refused) > SHOWN_REFUSALS else ""
+        compiled = f" ({problem.problem_class})" if problem.problem_class.values else ""
         return (
-            f"no kernel for {problem} ({problem.problem_class}) on {self.arch.name}: {why}{more}. Where the CuTe DSL "
-            f"is installed, {self._bundling(problem)} makes an object of R={MAX_R}, to which any R is padded; "
-            f"for a fast one run tune.py --shape {problem} first, or call prepare(problem, compile=True)"
+            f"no kernel for {problem}{compiled} on {self.arch.name}: {why}{others}. {self._bundling(problem)}"
+            f"run tune.py --shape {problem}{_op(problem)} first, or call prepare(problem, compile=True)"
         )
 
-    def _bundling(self, problem: GemmProblem) -> str:
-        """The command that makes an object for any rank of these dtypes, beside the rows of this table."""
+    def _bundling(self, problem: Problem) -> str:
+        """The command that makes an object for any sizes with these options, beside the rows of this table; nothing
+        for an operator whose problems cannot be adapted to one.
+        """
+        runtime = runtime_of(problem.operator)
+        if not runtime.widest:
+            return "For one "
         owner = self.owner or next(one.name for one in DEVICE_CLASSES.values() if one.arch == self.arch)
-        also = "" if _of(problem) == "fp16" else f" --also-dtype {_of(problem)}"
-        return f"tune.py bundle --device {owner}{also}"
+        usual = all(form.choices[0] == problem.record()[name] for name, form in _options(problem))
+        also = "" if usual else f" --also-dtype {options_of(problem)}"
+        names = ", ".join(name.upper() for name in runtime.widest)
+        return (
+            f"Where the CuTe DSL is installed, tune.py bundle --device {owner}{also}{_op(problem)} makes an object of "
+            f"{sizes_of(runtime.widest_of(problem))}, to which any {names} is padded; for a fast one "
+        )
 
-    def _candidates(self, problem: GemmProblem) -> Iterator[_Candidate]:
-        """Nearest first: this layer before others, this dtype before others."""
-        layer = (problem.k, problem.n, problem.r, problem.lora_dtype, problem.out_dtype)
+    def _candidates(self, problem: Problem) -> Iterator[Candidate]:
+        """Nearest first: this layer before others, these options before others."""
+        layer = (problem.operator, problem.bucket)
         nearest = self._layers.get(layer)
         if nearest is None:
-            nearest = Nearest(self._of_layer(problem), functools.partial(_distance_at_its_m, problem))
+            nearest = Nearest(self._of_layer(problem), functools.partial(distance, problem))
             self._layers.put(layer, nearest)
-        return nearest.order(problem.m)
+        return nearest.order(batch_of(problem))
 
-    def _of_layer(self, problem: GemmProblem) -> list[_Candidate]:
-        """Kernels of this R and larger ones, for any M."""
+    def _of_layer(self, problem: Problem) -> list[Candidate]:
+        """Kernels that may serve, for any batch."""
+        stand_in = runtime_of(problem.operator).stand_in
+        rows = [(row.key.problem, row) for row in self.table.rows.values() if row.key.op == problem.operator]
         found = [
-            _Candidate(known=row.key.problem, config=row.config, row=row, borrowed=self.borrowed)
-            for row in self.table.rows.values()
-            if row.key.r >= problem.r
+            Candidate(known=known, config=row.config, row=row, borrowed=self.borrowed)
+            for known, row in rows
+            if stand_in(problem, known) is not None
         ]
         found += [
-            _Candidate(
-                known=one.problem, config=str(one.config), compiled=one.compiled, borrowed=one.borrowed
-            )
+            Candidate(known=one.problem, config=str(one.config), compiled=one.compiled, borrowed=one.borrowed)
             for one in self._prepared
-            if one.problem.r >= problem.r and _dtypes(one.problem) == _dtypes(problem)
+            if _alike(one.problem, problem) and stand_in(problem, one.problem) is not None
         ]
-        rows = {(one.config, one.known.r) for one in found}
+        have = [(one.config, compiled_sizes(one.known)) for one in found]
         found += [
-            _Candidate(known=known, config=config, borrowed=self.borrowed)
-            for known, config in self.bundle.kernels(MAX_R)
-            if (config, MAX_R) not in rows and _dtypes(known) == _dtypes(problem)
+            Candidate(known=known, config=config, borrowed=self.borrowed)
+            for known, config in self._bundled(problem)
+            if (config, compiled_sizes(known)) not in have
         ]
         return found
 
-    def _try(self, candidate: _Candidate, problem: GemmProblem) -> Choice | str:
+    def _bundled(self, problem: Problem) -> Iterator[tuple[Problem, str]]:
+        """(problem, config) of bundled objects that serve any shape with these options."""
+        widest = runtime_of(problem.operator).widest_of(problem)
+        for entry in self.bundle.entries:
+            if entry.host != platform.machine():
+                continue
+            known = problem_of(entry)
+            if _alike(known, problem) and known.problem_class == widest.problem_class:
+                try:
+                    yield known, str(_parsed(problem.operator, self.arch, entry.config))
+                except InputError:  # a knob that this version no longer has
+                    continue
+
+    def _try(self, candidate: Candidate, problem: Problem) -> Choice | str:
         """The answer ``candidate`` gives for ``problem``, or why it gives none."""
-        asked, problem, row = problem, padded(problem, candidate.known.r), candidate.row
-        source = _source(candidate, problem)
+        asked, row = problem, candidate.row
+        stand_in = runtime_of(problem.operator).stand_in(problem, candidate.known)
+        assert stand_in is not None, "it was a candidate because it may stand in"
+        problem = stand_in.problem
+        source = source_of(candidate, problem)
         if problem != asked:
-            source = f"{source}, R padded to {problem.r}"
+            source = f"{source}, {stand_in.note}"
         if row is not None and row.check is Check.NONE:
             return f"{source}: {row.check}"
         if AUTO in candidate.config:
             return f"{source}: its config is not resolved"
         try:
-            config = _parsed(GemmProblem.operator, self.arch, candidate.config)
+            config = _parsed(problem.operator, self.arch, candidate.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if rejection := knob_rejection(config, problem, self.arch):
@@ -261,21 +222,21 @@ class Library:
             )
         return Choice(
             problem=asked,
-            launched=problem,
+            stand_in=stand_in,
             config=config,
             source=source,
             row=row,
             object=file,
-            reason=_reason(candidate, problem, file),
+            reason=reason_of(candidate, problem, file),
             borrowed=candidate.borrowed,
         )
 
-    def _object(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+    def _object(self, candidate: Candidate, problem: Problem) -> ObjectFile | None:
         """What was found once is found while it is there; its bytes are compared with their hash when loaded."""
         if candidate.compiled is not None:
             return object_file(candidate.compiled)
         row = candidate.row
-        key = (candidate.config, row and row.object, problem.r, problem.lora_dtype, problem.out_dtype)
+        key = (candidate.config, row and row.object, problem.problem_class)
         found = self._objects.get(key)
         if found is None or not os.path.exists(found.path):
             found = self._search(candidate, problem)
@@ -283,13 +244,13 @@ class Library:
                 self._objects[key] = found
         return found
 
-    def _search(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
-        config = _parsed(GemmProblem.operator, self.arch, candidate.config)
+    def _search(self, candidate: Candidate, problem: Problem) -> ObjectFile | None:
+        config = _parsed(problem.operator, self.arch, candidate.config)
         if (bundled := self.bundle.find(config, problem)) is not None:
             return bundled
         return self._cached(candidate, problem)
 
-    def _cached(self, candidate: _Candidate, problem: GemmProblem) -> ObjectFile | None:
+    def _cached(self, candidate: Candidate, problem: Problem) -> ObjectFile | None:
         """From the build cache, by the key that the row recorded: needs no compiler."""
         row = candidate.row
         if row is None or row.object is None or candidate.known.problem_class != problem.problem_class:
@@ -314,57 +275,14 @@ def object_file(compiled: CompiledKernel) -> ObjectFile:
     )
 
 
-def _reason(candidate: _Candidate, problem: GemmProblem, file: ObjectFile) -> str:
-    """What is known of the kernel that is launched: the row's time, and what a card said of this very object.
-
-    That of a row's own dtypes was judged when it was tuned; one compiled here on request nobody checked.
-    """
-    row = candidate.row
-    said = f"was {file.checked}" if file.checked else "was not checked on a card"
-    if candidate.is_for_any_shape:
-        return f"bundled for ranks that no row has, never timed: tune a shape of this rank; it {said}"
-    if row is None:
-        return f"compiled in this process, {Check.NONE}"
-    time = f"{row.kind} {row.time_us:.4g} us at {row.key.problem}"
-    how = "" if row.check is Check.WINNER else f", {row.check}"
-    if _dtypes(candidate.known) != _dtypes(problem):
-        return f"{time} as {_of(candidate.known)}{how}; this {_of(problem)} object {said}"
-    return f"{time}{how}" + (f"; {file.checked} again" if file.checked else "")
+def _alike(known: Problem, problem: Problem) -> bool:
+    return known.operator == problem.operator and known.options == problem.options
 
 
-def _of(problem: GemmProblem) -> str:
-    """``bf16``, or ``fp16/bf16`` of LoRA and y."""
-    return "/".join(dict.fromkeys(_dtypes(problem)))
+def _options(problem: Problem) -> list[tuple[str, Form]]:
+    return [(name, form) for name, form in problem.forms().items() if form.choices]
 
 
-def _source(candidate: _Candidate, problem: GemmProblem) -> str:
-    known = candidate.known
-    if candidate.compiled is not None:
-        return f"compiled for {known}"
-    if candidate.is_for_any_shape:
-        return f"any shape of R={known.r}"
-    if known == problem:
-        return "exact"
-    same_layer = (known.k, known.n, known.problem_class) == (problem.k, problem.n, problem.problem_class)
-    return f"nearest M {known.m}" if same_layer else f"nearest layer {known}"
-
-
-def _distance_at_its_m(problem: GemmProblem, candidate: _Candidate) -> tuple[Any, ...]:
-    return _distance(dataclasses.replace(problem, m=candidate.known.m), candidate)
-
-
-def _dtypes(problem: GemmProblem) -> tuple[str, str]:
-    return problem.lora_dtype, problem.out_dtype
-
-
-def _distance(problem: GemmProblem, candidate: _Candidate) -> tuple[bool, bool, bool, float, int, str]:
-    """Order of candidates: powers of two between the sizes, of two equally near the larger M first.
-
-    A larger rank counts as in ``ranks.py``; what was made for any shape, and not timed, comes last.
-    """
-    known = candidate.known
-    other_dtypes = _dtypes(known) != _dtypes(problem)
-    sizes = ((known.m, problem.m), (known.k, problem.k), (known.n, problem.n))
-    doublings = sum(abs(math.log2(a / b)) for a, b in sizes) + rank_distance(problem, known.r)
-    other_layer = (known.k, known.n) != (problem.k, problem.n)
-    return (candidate.is_for_any_shape, other_layer, other_dtypes, doublings, -known.m, str(known))
+def _op(problem: Problem) -> str:
+    """What a command needs besides the shape."""
+    return "" if problem.operator == DEFAULT else f" --op {problem.operator}"

@@ -1,4 +1,4 @@
-"""The order of kernels for any M of one layer, found in microseconds: all but M's part is known beforehand."""
+"""The order of kernels for any batch of one layer, found in microseconds: all but the batch's part is known before."""
 
 from __future__ import annotations
 
@@ -6,31 +6,69 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-Candidate = TypeVar("Candidate")
+from kernel_space.core.problem import Problem
+from tuner.runtime.choice.choice import Candidate
+from tuner.runtime.contract import runtime_of
+
+Item = TypeVar("Item")
 
 
-class Nearest(Generic[Candidate]):
+class Nearest(Generic[Item]):
     """``candidates`` of one layer by distance.
 
-    ``distance``: of a candidate if the problem had the candidate's own M: what comes first, then powers of two between
-    the other sizes, less the candidate's M, and a name. ``order`` adds the powers of two between the Ms.
+    ``distance``: of a candidate if the problem had the candidate's own batch sizes: what comes first, then powers of
+    two between the other sizes, the candidate's batch sizes times -1, and a name. ``order`` adds the powers of two
+    between the batch sizes.
     """
 
-    def __init__(
-        self, candidates: Iterable[Candidate], distance: Callable[[Candidate], tuple[Any, ...]]
-    ) -> None:
-        groups: dict[tuple, list[tuple[float, int, str, Candidate]]] = {}
+    def __init__(self, candidates: Iterable[Item], distance: Callable[[Item], tuple[Any, ...]]) -> None:
+        groups: dict[tuple, list[tuple[float, tuple[int, ...], str, Item]]] = {}
         for one in candidates:
-            *first, doublings, less_m, name = distance(one)
-            groups.setdefault(tuple(first), []).append((doublings, less_m, name, one))
+            *first, doublings, less, name = distance(one)
+            groups.setdefault(tuple(first), []).append((doublings, less, name, one))
         self._groups = [groups[first] for first in sorted(groups)]
 
-    def order(self, m: int) -> Iterator[Candidate]:
-        """Nearest first, of two equally near the larger M first. The first ones come at the least cost."""
+    def order(self, batch: tuple[int, ...]) -> Iterator[Item]:
+        """Nearest first, of two equally near the larger batch first. The first ones come at the least cost."""
+        add = _add_one if len(batch) == 1 else _add
         for group in self._groups:
             nearest = [
-                (doublings + abs(math.log2(-less_m / m)), less_m, name, index)
-                for index, (doublings, less_m, name, _) in enumerate(group)
+                (add(doublings, less, batch), less, name, index)
+                for index, (doublings, less, name, _) in enumerate(group)
             ]
             nearest.sort()
             yield from (group[index][-1] for *_, index in nearest)
+
+
+def distance(problem: Problem, candidate: Candidate) -> tuple[bool, bool, bool, float, tuple[int, ...], str]:
+    """For ``Nearest``: powers of two between the sizes that are run-time arguments, and what standing in costs.
+
+    What was made for any shape, and not timed, comes last.
+    """
+    known = candidate.known
+    stand_in = runtime_of(problem.operator).stand_in(problem, known)
+    assert stand_in is not None, "it was a candidate because it may stand in"
+    names = [name for name, form in problem.forms().items() if not (form.batch or form.compiled)]
+    sizes = [(getattr(known, name), getattr(problem, name)) for name in names]
+    doublings = sum(abs(math.log2(a / b)) for a, b in sizes) + stand_in.distance
+    return (
+        candidate.is_for_any_shape,
+        any(a != b for a, b in sizes),
+        known.options != problem.options,
+        doublings,
+        tuple(-size for size in batch_of(known)),
+        str(known),
+    )
+
+
+def batch_of(problem: Problem) -> tuple[int, ...]:
+    """The sizes that change from call to call."""
+    return tuple(getattr(problem, name) for name, form in problem.forms().items() if form.batch)
+
+
+def _add_one(doublings: float, less: tuple[int, ...], batch: tuple[int, ...]) -> float:
+    return doublings + abs(math.log2(-less[0] / batch[0]))
+
+
+def _add(doublings: float, less: tuple[int, ...], batch: tuple[int, ...]) -> float:
+    return doublings + sum(abs(math.log2(-a / b)) for a, b in zip(less, batch, strict=True))

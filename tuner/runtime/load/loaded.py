@@ -7,11 +7,11 @@ import dataclasses
 import torch
 
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.launch.loading import HostCallError, LoadedObject, load_bytes
 from kernel_space.launch.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
 from kernel_space.launch.runtime_symbols import CudaRuntime
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.runtime.load.trampoline import check_signature
+from tuner.runtime.load.trampoline import trampoline_of
 from tuner.tables.bundle import ObjectFile
 
 
@@ -33,12 +33,12 @@ class Launchable:
         return grid_clusters(config.max_active_clusters(self.sm_count), self.clusters)
 
 
-def load_launchable(file: ObjectFile, device: int, config: KernelConfig, problem: GemmProblem) -> Launchable:
+def load_launchable(file: ObjectFile, device: int, config: KernelConfig, problem: Problem) -> Launchable:
     """Load ``file`` for ``cuda:<device>``; it is of ``config``, which is legal for ``problem``.
 
     Raises ``InputError`` for a damaged or foreign object, and for one that does not fit the card.
     """
-    check_signature(file.arguments)
+    trampoline_of(problem.operator).check(file.arguments)
     data, clusters = file.read(), None
     with torch.cuda.device(device):
         torch.cuda.current_stream().query()  # makes the context, which loading a module needs

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import torch
 
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
-from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
-from tuner.runtime.choice.choose import Choice
+from kernel_space.core import registry
+from kernel_space.core.errors import InputError
+from kernel_space.core.signature import Grid, Signature
+from kernel_space.numerics.tensors import DTYPES
+from tuner.runtime.choice.choice import Choice
 from tuner.runtime.load.loaded import Launchable
-from tuner.runtime.load.trampoline import Static, make_launch
+from tuner.runtime.load.trampoline import trampoline_of
 from tuner.runtime.load.workspace import Workspaces
 
 # (sizes, strides, dtype) on the current device: what torch's own generated code allocates with, as torch.empty costs
@@ -16,21 +21,27 @@ from tuner.runtime.load.workspace import Workspaces
 new_tensor = torch._C._dynamo.guards._empty_strided_cuda
 
 
+class Output(NamedTuple):
+    """A contiguous tensor, as ``new_tensor`` makes it."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+
 class Plan:
     """``launch`` of one problem (see ``trampoline``). Read-only once made, so threads share it.
 
-    ``shape``, ``stride``, ``dtype``  of the output; ``choice``: the row and object behind it
+    ``outputs``: what they look like, in the signature's order; ``choice``: the row and object behind it
     """
 
     __slots__ = (
         "_launchable",
-        "static",
         "choice",
         "device",
-        "dtype",
         "launch",
-        "shape",
-        "stride",
+        "outputs",
+        "static",
         "workspace_bytes",
         "workspaces",
         "zeroed_bytes",
@@ -38,23 +49,41 @@ class Plan:
 
     def __init__(self, choice: Choice, launchable: Launchable, workspaces: Workspaces) -> None:
         problem = choice.problem
+        signature = registry.operator_of(problem).signature
+        trampoline = trampoline_of(problem.operator)
         self.choice = choice
         self.device = launchable.device
-        self.shape, self.stride = (problem.m, problem.n), (problem.n, 1)
-        self.dtype = TORCH_DTYPES[problem.out_dtype]
-        self.workspaces = workspaces
-        self.workspace_bytes = workspace_bytes(choice.config, problem)
-        self.zeroed_bytes = zeroed_bytes(choice.config, problem)
-        self._launchable = launchable  # its code is called
-        self.static = Static(
-            entry=launchable.entry,
-            m=problem.m,
-            n=problem.n,
-            k=problem.k,
-            max_active_clusters=launchable.grid(choice.config),
+        specs = signature.tensors(problem)
+        self.outputs = tuple(
+            Output(spec.shape, _strides(spec.shape), DTYPES[spec.dtype])
+            for spec in (specs[name] for name in signature.outputs)
         )
-        self.launch = make_launch(self.static)
+        self.workspaces = workspaces
+        kernel = registry.kernel_of(choice.config, problem)
+        room = kernel.room(choice.config, problem)
+        if room.size and signature.workspace is None:
+            raise InputError(f"{kernel.full_name} needs a workspace, its operator's signature has none")
+        self.workspace_bytes, self.zeroed_bytes = room.size, room.zeroed
+        self._launchable = launchable  # its code is called
+        self.static = trampoline.static(launchable.entry, **integers(signature, choice, launchable))
+        self.launch = trampoline.launch(self.static)
 
-    def output(self) -> torch.Tensor:
-        """A new output, uninitialised; the current device must be the plan's."""
-        return new_tensor(self.shape, self.stride, self.dtype)
+    def new_outputs(self) -> tuple[torch.Tensor, ...]:
+        """Uninitialised; the current device must be the plan's."""
+        return tuple(new_tensor(*one) for one in self.outputs)
+
+
+def integers(signature: Signature, choice: Choice, launchable: Launchable) -> dict[str, int]:
+    """Sizes of the problem by name, and the grid."""
+    problem = choice.problem
+    return {
+        name: launchable.grid(choice.config)
+        if isinstance(signature.part(name), Grid)
+        else getattr(problem, name)
+        for name in signature.integers
+    }
+
+
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a contiguous tensor, in elements."""
+    return tuple(math.prod(max(size, 1) for size in shape[index + 1 :]) for index in range(len(shape)))

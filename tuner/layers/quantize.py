@@ -19,8 +19,9 @@ from kernel_space.core.errors import InputError
 from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
 from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE
-from tuner.runtime.autocast import matmul
-from tuner.runtime.operator import LIBRARY, needs_dispatcher, no_backward
+from kernel_space.operators.svdquant_gemm.runtime import as_is
+from tuner.layers.gemm import LIBRARY, no_backward
+from tuner.runtime.torch_operator import needs_dispatcher
 
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 
@@ -63,9 +64,9 @@ def _lora_act(x: torch.Tensor, lora_down: torch.Tensor | None) -> torch.Tensor:
     if lora_down.device != x.device:
         raise InputError(f"lora_down must be on {x.device} like x, got {lora_down.device}")
     if x.is_cuda or lora_down.shape[1] == 0:
-        return matmul(x.to(lora_down.dtype), lora_down)
+        return as_is(x.to(lora_down.dtype), lora_down)
     # CPU builds of torch have no fast fp16 matmul, and some accumulate it in fp16.
-    return matmul(x.to(lora_down.dtype).float(), lora_down.float()).to(lora_down.dtype)
+    return as_is(x.to(lora_down.dtype).float(), lora_down.float()).to(lora_down.dtype)
 
 
 def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -75,7 +76,7 @@ def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tenso
     if x.shape[0] == 0:
         return _empty(x)
     if x.is_cuda and _has_triton():
-        from tuner.runtime.quantize_triton import quantize_on_card
+        from tuner.layers.quantize_triton import quantize_on_card
 
         return quantize_on_card(x, smooth)
     quantized = quantize_nvfp4(x.float() if smooth is None else x.float() / smooth)

@@ -19,14 +19,5 @@ def autocast_dtype(x: torch.Tensor) -> torch.dtype | None:
     return torch.get_autocast_dtype(kind) if _enabled(kind) else None
 
 
-def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a @ b`` in their own dtype, which autocast would change."""
-    kind = a.device.type
-    if not _enabled(kind):
-        return a @ b
-    with torch.autocast(kind, enabled=False):
-        return a @ b
-
-
 def _enabled(kind: str) -> bool:
     return kind in _KINDS and torch.is_autocast_enabled(kind)

@@ -8,16 +8,21 @@ from __future__ import annotations
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.numerics.tensors import require_tensor
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
-from tuner.runtime.launch import run
-from tuner.runtime.operands import require_no_grad
-from tuner.runtime.quick import quick_call
+from kernel_space.operators.svdquant_gemm.runtime import problem_of
+from tuner.runtime.caller import Caller
+from tuner.runtime.operands import require_launchable
+from tuner.runtime.torch_operator import needs_dispatcher
 
 _OPERANDS = (
     "Tensor act, Tensor ascales, Tensor wgt, Tensor wscales, Tensor lora_act_in, Tensor lora_up, "
     "Tensor wcscale, Tensor bias"
 )
-_NAME = "svdquant_gemm"
+CALLER = Caller("svdquant_gemm", labels=("out",))
+quick_call = CALLER.quick.call
+_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY = torch.library.Library("svdquant", "DEF")
 LIBRARY.define(f"gemm({_OPERANDS}, ScalarType out_dtype) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,))
@@ -45,13 +50,13 @@ for _key in ("CPU", "CUDA"):
 
 @torch.library.register_fake("svdquant::gemm", lib=LIBRARY)
 def _fake_gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out_dtype):  # noqa: ANN001, ANN202
-    require_no_grad(_NAME, lora_act_in=lora_act_in, lora_up=lora_up, wcscale=wcscale, bias=bias)
+    _require_no_grad(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None)
     return act.new_empty((act.shape[0], wgt.shape[0]), dtype=out_dtype)
 
 
 @torch.library.register_fake("svdquant::gemm_out", lib=LIBRARY)
 def _fake_gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out) -> None:  # noqa: ANN001
-    require_no_grad(_NAME, lora_act_in=lora_act_in, lora_up=lora_up, wcscale=wcscale, bias=bias, out=out)
+    _require_no_grad(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out)
 
 
 def svdquant_gemm(
@@ -120,27 +125,59 @@ def gemm(
     operands = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
     if not needs_dispatcher(act):
         return run(*operands, out, out_dtype, asked=asked, quick=True)
-    require_no_grad(_NAME, lora_act_in=lora_act_in, lora_up=lora_up, wcscale=wcscale, bias=bias, out=out)
+    _require_no_grad(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out)
     if out is None:
         return torch.ops.svdquant.gemm(*operands, out_dtype)
     torch.ops.svdquant.gemm_out(*operands, out)
     return out
 
 
-def needs_dispatcher(tensor: torch.Tensor) -> bool:
-    """Whether somebody listens to operators: a compiler, a mode, a transform, a tensor subclass or the profiler.
+def run(
+    act: torch.Tensor,
+    ascales: torch.Tensor,
+    wgt: torch.Tensor,
+    wscales: torch.Tensor,
+    lora_act_in: torch.Tensor,
+    lora_up: torch.Tensor,
+    wcscale: torch.Tensor,
+    bias: torch.Tensor,
+    out: torch.Tensor | None,
+    out_dtype: torch.dtype,
+    *,
+    asked: torch.dtype | None = None,
+    quick: bool = False,
+) -> torch.Tensor:
+    """The long way: ``y`` ``[M, N]`` in ``out_dtype``, or ``out``, which must have that dtype.
 
-    Otherwise the dispatcher would only find its way back here, for a third of the host time of a call.
+    ``quick``: let calls like this one, with ``asked`` as their out_dtype, go the short way from now on.
     """
-    if torch.compiler.is_compiling():
-        return True
-    return (
-        type(tensor) is not torch.Tensor
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch._C._functorch.peek_interpreter_stack() is not None
-        or torch.autograd._profiler_enabled()
-    )
+    inputs = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
+    outputs = None if out is None else (out,)
+    if out_dtype not in _NAMES:
+        raise InputError(f"y must be float16 or bfloat16, got {str(out_dtype).removeprefix('torch.')}")
+    if act.ndim == 2 and not act.shape[0]:
+        return _no_rows(inputs, out, out_dtype)
+    return CALLER.run(inputs, outputs, (_NAMES[out_dtype],), asked=asked, quick=quick)[0]
+
+
+def _no_rows(
+    inputs: tuple[torch.Tensor, ...], out: torch.Tensor | None, out_dtype: torch.dtype
+) -> torch.Tensor:
+    """There is nothing to launch, but tensors must fit as ever."""
+    CALLER.require_no_grad(inputs, None if out is None else (out,))
+    problem, act = problem_of(CALLER.named(inputs)), inputs[0]
+    CALLER.require_placed(inputs)
+    if out is None:
+        return act.new_empty((0, problem.n), dtype=out_dtype)
+    require_tensor(out, "out", (out_dtype,), (0, problem.n))
+    require_launchable(out, "out", act.device)
+    return out
+
+
+def _require_no_grad(*operands: torch.Tensor | None) -> None:
+    """``operands``: the inputs, and the output if one is given."""
+    *inputs, out = operands
+    CALLER.require_no_grad(tuple(inputs), None if out is None else (out,))
 
 
 def no_backward(what: str) -> InputError:
