@@ -1,4 +1,4 @@
-"""Where the CPU seconds of one build for sm_90a go, main loop by main loop.
+"""Where the CPU seconds of one build for sm_90a go, kernel by kernel.
 
 Run from the repository root: ``python -m benchmarks.bench_compile_stages``. Each kernel is built twice in this process,
 into a fresh cache; the second is printed (the first also imports the kernel's modules and rewrites their syntax trees).
@@ -21,13 +21,13 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 KERNELS = {
-    "mma": ("64,3840,3072,128", "mainloop=mma register_operand=wgt tile_mnk=128x64x128 split_k=4"),
-    "wgmma": ("256,3840,3072,128", "mainloop=wgmma tile_mnk=128x128x128"),
-    "expand": (
-        "4352,3840,3072,128",
-        "mainloop=expand tile_mnk=128x200x128 cluster_shape_mn=2x1 register_operand=wgt",
+    "small_m": (
+        "64,3840,3072,128",
+        "kernel=sm90a_small_m register_operand=wgt tile_mnk=128x64x128 split_k=4",
     ),
-    "wgmma, 10 splits": ("256,3840,3072,128", "mainloop=wgmma tile_mnk=128x128x128 split_k=10"),
+    "ring": ("256,3840,3072,128", "kernel=sm90a_ring tile_mnk=128x128x128"),
+    "expand": ("4352,3840,3072,128", "kernel=sm90a_expand tile_mnk=128x200x128 cluster_shape_mn=2x1"),
+    "ring, 10 splits": ("256,3840,3072,128", "kernel=sm90a_ring tile_mnk=128x128x128 split_k=10"),
 }
 STAGES = ("tracing", "MLIR, LLVM, ptxas", "export", "resources")
 

@@ -13,8 +13,8 @@ import pytest
 from kernel_space.core.arch import SM90A
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compile.test_manifest import PROBLEM, SPACE, Compiler
+from tests.operators.svdquant_gemm.candidates import parse
 from tests.tables.test_dispatch import row
 from tuner.cli.main import main
 from tuner.cli.tune import compile_only as cli_compile_only
@@ -60,8 +60,8 @@ def test_results_that_were_named_must_be_there(
 def test_the_problems_own_row_is_taken_without_its_journal(compile_only: Callable[..., int]) -> None:
     """As after a change of the kernel's sources, or in a clone. Neighbours follow it."""
     default = SPACE.default(PROBLEM)
-    text = "mainloop=wgmma tile_mnk=64x{}x128 consumer_warpgroups=1"
-    own, other = (KernelConfigSm90a.parse(text.format(columns)) for columns in (40, 24))
+    text = "kernel=sm90a_ring tile_mnk=64x{}x128 consumer_warpgroups=1"
+    own, other = (parse(text.format(columns)) for columns in (40, 24))
     keys = (DispatchKey.of(problem, "sm_90a") for problem in (dataclasses.replace(PROBLEM, m=65), PROBLEM))
     rows = [
         row(Kind.MEASURED, key=key, config=str(config))

@@ -18,11 +18,11 @@ from kernel_space.core.arguments import Argument
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import ProblemClass
-from kernel_space.core.rules import Legal, legalize
+from kernel_space.core.rules import Legal
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests import fakes
 from tests.card.fake_card_worker import FREE, UUID
+from tests.operators.svdquant_gemm import candidates
 from tuner.card.card_worker import CardLost, CardWorker, Limits
 from tuner.card.worker.bench import FinalsOptions
 from tuner.devices.card import CudaDevice, bytes_needed
@@ -73,9 +73,7 @@ def make(tmp_path: Path) -> Iterator[Callable[..., CudaDevice]]:
 
 
 def legal(text: str = "") -> Legal:
-    found = legalize(KernelConfigSm90a.parse(text), PROBLEM, SM90A)
-    assert isinstance(found, Legal)
-    return found
+    return candidates.legal(f"{candidates.RING} {text}", PROBLEM)
 
 
 def deeds(scratch: Path, by_knob: dict[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""What the roles of ``mainloop=expand`` work on, written out: per cluster a count, its first helper, five an item."""
+"""What the roles of ``sm90a_expand`` work on, written out: per cluster a count, its first helper, five an item."""
 
 # ruff: noqa: ANN201, ANN204 - the DSL reads return annotations as C types
 
@@ -7,7 +7,7 @@ from typing import Any
 import cutlass
 from cutlass import Int32, cute
 
-from kernel_space.operators.svdquant_gemm.sm90a_expand.stream_k import StreamKSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import StreamKSm90a
 
 HEAD, ITEM = 2, 5
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernel_space.build.resources import read_resources
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, legalize
+from kernel_space.core.config import KernelConfig
 from kernel_space.machine.ptx.parse import parse_ptx
 from kernel_space.machine.run.launch import Exported
 from kernel_space.machine.run.run import SimResult, run_compiled, run_ptx
@@ -17,9 +17,9 @@ from kernel_space.machine.values.faults import SimStatus
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import compile_case
 from tests.machine.ptx import program
+from tests.operators.svdquant_gemm.candidates import EXPAND, RING, SMALL_M, legal
 
 GROUP = """
 mov.u32 %r1, %tid.x;
@@ -136,20 +136,19 @@ def test_maxnreg_is_the_count_at_launch() -> None:
 
 # ------------------------------------------------------------------ kernels
 
+FEW_ROWS = f"{SMALL_M} consumer_warpgroups=1"
 KERNELS = [
-    ("mainloop=mma register_operand=wgt tile_mnk=64x16x128 num_dq_stage=2 consumer_warpgroups=1", "17,288,72,16"),
-    ("mainloop=expand register_operand=wgt tile_mnk=128x64x128", "133,288,72,16"),
-    ("mainloop=wgmma tile_mnk=64x40x128 consumer_warpgroups=1", "45,288,72,16"),
-    ("mainloop=wgmma tile_mnk=128x32x128 consumer_warpgroups=2", "45,288,72,16"),
-    ("mainloop=mma tile_mnk=64x40x128 num_dequant_warpgroups=2 consumer_warpgroups=1 ctas_per_sm=2", "17,288,72,16"),
-]  # fmt: skip
+    (f"{FEW_ROWS} register_operand=wgt tile_mnk=64x16x128 num_dq_stage=2", "17,288,72,16"),
+    (f"{EXPAND} tile_mnk=128x64x128", "133,288,72,16"),
+    (f"{RING} tile_mnk=64x40x128 consumer_warpgroups=1", "45,288,72,16"),
+    (f"{RING} tile_mnk=128x32x128 consumer_warpgroups=2", "45,288,72,16"),
+    (f"{FEW_ROWS} tile_mnk=64x40x128 num_dequant_warpgroups=2 ctas_per_sm=2", "17,288,72,16"),
+]
 
 
-def case(text: str, shape: str) -> tuple[KernelConfigSm90a, GemmProblem]:
+def case(text: str, shape: str) -> tuple[KernelConfig, GemmProblem]:
     problem = GemmProblem.parse(shape)
-    verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    return verdict.config, problem
+    return legal(text, problem).config, problem
 
 
 @pytest.mark.parametrize(("text", "shape"), KERNELS)

@@ -1,4 +1,4 @@
-"""sm_90a configs: spelling, legality rule by rule, budgets by hand and against the compiled kernel."""
+"""Configs of the sm_90a kernels: spelling, legality rule by rule, budgets by hand and against the compiled kernel."""
 
 from __future__ import annotations
 
@@ -8,37 +8,31 @@ import pytest
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.build.dsl_compile import _ptxas_notes
-from kernel_space.core.arch import SM90A, Arch
+from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernels_of
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.registry import kernel_of, kernels_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a.budget import budget, solve_stages
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import compile_and_capture
+from tests.operators.svdquant_gemm.candidates import EXPAND, PROBLEM, RING, SMALL_M, legal, parse, rejected
 
-PROBLEM = GemmProblem.parse("4352,3840,3072,128")
+FEW_ROWS = GemmProblem.parse("64,3840,3072,128")
 SMEM_LIMIT = 232448
 SM_COUNT = 132
 
 
-def rule_names(arch: Arch) -> tuple[str, ...]:
-    (kernel,) = kernels_of(GemmProblem.operator, arch)
-    return kernel.rule_names
-
-
-def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
-    verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    return verdict
-
-
 @pytest.mark.parametrize(
-    "text", ["", "tile_mnk=256x104x128 num_ab_stage=3", "register_operand=wgt split_k=5 use_pdl=true"]
+    "text",
+    [
+        RING,
+        f"{RING} tile_mnk=256x104x128 num_ab_stage=3",
+        f"{RING} register_operand=wgt split_k=5 use_pdl=true",
+        f"{EXPAND} cluster_shape_mn=2x1 stream_k=true pingpong=true",
+        f"{SMALL_M} tile_mnk=64x104x128 num_dequant_warpgroups=2 num_dq_stage=0",
+    ],
 )
 def test_prints_as_it_parses(text: str) -> None:
-    config = KernelConfigSm90a.parse(text)
-    assert KernelConfigSm90a.parse(str(config)) == config
+    config = parse(text)
+    assert parse(str(config)) == config
     assert set(text.split()) <= set(str(config).split())
 
 
@@ -52,70 +46,128 @@ def test_prints_as_it_parses(text: str) -> None:
         ("stages=3", "unknown knob 'stages'"),
         ("split_k=1 split_k=2", "knob 'split_k' is given twice"),
         ("split_k", "a config is written knob=value"),
+        ("cluster_shape_mn=2x1", "unknown knob 'cluster_shape_mn'"),  # of sm90a_expand
     ],
 )
 def test_bad_spelling_is_refused(text: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
-        KernelConfigSm90a.parse(text)
+        parse(f"{RING} {text}")
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "tile_mnk=256x128x128",
+            "must begin with kernel=NAME, one of sm90a_ring, sm90a_expand, sm90a_small_m",
+        ),
+        ("kernel=sm90a split_k=2", "kernel must be one of sm90a_ring, sm90a_expand, sm90a_small_m"),
+        ("kernel=sm100a", "kernel must be one of sm90a_ring, sm90a_expand, sm90a_small_m"),
+        (f"{EXPAND} register_operand=wgt", "unknown knob 'register_operand'"),
+        (f"{EXPAND} ctas_per_sm=2", "unknown knob 'ctas_per_sm'"),
+        (f"{SMALL_M} raster_order=n", "unknown knob 'raster_order'"),
+        (f"{SMALL_M} pingpong=true", "unknown knob 'pingpong'"),
+        (f"{RING} stream_k=true", "unknown knob 'stream_k'"),
+        (f"{RING} {EXPAND}", "these are knobs of kernel=sm90a_ring, got kernel=sm90a_expand"),
+    ],
+)
+def test_a_kernel_has_its_own_knobs_alone(text: str, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse(text)
+    assert message in str(caught.value)
+
+
+# Kernel -> rule -> a config that breaks it and none before it.
 REJECTED = {
-    "mainloop": "mainloop=expand",
-    "tile_rows": "tile_mnk=192x128x128",
-    "tile_columns": "tile_mnk=256x100x128",
-    "tile_k": "tile_mnk=256x128x64",
-    "consumers": "tile_mnk=64x128x128",
-    "pingpong": "pingpong=true split_k=2",
-    "accumulators": "tile_mnk=256x152x128",
-    "cluster_shape": "cluster_shape_mn=3x1",
-    "stages": "num_ab_stage=1",
-    "epi_tile": "epi_tile_n=24",
-    "dequant_groups": "num_dequant_warpgroups=3",
-    "wgmma_k": "wgmma_k=64",
-    "swizzle": "swizzle_size=3",
-    "ctas_per_sm": "ctas_per_sm=3",
-    "launch_registers": "tile_mnk=128x200x128",
-    "split_k": "split_k=17",
-    "stream_k": "stream_k=true split_k=2",
-    "smem_capacity": "num_ab_stage=9",
+    RING: {
+        "tile_rows": "tile_mnk=192x128x128",
+        "tile_columns": "tile_mnk=256x100x128",
+        "tile_k": "tile_mnk=256x128x64",
+        "consumers": "tile_mnk=64x128x128",
+        "pingpong": "pingpong=true split_k=2",
+        "accumulators": "tile_mnk=256x152x128",
+        "stages": "num_ab_stage=1",
+        "epi_tile": "epi_tile_n=24",
+        "dequant_groups": "num_dequant_warpgroups=3",
+        "wgmma_k": "wgmma_k=64",
+        "swizzle": "swizzle_size=3",
+        "ctas_per_sm": "ctas_per_sm=3",
+        "launch_registers": "tile_mnk=128x200x128",
+        "split_k": "split_k=17",
+        "smem_capacity": "num_ab_stage=9",
+    },
+    EXPAND: {
+        "tile_rows": "tile_mnk=192x128x128",
+        "tile_columns": "tile_mnk=256x100x128",
+        "tile_k": "tile_mnk=256x128x64",
+        "consumers": "tile_mnk=64x128x128",
+        "pingpong": "pingpong=true stream_k=true",
+        "accumulators": "tile_mnk=256x152x128",
+        "cluster_shape": "cluster_shape_mn=3x1",
+        "stages": "num_dq_stage=1",
+        "epi_tile": "epi_tile_n=24",
+        "wgmma_k": "wgmma_k=64",
+        "swizzle": "swizzle_size=3",
+        "split_k": "split_k=17",
+        "stream_k": "stream_k=true split_k=2",
+        "smem_capacity": "num_ab_stage=10",
+    },
+    SMALL_M: {
+        "tile_rows": "tile_mnk=48x8x128",
+        "tile_columns": "tile_mnk=64x24x128",
+        "tile_k": "tile_mnk=32x8x64",
+        "consumers": "consumer_warpgroups=5",
+        "accumulators": "tile_mnk=32x64x128 num_dq_stage=0 consumer_warpgroups=4",
+        "stages": "num_ab_stage=1",
+        "ctas_per_sm": "ctas_per_sm=3",
+        "split_k": "split_k=9",
+        "smem_capacity": "register_operand=wgt tile_mnk=128x64x128 num_ab_stage=19",
+    },
 }
 
 
-@pytest.mark.parametrize("rule", REJECTED)
-def test_every_rule_rejects(rule: str) -> None:
-    verdict = legalize(KernelConfigSm90a.parse(REJECTED[rule]), PROBLEM, SM90A)
-    assert isinstance(verdict, Rejection)
+@pytest.mark.parametrize(
+    ("kernel", "rule"), [(kernel, rule) for kernel in REJECTED for rule in REJECTED[kernel]]
+)
+def test_every_rule_rejects(kernel: str, rule: str) -> None:
+    verdict = rejected(f"{kernel} {REJECTED[kernel][rule]}", FEW_ROWS if kernel == SMALL_M else PROBLEM)
     assert verdict.rule == rule
     assert any(character.isdigit() for character in verdict.reason)
 
 
 def test_every_rule_is_tested() -> None:
-    assert set(rule_names(SM90A)) == set(REJECTED)
+    kernels = kernels_of(GemmProblem.operator, SM90A)
+    assert {f"kernel={one.name}": one.rule_names for one in kernels} == {
+        kernel: tuple(rules) for kernel, rules in REJECTED.items()
+    }
 
 
-def test_more_splits_than_k_tiles_are_refused() -> None:
-    verdict = legalize(KernelConfigSm90a.parse("split_k=3"), GemmProblem.parse("16,256,3072,0"), SM90A)
+@pytest.mark.parametrize("kernel", [RING, EXPAND])
+def test_more_splits_than_k_tiles_are_refused(kernel: str) -> None:
+    verdict = rejected(f"{kernel} split_k=3", GemmProblem.parse("16,256,3072,0"))
     assert str(verdict) == "split_k: every split needs a k-tile: K=256 has 2 of 128, got 3"
 
 
 def test_one_wgmma_needs_registers_at_launch() -> None:
     """128 of 64 K registers for each of 512 threads: ptxas 13 compiles wgmma of 192 columns, not of 200 (C7602)."""
     problem = GemmProblem.parse("4352,3840,3072,0")
-    assert isinstance(legalize(KernelConfigSm90a.parse("tile_mnk=128x192x128"), problem, SM90A), Legal)
-    verdict = legalize(KernelConfigSm90a.parse("tile_mnk=128x200x128"), problem, SM90A)
-    assert isinstance(verdict, Rejection) and verdict.rule == "launch_registers"
+    assert legal(f"{RING} tile_mnk=128x192x128", problem).config.tile_mnk == (128, 192, 128)
+    verdict = rejected(f"{RING} tile_mnk=128x200x128", problem)
+    assert verdict.rule == "launch_registers"
     assert "start with 128 registers a thread, and ptxas wants 30 beside the 100" in verdict.reason
 
 
-def test_without_lora_its_stages_are_no_knob() -> None:
+@pytest.mark.parametrize("kernel", [RING, EXPAND])
+def test_without_lora_its_stages_are_no_knob(kernel: str) -> None:
     problem = GemmProblem.parse("4352,3840,3072,0")
-    assert legal("num_lora_stage=2", problem).config == legal("num_lora_stage=auto", problem).config
+    given, left = (legal(f"{kernel} num_lora_stage={count}", problem).config for count in ("2", "auto"))
+    assert given == left and given.num_lora_stage == 0
 
 
 def test_bytes_of_one_slot_by_hand() -> None:
     """256x128x128: 64 bytes a packed row, 4 scales a row and K block of 64, 128 bytes a dq row of 64."""
-    each = {row.name: row.each for row in legal("").budget.smem.rows}
+    each = {row.name: row.each for row in legal(RING).budget.smem.rows}
     assert (each["rows"], each["columns"]) == (256 * 64, 128 * 64)
     assert (each["row scales"], each["column scales"]) == (2 * 2 * 512, 2 * 512)
     assert each["dequantized"] == 128 * 128
@@ -126,29 +178,43 @@ def test_bytes_of_one_slot_by_hand() -> None:
 
 def test_tiles_off_the_block_grid_load_every_block_they_touch() -> None:
     """Tiles of 104 rows start at 0, 104, 208, ...: the second spans rows 104..207 of blocks 0 and 1."""
-    each = {row.name: row.each for row in legal("tile_mnk=256x104x128").budget.smem.rows}
+    each = {row.name: row.each for row in legal(f"{RING} tile_mnk=256x104x128").budget.smem.rows}
     assert each["column scales"] == 2 * 2 * 512
-    each = {row.name: row.each for row in legal("tile_mnk=256x64x128").budget.smem.rows}
+    each = {row.name: row.each for row in legal(f"{RING} tile_mnk=256x64x128").budget.smem.rows}
     assert each["column scales"] == 1 * 2 * 512
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tile_mnk=256x104x128", "tile_mnk=128x32x128 register_operand=wgt split_k=3"]
+    ("text", "limit", "most"),
+    [
+        (RING, SMEM_LIMIT, 16),
+        (f"{RING} tile_mnk=256x104x128", SMEM_LIMIT, 16),
+        (f"{RING} tile_mnk=128x32x128 register_operand=wgt split_k=3", SMEM_LIMIT, 16),
+        # Two CTAs share 228 KB of an SM, 1 KB of it reserved for each (CUDA programming guide, 9.0).
+        (f"{RING} tile_mnk=128x16x128 register_operand=wgt ctas_per_sm=2", 228 * 1024 // 2 - 1024, 16),
+        (EXPAND, SMEM_LIMIT, 16),
+        (f"{EXPAND} tile_mnk=128x200x128 cluster_shape_mn=2x1", SMEM_LIMIT, 16),
+        # Four blocks of the first kernel beside it, for each of which the system reserves 1 KB.
+        (f"{EXPAND} tile_mnk=64x128x128 consumer_warpgroups=1", SMEM_LIMIT - 4 * 1024, 16),
+        (f"{SMALL_M} tile_mnk=128x64x128 register_operand=wgt", SMEM_LIMIT, 8),
+        (f"{SMALL_M} tile_mnk=32x16x128", SMEM_LIMIT, 4),
+    ],
 )
-def test_solver_fills_the_limit(text: str) -> None:
-    """One more slot of any ring left to the solver does not fit, or is more than it asks for."""
+def test_solver_fills_the_limit(text: str, limit: int, most: int) -> None:
+    """One more packed slot does not fit, or is more than it asks for."""
     problem_class = GemmProblem.class_of(r=128)
-    config = solve_stages(KernelConfigSm90a.parse(text), problem_class, SM90A)
-    assert budget(config, problem_class, SM90A).smem_bytes <= SMEM_LIMIT
-    more = config.replace(num_ab_stage=int(config.num_ab_stage) + 1)
-    assert config.num_ab_stage == 16 or budget(more, problem_class, SM90A).smem_bytes > SMEM_LIMIT
+    kernel = kernel_of(parse(text), problem_class)
+    config = kernel.solve_stages(parse(text), problem_class, SM90A)
+    assert kernel.budget(config, problem_class, SM90A).smem_bytes <= limit
+    more = config.replace(num_ab_stage=config.num_ab_stage + 1)
+    assert config.num_ab_stage == most or kernel.budget(more, problem_class, SM90A).smem_bytes > limit
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
-        ("", "4352,3840,3072,128"),
+        ("tile_mnk=256x128x128", "4352,3840,3072,128"),
         ("tile_mnk=256x104x128", "4352,3840,3072,48"),
         ("tile_mnk=128x16x128 register_operand=wgt split_k=5", "16,3840,3072,128"),
         ("tile_mnk=64x32x128 consumer_warpgroups=1 register_operand=wgt", "32,544,264,0"),
@@ -156,7 +222,7 @@ def test_solver_fills_the_limit(text: str) -> None:
 )
 def test_compiled_kernel_asks_for_what_the_budget_says(text: str, shape: str) -> None:
     problem = GemmProblem.parse(shape)
-    resolved = legal(text, problem)
+    resolved = legal(f"{RING} {text}", problem)
     artifacts, (launch,) = compile_and_capture(resolved.config, problem, SM90A, SM_COUNT)
     assert launch.smem_bytes == resolved.budget.smem_bytes
     assert launch.block[0] == 128 * (2 + resolved.config.consumer_warpgroups)
@@ -167,12 +233,7 @@ def test_compiled_kernel_asks_for_what_the_budget_says(text: str, shape: str) ->
     assert "ld.local" not in artifacts.ptx and "st.local" not in artifacts.ptx
 
 
-def test_knobs_are_explained_where_they_are_defined() -> None:
-    for name in KernelConfigSm90a.knob_names():
-        assert f"``{name}``" in (KernelConfigSm90a.__doc__ or ""), name
-
-
-SERIALIZED = "tile_mnk=128x32x128 num_dequant_warpgroups=2 wgmma_k=32 ctas_per_sm=2"
+SERIALIZED = f"{RING} tile_mnk=128x32x128 num_dequant_warpgroups=2 wgmma_k=32 ctas_per_sm=2"
 
 
 def test_serialized_wgmma_is_a_compile_error(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The dequantizing PTX of the sm_90a kernel, run here on every input, against the formats' definitions."""
+"""The dequantizing PTX of the sm_90a kernels, run here on every input, against the formats' definitions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3
 
 def ptx_text(name: str, **replacements: str) -> str:
     import_dsl("sm_90a")
-    from kernel_space.operators.svdquant_gemm.sm90a_parts import dequant as dequant_sm90a
+    from kernel_space.operators.svdquant_gemm.sm90a_parts import dequant
 
-    text = dequant_sm90a.__dict__[name]
+    text = dequant.__dict__[name]
     for old, new in replacements.items():
         text = text.replace(old, new)
     return text

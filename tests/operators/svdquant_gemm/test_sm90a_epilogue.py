@@ -1,25 +1,18 @@
-"""``epi_tile_n`` of the sm_90a kernel: boxes of y, bytes, rules, executed whole."""
+"""``epi_tile_n`` of ``sm90a_ring`` and ``sm90a_expand``: boxes of y, bytes, rules, executed whole."""
 
 from __future__ import annotations
 
 import pytest
 
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
-from tests.operators.svdquant_gemm.test_sm90a_expand import EXPAND, run_in_machine
+from tests.operators.svdquant_gemm.candidates import EXPAND, PROBLEM, RING, legal, rejected
+from tests.operators.svdquant_gemm.test_sm90a_expand import run_in_machine
 
-PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 WGT = "register_operand=wgt"
-ONE = "tile_mnk=64x128x128 consumer_warpgroups=1"  # 128 columns: races can be on (docs of the dequantizing warps)
-
-
-def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
-    verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    return verdict
+# 128 columns: races can be on (docs of the dequantizing warps).
+ONE = f"{RING} tile_mnk=64x128x128 consumer_warpgroups=1"
 
 
 @pytest.mark.parametrize(
@@ -29,14 +22,14 @@ def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
         (f"{EXPAND} tile_mnk=128x200x128 epi_tile_n=16", 8 * 16 * 16 * 2, 1),
         (f"{EXPAND} tile_mnk=128x200x128 epi_tile_n=128", 8 * 16 * 128 * 2, 1),
         (f"{EXPAND} tile_mnk=64x200x128 pingpong=true epi_tile_n=64", 8 * 16 * 64 * 2, 1),
-        ("tile_mnk=256x64x128", 8 * 16 * 64 * 2, 2),
-        ("tile_mnk=128x64x128", 8 * 16 * 64 * 2, 1),
-        ("tile_mnk=128x64x128 epi_tile_n=16", 8 * 16 * 16 * 2, 2),
-        (f"tile_mnk=256x64x128 epi_tile_n=32 {WGT}", 8 * 16 * 32 * 2, 2),
+        (f"{RING} tile_mnk=256x64x128", 8 * 16 * 64 * 2, 2),
+        (f"{RING} tile_mnk=128x64x128", 8 * 16 * 64 * 2, 1),
+        (f"{RING} tile_mnk=128x64x128 epi_tile_n=16", 8 * 16 * 16 * 2, 2),
+        (f"{RING} tile_mnk=256x64x128 epi_tile_n=32 {WGT}", 8 * 16 * 32 * 2, 2),
     ],
 )
 def test_bytes_by_hand(text: str, each: int, slots: int) -> None:
-    """Eight warps, 16 rows of the tile each, two bytes; by default 32 columns (expand), all of them (wgmma)."""
+    """Eight warps, 16 rows of the tile each, two bytes; by default 32 columns (expand), all of them (ring)."""
     (row,) = [row for row in legal(text).budget.smem.rows if row.name == "C"]
     assert (row.each, row.copies) == (each, slots)
 
@@ -44,12 +37,12 @@ def test_bytes_by_hand(text: str, each: int, slots: int) -> None:
 @pytest.mark.parametrize(
     ("text", "plain"),
     [
-        ("tile_mnk=256x64x128 epi_tile_n=64", "tile_mnk=256x64x128"),
+        (f"{RING} tile_mnk=256x64x128 epi_tile_n=64", f"{RING} tile_mnk=256x64x128"),
         (f"{EXPAND} tile_mnk=128x200x128 epi_tile_n=32", f"{EXPAND} tile_mnk=128x200x128"),
         (f"{ONE} num_c_stage=2", f"{ONE} num_c_stage=1"),
         (
-            "tile_mnk=256x64x128 epi_tile_n=32 num_c_stage=5",
-            "tile_mnk=256x64x128 epi_tile_n=32 num_c_stage=4",
+            f"{RING} tile_mnk=256x64x128 epi_tile_n=32 num_c_stage=5",
+            f"{RING} tile_mnk=256x64x128 epi_tile_n=32 num_c_stage=4",
         ),
     ],
 )
@@ -61,24 +54,23 @@ def test_one_spelling(text: str, plain: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("epi_tile_n=24", "0 or one of 16 32 64 128, got 24"),
-        ("tile_mnk=256x104x128 epi_tile_n=16", "divide the 104 columns of the tile, got 16"),
+        (f"{RING} epi_tile_n=24", "0 or one of 16 32 64 128, got 24"),
+        (f"{RING} tile_mnk=256x104x128 epi_tile_n=16", "divide the 104 columns of the tile, got 16"),
         (f"{EXPAND} tile_mnk=128x24x128 epi_tile_n=64", "at most the 24 columns of the tile, got 64"),
     ],
 )
 def test_refused(text: str, message: str) -> None:
-    verdict = legalize(KernelConfigSm90a.parse(text), PROBLEM, SM90A)
-    assert isinstance(verdict, Rejection)
+    verdict = rejected(text)
     assert (verdict.rule, message in verdict.reason) == ("epi_tile", True), verdict
 
 
 @pytest.mark.parametrize(
     ("text", "box", "swizzle"),
     [
-        ("tile_mnk=256x128x128", (64, 16), 128),
-        ("tile_mnk=256x128x128 epi_tile_n=32", (32, 16), 64),
-        ("tile_mnk=128x128x128 pingpong=true epi_tile_n=16 num_c_stage=1", (16, 16), 32),
-        (f"tile_mnk=256x96x128 epi_tile_n=32 {WGT}", (16, 32), 0),
+        (f"{RING} tile_mnk=256x128x128", (64, 16), 128),
+        (f"{RING} tile_mnk=256x128x128 epi_tile_n=32", (32, 16), 64),
+        (f"{RING} tile_mnk=128x128x128 pingpong=true epi_tile_n=16 num_c_stage=1", (16, 16), 32),
+        (f"{RING} tile_mnk=256x96x128 epi_tile_n=32 {WGT}", (16, 32), 0),
     ],
 )
 def test_box_of_y(text: str, box: tuple[int, int], swizzle: int) -> None:

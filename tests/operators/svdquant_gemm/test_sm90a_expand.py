@@ -1,4 +1,4 @@
-"""``mainloop=expand`` of the sm_90a kernel: its first kernel executed, rules, budget, workspace, both launches."""
+"""The kernel ``sm90a_expand``: its first kernel executed, rules, budget, workspace, both launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernel_space.build.dsl_compile import compile_for_capture
 from kernel_space.build.dsl_env import import_dsl
 from kernel_space.build.resources import read_resources
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.rules import Legal
 from kernel_space.launch.capture import capture
 from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.observe.trace import Observer
@@ -25,21 +25,18 @@ from kernel_space.machine.run.run import run_launch, run_ptx
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import OutputCheck, check_packed
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
 from tests.numerics.nvfp4_oracle import e2m1_value, e4m3_value
+from tests.operators.svdquant_gemm import candidates
+from tests.operators.svdquant_gemm.candidates import EXPAND, PROBLEM, RING, rejected
 
-PROBLEM = GemmProblem.parse("4352,3840,3072,128")
-EXPAND = "mainloop=expand register_operand=wgt"
 SM_COUNT = 132
 POISON = 0x7E7E
 
 
 def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
-    verdict = legalize(KernelConfigSm90a.parse(f"{EXPAND} {text}"), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    return verdict
+    return candidates.legal(f"{EXPAND} {text}", problem)
 
 
 # ------------------------------------------------------------------ the expanding kernel
@@ -52,10 +49,10 @@ def expanding_ptx(use_pdl: bool, columns: int) -> str:
     import cuda.bindings.driver as cuda
     import cutlass
 
-    from kernel_space.operators.svdquant_gemm.sm90a_expand.kernel import SvdquantExpandSm90a
+    from kernel_space.operators.svdquant_gemm.sm90a_expand.kernel import ExpandedGemmSm90a
 
     config = legal(f"tile_mnk=128x{columns}x128 use_pdl={str(use_pdl).lower()}").config
-    kernel = SvdquantExpandSm90a(config, PROBLEM.problem_class)
+    kernel = ExpandedGemmSm90a(config, PROBLEM.problem_class)
 
     def pointer(dtype: type) -> object:
         return cute.runtime.make_ptr(dtype, 256, cute.AddressSpace.gmem, assumed_align=16)
@@ -154,9 +151,7 @@ def execute_in_machine(
 ) -> None:
     """Fill ``operands.y``. ``edit`` breaks the PTX first."""
     problem = operands.problem
-    verdict = legalize(KernelConfigSm90a.parse(text), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    config = verdict.config
+    config = candidates.legal(text, problem).config
     tensors = operands.tensors()
     tensors["y"].fill_(torch.nan)
     workspace = torch.full((workspace_bytes(config, problem) + 256,), 0x7F, dtype=torch.uint8)
@@ -213,12 +208,14 @@ def test_both_kernels_in_the_machine(text: str, shape: str, dtype: str, schedule
 
 @pytest.mark.slow
 def test_two_slices_of_rank_16_without_expansion() -> None:
-    """The second slice is zeros: it once was the first again, with wgmma and expand alike (found on an H200).
+    """The second slice is zeros: it once was the first again, here and with ``sm90a_expand`` (found on an H200).
 
     Races off: threads beyond the last row of the column operand write what another thread writes.
     """
     check = run_in_machine(
-        "tile_mnk=64x16x128 consumer_warpgroups=1", GemmProblem.parse("20,96,24,16"), check_races=False
+        f"{RING} tile_mnk=64x16x128 consumer_warpgroups=1",
+        GemmProblem.parse("20,96,24,16"),
+        check_races=False,
     )
     assert check.ok, check
 
@@ -229,22 +226,22 @@ def test_two_slices_of_rank_16_without_expansion() -> None:
 @pytest.mark.parametrize(
     ("text", "rule", "message"),
     [
-        ("mainloop=expand", "mainloop", "register_operand must be wgt, got act"),
-        (f"{EXPAND} ctas_per_sm=2 tile_mnk=64x16x128", "mainloop", "ctas_per_sm must be 1, got 2"),
-        ("cluster_shape_mn=2x1", "cluster_shape", "must be one of 1x1 with mainloop=wgmma, got 2x1"),
-        (f"{EXPAND} cluster_shape_mn=1x2", "cluster_shape", "1x1 2x1 with mainloop=expand, got 1x2"),
-        (f"{EXPAND} tile_mnk=256x152x128", "accumulators", "152"),
+        ("cluster_shape_mn=1x2", "cluster_shape", "must be one of 1x1 2x1, got 1x2"),
+        ("cluster_shape_mn=4x1", "cluster_shape", "must be one of 1x1 2x1, got 4x1"),
+        ("tile_mnk=256x152x128", "accumulators", "152"),
+        ("num_dq_stage=1", "stages", "num_dq_stage must be at least 2 or auto, got 1"),
+        ("num_lora_stage=0", "stages", "num_lora_stage must be at least 1 or auto, got 0"),
     ],
 )
 def test_refused(text: str, rule: str, message: str) -> None:
-    verdict = legalize(KernelConfigSm90a.parse(text), PROBLEM, SM90A)
-    assert isinstance(verdict, Rejection)
+    verdict = rejected(f"{EXPAND} {text}")
     assert (verdict.rule, message in verdict.reason) == (rule, True), verdict
 
 
 def test_knobs_without_effect_take_one_value() -> None:
-    spelled = legal("tile_mnk=128x200x128 num_dequant_warpgroups=2 num_c_stage=2").config
-    assert spelled == legal("tile_mnk=128x200x128").config
+    problem = GemmProblem.parse("4352,3840,3072,0")
+    spelled = legal("tile_mnk=128x200x128 epi_tile_n=32 num_lora_stage=2", problem).config
+    assert spelled == legal("tile_mnk=128x200x128", problem).config
 
 
 def test_bytes_of_one_slot_by_hand() -> None:

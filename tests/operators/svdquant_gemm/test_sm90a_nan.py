@@ -11,7 +11,8 @@ import torch
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.numerics.nvfp4_oracle import blocked_offset
-from tests.operators.svdquant_gemm.test_sm90a_expand import EXPAND, execute_in_machine
+from tests.operators.svdquant_gemm.candidates import EXPAND, RING, SMALL_M
+from tests.operators.svdquant_gemm.test_sm90a_expand import execute_in_machine
 
 NAN_BYTE = 0x7F
 COLUMNS = "register_operand=act consumer_warpgroups=1"
@@ -19,12 +20,12 @@ COLUMNS = "register_operand=act consumer_warpgroups=1"
 # Each way in which the kernels dequantize activations: by the consumers of either operand, by producer warps, ahead
 # in memory, in the two kernels for few rows.
 CASES = [
-    ("tile_mnk=64x16x128 consumer_warpgroups=1 mainloop=wgmma register_operand=act", "20,96,24,16"),
-    ("tile_mnk=64x16x128 consumer_warpgroups=1 mainloop=wgmma register_operand=wgt", "20,96,24,0"),
+    (f"{RING} tile_mnk=64x16x128 consumer_warpgroups=1 register_operand=act", "20,96,24,16"),
+    (f"{RING} tile_mnk=64x16x128 consumer_warpgroups=1 register_operand=wgt", "20,96,24,0"),
     (f"{EXPAND} tile_mnk=64x40x128 consumer_warpgroups=1 split_k=2 use_pdl=true", "45,416,72,0"),
-    ("mainloop=mma tile_mnk=32x8x128 num_ab_stage=3", "5,160,72,16"),
-    ("mainloop=mma tile_mnk=64x32x128 consumer_warpgroups=1 split_k=2 num_dq_stage=2", "41,160,72,0"),
-    (f"mainloop=mma {COLUMNS} tile_mnk=64x40x128 ctas_per_sm=2 split_k=2 num_dq_stage=3", "40,672,72,0"),
+    (f"{SMALL_M} tile_mnk=32x8x128 num_ab_stage=3", "5,160,72,16"),
+    (f"{SMALL_M} tile_mnk=64x32x128 consumer_warpgroups=1 split_k=2 num_dq_stage=2", "41,160,72,0"),
+    (f"{SMALL_M} {COLUMNS} tile_mnk=64x40x128 ctas_per_sm=2 split_k=2 num_dq_stage=3", "40,672,72,0"),
 ]
 
 

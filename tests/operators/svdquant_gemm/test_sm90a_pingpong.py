@@ -1,4 +1,4 @@
-"""Ping-pong of the sm_90a kernel: executed whole, turns, rules, spelling."""
+"""Ping-pong of ``sm90a_ring`` and ``sm90a_expand``: executed whole, turns, rules, spelling."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ import pytest
 from kernel_space.build.build import build
 from kernel_space.build.resources import read_resources
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.machine.observe.trace import Observer
 from kernel_space.machine.run.machine import Cta, Warp
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from tests.operators.svdquant_gemm.test_sm90a_expand import EXPAND, run_in_machine
+from tests.operators.svdquant_gemm.candidates import EXPAND, PROBLEM, RING, legal, parse, rejected
+from tests.operators.svdquant_gemm.test_sm90a_expand import run_in_machine
 
-PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 SHALLOW = "num_ab_stage=2 num_dq_stage=3 num_lora_stage=1"
 TURNS = r"bar\.(?:sync|arrive)\s+%r\d+, 256;"
 TURN_BARRIERS = {3, 4}
@@ -39,7 +37,7 @@ class NamedBarriers(Observer):
 def machine(case: tuple[str, str, str, int, str], **options: object) -> None:
     text, shape, dtype, clusters, schedule = case
     problem = GemmProblem.parse(shape, lora_dtype=dtype, out_dtype=dtype)
-    check = run_in_machine(f"pingpong=true {text}", problem, schedule=schedule, clusters=clusters, **options)
+    check = run_in_machine(f"{text} pingpong=true", problem, schedule=schedule, clusters=clusters, **options)
     assert check.ok, check
 
 
@@ -52,18 +50,18 @@ EVEN = (
     2,  # clusters: 4 tiles each
     "slow_epilogue",
 )
-ONE_OR_TWO = ("tile_mnk=64x128x128", "100,160,200,48", "fp16", 3, "random")
+ONE_OR_TWO = (f"{RING} tile_mnk=64x128x128", "100,160,200,48", "fp16", 3, "random")
 MORE_CASES = [
     (f"{EXPAND} tile_mnk=128x24x128 cluster_shape_mn=2x1 {SHALLOW}", "100,416,520,256", "bf16", 2, "random"),
     (f"{EXPAND} tile_mnk=64x40x128 epi_tile_n=16 raster_order=n", "130,672,200,48", "fp16", 3, "slow_tma"),
     (
-        "tile_mnk=64x128x128 register_operand=wgt wgmma_k=32 epi_tile_n=32 num_ab_stage=2",
+        f"{RING} tile_mnk=64x128x128 register_operand=wgt wgmma_k=32 epi_tile_n=32 num_ab_stage=2",
         "150,288,264,16",
         "fp16",
         2,
         "slow_tma",
     ),
-    ("tile_mnk=128x128x128 num_dq_stage=3 swizzle_size=2", "300,416,264,0", "bf16", 2, "random"),
+    (f"{RING} tile_mnk=128x128x128 num_dq_stage=3 swizzle_size=2", "300,416,264,0", "bf16", 2, "random"),
 ]
 
 
@@ -94,52 +92,39 @@ def test_without_turns_a_warpgroup_takes_a_slot_too_early() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("consumer_warpgroups=1", "consumer_warpgroups must be 2, got 1"),
-        ("split_k=2", "split_k=1 stream_k=false, got split_k=2 stream_k=false"),
+        (f"{RING} consumer_warpgroups=1", "consumer_warpgroups must be 2, got 1"),
+        (f"{RING} split_k=2", "split_k=1 stream_k=false, got split_k=2 stream_k=false"),
+        (f"{EXPAND} consumer_warpgroups=1", "consumer_warpgroups must be 2, got 1"),
+        (f"{EXPAND} split_k=2", "split_k=1 stream_k=false, got split_k=2 stream_k=false"),
         (f"{EXPAND} stream_k=true", "got split_k=1 stream_k=true"),
     ],
 )
 def test_refused(text: str, message: str) -> None:
-    config = KernelConfigSm90a.parse(f"pingpong=true tile_mnk=64x128x128 {text}")
-    verdict = legalize(config, PROBLEM, SM90A)
-    assert isinstance(verdict, Rejection)
+    verdict = rejected(f"{text} pingpong=true tile_mnk=64x128x128")
     assert (verdict.rule, message in verdict.reason) == ("pingpong", True), verdict
 
 
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("tile_mnk=64x128x128", "consumers"),
-        ("tile_mnk=256x128x128 pingpong=true", "accumulators"),
+        (f"{RING} tile_mnk=64x128x128", "consumers"),
+        (f"{RING} tile_mnk=256x128x128 pingpong=true", "accumulators"),
         (f"{EXPAND} tile_mnk=128x152x128 pingpong=true", "accumulators"),
     ],
 )
 def test_rows_of_a_tile_belong_to_one_warpgroup(text: str, rule: str) -> None:
     """64 rows are too few for two that share them, and two blocks of 64 rows beside one another take its registers."""
-    verdict = legalize(KernelConfigSm90a.parse(text), PROBLEM, SM90A)
-    assert isinstance(verdict, Rejection)
-    assert verdict.rule == rule
-
-
-def test_mma_main_loop_spells_it_false() -> None:
-    problem = GemmProblem.parse("16,3840,3072,128")
-    spelled, plain = (
-        legalize(KernelConfigSm90a.parse(f"mainloop=mma tile_mnk=32x16x128 {text}"), problem, SM90A)
-        for text in ("pingpong=true epi_tile_n=64", "")
-    )
-    assert isinstance(spelled, Legal) and spelled == plain
-    assert not spelled.config.pingpong
+    assert rejected(text).rule == rule
 
 
 def test_configs_of_before_are_cooperative() -> None:
-    text = "tile_mnk=128x200x128 consumer_warpgroups=2 cluster_shape_mn=2x1 num_c_stage=1 use_pdl=true"
-    config = KernelConfigSm90a.parse(text)
-    assert (config.pingpong, config.epi_tile_n, config.staged_columns) == (False, 0, 200)
+    config = parse(f"{EXPAND} tile_mnk=128x200x128 consumer_warpgroups=2 cluster_shape_mn=2x1 use_pdl=true")
+    assert (config.pingpong, config.epi_tile_n, config.staged_columns) == (False, 0, 32)
+    config = parse(f"{RING} tile_mnk=128x192x128 consumer_warpgroups=2 num_c_stage=1 use_pdl=true")
+    assert (config.pingpong, config.epi_tile_n, config.staged_columns) == (False, 0, 192)
 
 
 @pytest.mark.parametrize("text", [f"{EXPAND} tile_mnk=64x256x128", f"{EXPAND} tile_mnk=128x128x128"])
 def test_no_spills_with_128_accumulators(text: str) -> None:
-    verdict = legalize(KernelConfigSm90a.parse(f"pingpong=true {text}"), PROBLEM, SM90A)
-    assert isinstance(verdict, Legal)
-    compiled = build(verdict.config, PROBLEM.problem_class, SM90A)
+    compiled = build(legal(f"{text} pingpong=true").config, PROBLEM.problem_class, SM90A)
     assert not any(each.spill_bytes for each in read_resources(compiled.cubin_path).values())

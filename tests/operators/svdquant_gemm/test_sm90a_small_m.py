@@ -1,4 +1,4 @@
-"""``mainloop=mma`` of the sm_90a kernel: executed in the machine against float64, rules, budget, launch."""
+"""The kernel ``sm90a_small_m``: executed in the machine against float64, rules, budget, launch."""
 
 from __future__ import annotations
 
@@ -12,36 +12,37 @@ from kernel_space.build.build import refuse_serialized
 from kernel_space.build.dsl_compile import Artifacts, compile_function
 from kernel_space.build.dsl_env import import_dsl
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.rules import Legal
 from kernel_space.launch.capture import CaptureRuntime, Launch
 from kernel_space.launch.loading import load_bytes
 from kernel_space.machine.run.launch import Exported
 from kernel_space.machine.run.run import run_compiled
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import ROLE_REGISTERS, KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import ROLE_REGISTERS, SmallMConfig
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
+from tests.operators.svdquant_gemm import candidates
+from tests.operators.svdquant_gemm.candidates import SMALL_M, rejected
 
 PROBLEM = GemmProblem.parse("64,3840,3072,128")
 FIRST_ADDRESS, ADDRESS_STEP, SM_COUNT = 0x7F00_0000_0000, 1 << 32, 132
 SYNC, WGMMA = "mma.sync.aligned.m16n8k16", "wgmma.mma_async"
 
 
-def parse(text: str) -> KernelConfigSm90a:
+def whole(text: str) -> str:
+    """Weights as rows unless ``text`` says otherwise."""
     operand = "" if "register_operand" in text else "register_operand=wgt"
-    return KernelConfigSm90a.parse(f"mainloop=mma {operand} {text}")
+    return f"{SMALL_M} {operand} {text}"
 
 
 def legal(text: str, problem: GemmProblem = PROBLEM) -> Legal:
-    verdict = legalize(parse(text), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    return verdict
+    return candidates.legal(whole(text), problem)
 
 
 @functools.cache
-def compiled(config: KernelConfigSm90a, problem: GemmProblem) -> Artifacts:
+def compiled(config: SmallMConfig, problem: GemmProblem) -> Artifacts:
     import_dsl("sm_90a")
-    from kernel_space.operators.svdquant_gemm.sm90a import kernel
+    from kernel_space.operators.svdquant_gemm.sm90a_small_m import kernel
 
     function, arguments = kernel.host_function(config, problem.problem_class, SM90A)
     return compile_function(function, arguments, {}, arch="sm_90a", prefix="case")[1]
@@ -211,20 +212,18 @@ def execute(text: str, problem: GemmProblem, schedule: str, tmp_path: Path) -> N
     ],
 )
 def test_refused(text: str, rule: str, message: str) -> None:
-    verdict = legalize(parse(text), PROBLEM, SM90A)
-    assert isinstance(verdict, Rejection)
+    verdict = rejected(whole(text), PROBLEM)
     assert (verdict.rule, message in verdict.reason) == (rule, True), verdict
 
 
 def test_few_rows_of_act_only() -> None:
     problem = GemmProblem.parse("65,3840,3072,128")
-    verdict = legalize(parse("tile_mnk=32x8x128"), problem, SM90A)
-    assert isinstance(verdict, Rejection) and "M must be at most 64, got 65" in verdict.reason
+    verdict = rejected(whole("tile_mnk=32x8x128"), problem)
+    assert verdict.rule == "tile_columns" and "M must be at most 64, got 65" in verdict.reason
 
 
-def test_knobs_of_the_ring_kernel_take_one_value() -> None:
-    spelled = "tile_mnk=32x8x128 register_operand=act raster_order=n swizzle_size=4 wgmma_k=32 num_c_stage=2 "
-    spelled += "num_dequant_warpgroups=2 num_lora_stage=2 cluster_shape_mn=2x1"
+def test_knobs_of_the_column_operand_take_one_value_where_act_is_it() -> None:
+    spelled = "tile_mnk=32x8x128 register_operand=act num_dequant_warpgroups=2"
     assert legal(spelled).config == legal("tile_mnk=32x8x128").config
     assert legal("tile_mnk=32x8x128").config.swap_ab
     swapped = legal("tile_mnk=128x64x128 num_dequant_warpgroups=2").config
@@ -234,10 +233,9 @@ def test_knobs_of_the_ring_kernel_take_one_value() -> None:
 
 def test_rows_of_act_bound_m_where_weights_are_columns() -> None:
     problem = GemmProblem.parse("513,3840,3072,128")
-    verdict = legalize(parse(f"{COLUMNS} tile_mnk=64x104x128"), problem, SM90A)
-    assert (
-        isinstance(verdict, Rejection) and "64 rows of act: M must be at most 512, got 513" in verdict.reason
-    )
+    verdict = rejected(f"{SMALL_M} {COLUMNS} tile_mnk=64x104x128", problem)
+    assert verdict.rule == "tile_columns"
+    assert "64 rows of act: M must be at most 512, got 513" in verdict.reason
 
 
 def test_auto_takes_wgmma_from_32_columns_on() -> None:
@@ -308,7 +306,7 @@ def test_needs_no_workspace_and_sums_every_part_of_k() -> None:
 # ------------------------------------------------------------------ compiled
 
 
-def captured(config: KernelConfigSm90a, problem: GemmProblem) -> Launch:
+def captured(config: SmallMConfig, problem: GemmProblem) -> Launch:
     from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
 
     artifacts = compiled(config, problem)

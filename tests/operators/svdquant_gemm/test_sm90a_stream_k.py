@@ -1,4 +1,4 @@
-"""Stream-K of ``mainloop=expand``: how k-tiles are dealt out, parts through the workspace, rules, sizes."""
+"""Stream-K of ``sm90a_expand``: how k-tiles are dealt out, parts through the workspace, rules, sizes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from kernel_space.build.build import build
 from kernel_space.build.dsl_compile import compile_for_capture
 from kernel_space.build.dsl_env import import_dsl
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.launch.capture import capture
 from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.run.launch import add_tensor
@@ -21,19 +20,19 @@ from kernel_space.machine.run.run import SimResult, run_launch, run_ptx
 from kernel_space.machine.values.faults import SimStatus
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_PARTS, KernelConfigSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_expand.config import ExpandConfig
+from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_PARTS
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import compile_and_capture
+from tests.operators.svdquant_gemm import candidates
+from tests.operators.svdquant_gemm.candidates import EXPAND, PROBLEM, rejected
 
-STREAM = "mainloop=expand register_operand=wgt stream_k=true"
-PROBLEM = GemmProblem.parse("4352,3840,3072,128")
+STREAM = f"{EXPAND} stream_k=true"
 MOST_ITEMS = 40
 
 
-def legal(text: str, problem: GemmProblem) -> KernelConfigSm90a:
-    verdict = legalize(KernelConfigSm90a.parse(f"{STREAM} {text}"), problem, SM90A)
-    assert isinstance(verdict, Legal), verdict
-    return verdict.config
+def legal(text: str, problem: GemmProblem) -> ExpandConfig:
+    return candidates.legal(f"{STREAM} {text}", problem).config
 
 
 # ------------------------------------------------------------------ who works on what
@@ -193,19 +192,11 @@ def test_races_without_the_order_of_flags(pattern: str, replacement: str) -> Non
 # ------------------------------------------------------------------ rules, sizes
 
 
-@pytest.mark.parametrize(
-    ("text", "got"),
-    [
-        ("stream_k=true", "mainloop=wgmma split_k=1"),
-        (f"{STREAM} split_k=2", "mainloop=expand split_k=2"),
-        ("mainloop=mma register_operand=wgt tile_mnk=32x8x128 stream_k=true", "mainloop=mma split_k=1"),
-    ],
-)
-def test_refused(text: str, got: str) -> None:
-    verdict = legalize(KernelConfigSm90a.parse(text), GemmProblem.parse("8,3840,3072,128"), SM90A)
-    assert isinstance(verdict, Rejection)
+@pytest.mark.parametrize("split_k", [2, 16])
+def test_refused_with_split_k(split_k: int) -> None:
+    verdict = rejected(f"{STREAM} split_k={split_k}")
     assert verdict.rule == "stream_k"
-    assert f"needs mainloop=expand and split_k=1, got {got}" in verdict.reason
+    assert f"needs split_k=1, got split_k={split_k}" in verdict.reason
 
 
 def test_workspace_by_hand() -> None:
