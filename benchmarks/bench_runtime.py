@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from tuner.runtime.launch import run
 
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
@@ -27,7 +28,6 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
-from tuner.runtime.launch import run
 from tuner.runtime.load.trampoline import Mutex
 
 ROUNDS = 15

@@ -13,7 +13,6 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
-
 from kernel_space.operators.svdquant_gemm.sm90a import kernel as svdquant_gemm_sm90a
 
 ARGUMENTS = svdquant_gemm_sm90a.ARGUMENTS

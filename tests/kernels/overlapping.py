@@ -11,7 +11,6 @@ import cuda.bindings.driver as cuda
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
-
 from kernel_space.operators.svdquant_gemm.sm90a import kernel as svdquant_gemm_sm90a
 
 WAYS = (
