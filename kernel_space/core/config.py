@@ -13,6 +13,7 @@ A kernel's own config is a subclass, which names the kernel; a knob is one line 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -67,11 +68,9 @@ class KernelConfig:
     @classmethod
     def parse_knob(cls, name: str, value: Any) -> Any:
         """The value of knob ``name`` from its printed form (or from the value itself). Raises ``InputError``."""
-        for field in dataclasses.fields(cls):
-            if field.name == name:
-                text = print_knob(tuple(value) if isinstance(value, list) else value)
-                return field.metadata[_FORM](name, text)
-        raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(cls.knob_names())}")
+        if (form := _forms(cls).get(name)) is None:
+            raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(cls.knob_names())}")
+        return form(name, print_knob(tuple(value) if isinstance(value, list) else value))
 
     def fields(self) -> dict[str, str]:
         """Knob name -> printed form, in the order of the dataclass."""
@@ -103,6 +102,11 @@ class KernelConfig:
         return " ".join(
             [f"kernel={self.kernel}", *(f"{name}={text}" for name, text in self.fields().items())]
         )
+
+
+@functools.cache
+def _forms(config_class: type[KernelConfig]) -> dict[str, Callable[[str, str], Any]]:
+    return {field.name: field.metadata[_FORM] for field in dataclasses.fields(config_class)}
 
 
 def print_knob(value: Any) -> str:

@@ -50,6 +50,7 @@ class Kernel:
     ``layouts``       the object from which the kernel allocates (``allocations()``, ``footprint()``); imports the DSL,
                       needs an MLIR context
     ``room``          workspace of a resolved config for a problem
+    ``traffic``       ``(config, problem)`` -> bytes that a launch brings into shared memory; None: nobody counts them
     ``rules``         module with the rules: what was derived from them is stale when it changes
     ``machine``       module with what the machine and its clock know of this kernel beside its PTX; empty: nothing
     """
@@ -66,6 +67,7 @@ class Kernel:
     capacities: tuple[str, ...]
     layouts: Callable[[Any, ProblemClass], Any]
     rules: str
+    traffic: Callable[[Any, Any], float] | None = None
     room: Callable[[Any, Problem], Room] = no_room
     machine: str = ""
 

@@ -52,6 +52,11 @@ class Work:
 
     operations: Mapping[str, float]
 
+    @property
+    def total(self) -> float:
+        """Operations of all pipes."""
+        return sum(self.operations.values())
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Operator:

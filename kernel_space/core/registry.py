@@ -55,6 +55,7 @@ def forget() -> None:
     _modules.cache_clear()
     operator.cache_clear()
     kernel.cache_clear()
+    _parsed.cache_clear()
 
 
 def operator_names() -> tuple[str, ...]:
@@ -108,6 +109,11 @@ def parse_config(operator_name: str, arch: Arch, text: str) -> KernelConfig:
     """A candidate from its printed form ``kernel=NAME knob=value …``; ``kernel=`` may be left out where the operator
     has one kernel for ``arch``. Raises ``InputError``.
     """
+    return _parsed(operator_name, arch, text)
+
+
+@functools.lru_cache(maxsize=4096)  # a report parses the same configs again and again
+def _parsed(operator_name: str, arch: Arch, text: str) -> KernelConfig:
     first, _, rest = text.strip().partition(" ")
     kernels = kernels_of(operator_name, arch)
     names = ", ".join(one.name for one in kernels) or "none"

@@ -19,10 +19,12 @@ from kernel_space.core.budget import Row as BudgetRow
 from kernel_space.core.budget import Table as BudgetTable
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_ring.config import RingConfig
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.traffic import fill_bytes
 from tuner.devices.classes import DEVICE_CLASSES, READ, DeviceClass
 from tuner.report.charts.style import STYLE
-from tuner.report.data.roofline import dram_bytes, fill_bytes, group_of, points, roofs
+from tuner.report.data.roofline import dram_bytes, groups, points, roofs
 from tuner.report.data.standing import MEANS
 from tuner.report.data.sweep import (
     convergence,
@@ -223,15 +225,14 @@ def test_bytes_by_hand() -> None:
     # y: 4352 * 3072 * 2 = 26 738 688; wcscale and bias: 8 * 3072 = 24 576
     assert dram_bytes(PROBLEM) == 7424 * 2416 + 26_738_688 + 24_576
     # 256x128 tiles: 17 * 24 = 408, each 384 rows
-    assert fill_bytes(PROBLEM, str(BASE)) == 408 * 384 * 2416
+    assert fill_bytes(BASE, PROBLEM) == 408 * 384 * 2416
     # 128x64: 34 * 48 = 1632 of 192 rows
-    assert fill_bytes(PROBLEM, str(BASE.replace(mma_tiler_mn=(128, 64)))) == 1632 * 192 * 2416
+    assert fill_bytes(BASE.replace(mma_tiler_mn=(128, 64)), PROBLEM) == 1632 * 192 * 2416
     # edges count whole: M = 17 takes one tile of 256 rows
     few_rows = GemmProblem(m=17, k=3840, n=3072, r=0)
-    assert fill_bytes(few_rows, str(BASE)) == 24 * 384 * 2160
+    assert fill_bytes(BASE, few_rows) == 24 * 384 * 2160
     # swapped: N = 3072 runs along the tile's 256 rows, M = 17 takes one column of tiles
-    assert fill_bytes(few_rows, str(BASE.replace(swap_ab=True))) == 12 * 384 * 2160
-    assert fill_bytes(PROBLEM, "tile=1") is None
+    assert fill_bytes(BASE.replace(swap_ab=True), few_rows) == 12 * 384 * 2160
 
 
 def test_points_and_roofs_by_hand() -> None:
@@ -309,15 +310,25 @@ def test_a_page_takes_roofs_and_l2_from_the_class() -> None:
     assert "No roofs are known for nvidia-gh200." in render_html(sweep(trials, **fields))
 
 
-def test_bytes_and_groups_of_the_hopper_kernel_by_hand() -> None:
+def test_bytes_of_the_hopper_kernels_by_hand() -> None:
     # 256x128 tiles of 4352 x 3072: 17 * 24 = 408 of 384 rows with 2160 bytes of K and 256 of R
-    config = "tile_mnk=256x128x128 consumer_warpgroups=2 register_operand=act"
-    assert fill_bytes(PROBLEM, config) == 408 * 384 * 2416
+    config = RingConfig.parse("tile_mnk=256x128x128 consumer_warpgroups=2 register_operand=act")
+    assert fill_bytes(config, PROBLEM) == 408 * 384 * 2416
     # y.T: 3072 rows in 48 tiles of 64, M = 17 in two columns of 16
     few_rows = GemmProblem(m=17, k=3840, n=3072, r=0)
-    swapped = "tile_mnk=64x16x128 consumer_warpgroups=1 register_operand=wgt"
-    assert fill_bytes(few_rows, swapped) == 48 * 2 * 80 * 2160
-    assert (group_of(config), group_of(swapped)) == ("pair", "single")
+    swapped = RingConfig.parse("tile_mnk=64x16x128 consumer_warpgroups=1 register_operand=wgt")
+    assert fill_bytes(swapped, few_rows) == 48 * 2 * 80 * 2160
+
+
+def test_points_are_coloured_by_kernel_or_by_cluster() -> None:
+    pair, single = str(BASE), str(BASE.replace(mma_tiler_mn=(128, 128), cluster_shape_mn=(1, 1)))
+    both = [trial(0, 9.0, config=pair, resolved=pair), trial(1, 8.0, config=single, resolved=single)]
+    assert groups(both) == {"clusters of CTAs": "pair", "single CTAs": "single"}
+    kernels = [f"kernel={name}" for name in ("sm90a_ring", "sm90a_expand")]
+    several = [
+        trial(number, 9.0, arch="sm_90a", config=text, resolved=text) for number, text in enumerate(kernels)
+    ]
+    assert list(groups(several)) == ["sm90a_expand", "sm90a_ring"]
 
 
 def test_importance_finds_the_knob_that_matters() -> None:

@@ -23,10 +23,12 @@ from tuner.report.data.sweep import (
     differences,
     failures,
     knob_importance,
+    knob_of,
     knobs_of,
     microseconds,
     numerical_check,
-    tflops,
+    operations,
+    speed,
     timed,
     varying_knobs,
     winner_and_runner_up,
@@ -76,9 +78,9 @@ def _section(title: str, body: str, note: str = "") -> str:
 
 def _header(sweep: Sweep, winner: Trial | None) -> str:
     problem = sweep.problem
-    sizes = f"M={problem.m} K={problem.k} N={problem.n} R={problem.r}"
-    dtypes = f"{problem.lora_dtype} LoRA, {problem.out_dtype} output"
-    about = f"svdquant_gemm on {sweep.device} ({sweep.arch.name}), {dtypes}"
+    sizes = " ".join(f"{name.upper()}={value}" for name, value in problem.sizes.items())
+    options = "".join(f", {name} {value}" for name, value in problem.options.items())
+    about = f"{problem.operator} on {sweep.device} ({sweep.arch.name}){options}"
     return f"<header><h1>{sizes}</h1><p>{escape(about)}</p>{_tiles(sweep, winner)}</header>"
 
 
@@ -90,7 +92,8 @@ def _tiles(sweep: Sweep, winner: Trial | None) -> str:
         tiles.append((f"{number(best)} µs", f"winner, {winner.kind}"))
         if winner.low_us is not None and winner.high_us is not None:
             tiles.append((f"{number(winner.low_us)} – {number(winner.high_us)} µs", "its interval"))
-        tiles.append((f"{number(tflops(sweep.problem, best))}", f"useful TFLOP/s, {winner.kind}"))
+        value, unit = speed(sweep.problem, best)
+        tiles.append((f"{number(value)}", f"{unit}, {winner.kind}"))
         if default := default_trial(sweep.trials):
             tiles.append(
                 (f"{microseconds(default) / best:.2f}×", f"as fast as the default rule, {winner.kind}")
@@ -172,10 +175,6 @@ def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[st
     )
     bars = importance_chart(importance) if importance.shares else f"<p>{escape(importance.note)}</p>"
     method = f"Method: {importance.note}. It says what mattered among the points the search chose to try."
-    machine = sweep.known_class
-    known = l2_note(sweep.problem, machine)
-    if not roofs(sweep.problem, machine, sweep.sm_count):
-        known = f"No roofs are known for {sweep.device}."
     return [
         _section("Best candidates", _top_table(sweep, winner)),
         _section("Convergence", convergence_chart(sweep) + _CONVERGENCE_LEGEND, f"All times {kind}."),
@@ -188,6 +187,19 @@ def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[st
             "dot = best. Other knobs vary too.",
         ),
         _section("Knob importance", bars, method if importance.shares else ""),
+        *_roofline(sweep, winner),
+    ]
+
+
+def _roofline(sweep: Sweep, winner: Trial) -> list[str]:
+    """Left out for an operator that counts no operations."""
+    if not operations(sweep.problem):
+        return []
+    kind, machine = winner.kind, sweep.known_class
+    known = l2_note(sweep.problem, machine)
+    if not roofs(sweep.problem, machine, sweep.sm_count):
+        known = f"No roofs are known for {sweep.device}."
+    return [
         _section(
             "Roofline",
             roofline_chart(sweep, winner, _marked(sweep, winner)) + roofline_legend(sweep),
@@ -236,7 +248,7 @@ def _top_table(sweep: Sweep, winner: Trial) -> str:
         ["to the winner", *(f"{microseconds(trial) / microseconds(winner) - 1:+z.1%}" for trial in best)],
     ]
     for name in knobs:
-        values = [knobs_of(trial.resolved)[name] for trial in best]
+        values = [knob_of(trial, name) for trial in best]
         rows.append([escape(name), *(_deviating(value, chosen.get(name)) for value in values)])
     common = ", ".join(
         f"<code>{escape(name)}={escape(chosen[name])}</code>" for name in chosen if name not in knobs

@@ -13,10 +13,10 @@ from tuner.report.data.sweep import (
     differences,
     failures,
     knob_importance,
-    knobs_of,
+    knob_of,
     microseconds,
     numerical_check,
-    tflops,
+    speed,
     time_terms,
     timed,
     varying_knobs,
@@ -35,11 +35,12 @@ def render_markdown(sweep: Sweep) -> str:
     """The text. Every figure says whether it is measured, simulated or modelled."""
     winner, runner_up = winner_and_runner_up(sweep)
     problem = sweep.problem
+    sizes = " ".join(f"{name.upper()}={value}" for name, value in problem.sizes.items())
+    options = "".join(f", {name} {value}" for name, value in problem.options.items())
     blocks = [
         f"# {problem} on {sweep.device}",
-        f"svdquant_gemm M={problem.m} K={problem.k} N={problem.n} R={problem.r}, {problem.lora_dtype} LoRA, "
-        f"{problem.out_dtype} output, {sweep.arch.name}. {len(timed(sweep.trials))} of {len(sweep.evaluated)} trials "
-        "have a time.",
+        f"{problem.operator} {sizes}{options}, {sweep.arch.name}. {len(timed(sweep.trials))} of "
+        f"{len(sweep.evaluated)} trials have a time.",
     ]
     if winner is None:
         blocks.append("**No winner**: no trial has a time.")
@@ -60,9 +61,10 @@ def _sections(sections: Sequence[Section]) -> list[str]:
 
 def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
     best = microseconds(winner)
+    value, unit = speed(sweep.problem, best)
     lines = [
         f"- **{number(best)} us, {winner.kind}**, interval {_interval(winner)} us, "
-        f"{number(tflops(sweep.problem, best))} useful TFLOP/s (trial {winner.number})"
+        f"{number(value)} {unit} (trial {winner.number})"
     ]
     if default := default_trial(sweep.trials):
         us = microseconds(default)
@@ -106,7 +108,7 @@ def _best(sweep: Sweep, winner: Trial) -> list[str]:
             f"{microseconds(trial):.2f}",
             _interval(trial),
             f"{microseconds(trial) / microseconds(winner) - 1:+z.1%}",
-            *(knobs_of(trial.resolved)[name] for name in knobs),
+            *(knob_of(trial, name) for name in knobs),
         )
         for trial in best
     ]

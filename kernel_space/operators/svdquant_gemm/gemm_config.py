@@ -22,6 +22,11 @@ class GemmConfig(KernelConfig):
         def cta_tile_mnk(self) -> tuple[int, int, int]: ...
 
     @property
+    def mma_tile_mn(self) -> tuple[int, int]:
+        """Rows and columns of what one MMA computes, by one CTA or two."""
+        return self.cta_tile_mnk[:2]
+
+    @property
     def expands_act(self) -> bool:
         """Whether a launch expands the activations into the workspace first."""
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tuner.report.data.roofline import GROUPS, Point, Roof, dram_bytes, points, roofs
-from tuner.report.data.sweep import Sweep, differences, microseconds, tflops, timed
+from tuner.report.data.roofline import COLOURS, Point, Roof, dram_bytes, groups, points, roofs
+from tuner.report.data.sweep import Sweep, differences, microseconds, operations, tflops, timed
 from tuner.report.marks.svg import Chart, Scale, escape, number
 from tuner.trials.outcome import Trial
 
@@ -17,12 +17,12 @@ TOLD = 120  # so many of the fastest have a tooltip, the others are dots of a fe
 
 
 def roofline_chart(sweep: Sweep, winner: Trial, marked: Mapping[str, Trial]) -> str:
-    """``marked``: trials that get a ring and their name, beside the winner. x: FLOP per byte that TMA brings into SMEM;
+    """``marked``: trials that get a ring and their name, beside the winner. x: FLOP per byte brought into SMEM;
     the diamond is the winner by the bytes that must cross DRAM once."""
     chart = Chart(WIDTH, HEIGHT, "roofline", margins=(76, 14, 24, 46))
     found = points(sweep.problem, timed(sweep.trials))
     machine = roofs(sweep.problem, sweep.known_class, sweep.sm_count)
-    by_dram = sweep.problem.flops / dram_bytes(sweep.problem)
+    by_dram = operations(sweep.problem) / dram_bytes(sweep.problem)
     x, y = _scales(chart, found, machine, by_dram)
     chart.axes(x, y, "useful FLOP per byte moved", f"{winner.kind} useful TFLOP/s")
     for roof in machine:
@@ -34,8 +34,8 @@ def roofline_chart(sweep: Sweep, winner: Trial, marked: Mapping[str, Trial]) -> 
 
 
 def roofline_legend(sweep: Sweep) -> str:
-    groups = GROUPS.get(sweep.arch.name, {})
-    items = "".join(f'<span><i class="pt {css}"></i>{escape(name)}</span>' for css, name in groups.items())
+    found = groups(timed(sweep.trials))
+    items = "".join(f'<span><i class="pt {css}"></i>{escape(name)}</span>' for name, css in found.items())
     return f'<p class="legend">{items}</p>'
 
 
@@ -84,7 +84,7 @@ def _name_slope(
 
 def _draw_points(chart: Chart, found: Sequence[Point], winner: Trial, x: Scale, y: Scale) -> None:
     order = sorted(found, key=lambda point: -point.tflops)
-    for group in ("pair", "single"):
+    for group in COLOURS:
         rest = [(x(point.intensity), y(point.tflops)) for point in order[TOLD:] if point.group == group]
         if rest:
             chart.cloud(rest, f"cloud {group}")

@@ -114,10 +114,10 @@ circle.pt{fill:var(--mark);fill-opacity:.5}i.pt{background:var(--mark)}
 circle.default{fill:var(--mark2);fill-opacity:1}i.default{background:var(--mark2)}
 circle.neighbour{fill:var(--mark3);fill-opacity:1}i.neighbour{background:var(--mark3)}
 circle.published{fill:var(--mark4);fill-opacity:1}i.published{background:var(--mark4)}
-circle.pt.pair{fill:var(--mark)}circle.pt.single{fill:var(--mark2)}circle.pt{stroke:none}
-i.pair{background:var(--mark)}i.single{background:var(--mark2)}
+circle.pt.pair{fill:var(--mark)}circle.pt.single{fill:var(--mark2)}circle.pt.third{fill:var(--mark3)}circle.pt.fourth{fill:var(--mark4)}circle.pt{stroke:none}
+i.pair{background:var(--mark)}i.single{background:var(--mark2)}i.third{background:var(--mark3)}i.fourth{background:var(--mark4)}
 .cloud{stroke:var(--mark);stroke-opacity:.5;stroke-width:5.2;stroke-linecap:round;fill:none}
-.cloud.single{stroke:var(--mark2)}
+.cloud.single{stroke:var(--mark2)}.cloud.third{stroke:var(--mark3)}.cloud.fourth{stroke:var(--mark4)}
 .best{fill:none;stroke:var(--best);stroke-width:2}
 .winner{fill:var(--best);stroke:var(--card)}.low{fill:var(--mark)}
 .ring{fill:none;stroke:var(--ink);stroke-width:1.6}

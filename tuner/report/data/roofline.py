@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from kernel_space.core.arch import SM90A
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel_of, operator_of
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
-from tuner.report.data.sweep import knobs_of, microseconds, tflops
+from tuner.report.data.sweep import microseconds, tflops
 from tuner.simulated.constants.machine import Constant, constants_of, has_model
 from tuner.trials.outcome import Trial
 
-# Operations per clock and SM, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
+# Operations per clock and SM by pipe, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
 # half-precision rate, which SemiAnalysisAI/microbench-blackwell measured at 8192).
-NVFP4_FLOPS_CLK = 32768
-HALF_FLOPS_CLK = 8192
+FLOPS_CLK = {"nvfp4": 32768, "fp16": 8192, "bf16": 8192}
 TENSOR_SOURCE = "32768 NVFP4 and 8192 half-precision FLOP/clk/SM"
 MIB = 1 << 20
-NVFP4_BYTES = 9 / 16  # four bits of an element and its share of one E4M3 scale per 16
-HALF_BYTES = 2
-AFFINE_BYTES = 8  # wcscale and bias, fp32 each
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,14 +47,10 @@ class Point:
     group: str
 
 
-# Class of colour -> what the points of it have in common, per kernel.
-GROUPS = {
-    "sm_100a": {"pair": "two CTAs per MMA (cta_group 2)", "single": "one CTA per MMA"},
-    "sm_90a": {"pair": "two consumer warpgroups", "single": "one consumer warpgroup"},
-}
+COLOURS = ("pair", "single", "third", "fourth")  # classes of the style; more groups share the last one
 
 
-def roofs(problem: GemmProblem, device_class: DeviceClass | None, sm_count: int) -> tuple[Roof, ...]:
+def roofs(problem: Problem, device_class: DeviceClass | None, sm_count: int) -> tuple[Roof, ...]:
     """What bounds a launch: memory and caches by bytes, the tensor pipe by operations. None for an unknown class.
 
     ``sm_count``: of the card, which may have more or fewer than its class.
@@ -66,8 +58,10 @@ def roofs(problem: GemmProblem, device_class: DeviceClass | None, sm_count: int)
     if device_class is None:
         return ()
     dram = _dram(device_class)
+    work = operator_of(problem).work(problem).operations
+    tensor = {pipe: count for pipe, count in work.items() if pipe in FLOPS_CLK and count}
     if device_class.arch.name == SM90A.name:
-        return (*dram, _hopper_tensor(device_class, sm_count))
+        return (*dram, _hopper_tensor(device_class, sm_count)) if tensor else dram
     if not has_model(device_class.arch):
         return dram
     constants = constants_of(device_class.arch)
@@ -78,15 +72,27 @@ def roofs(problem: GemmProblem, device_class: DeviceClass | None, sm_count: int)
         _roof("SMEM fill", "smem", constants["fill_narrow"], chip),
         _roof("L2, no multicast", "l2", constants["l2_bytes_clk"], chip),
     ]
-    seconds = problem.m * problem.n * 2e-12 * (problem.k / NVFP4_FLOPS_CLK + problem.r / HALF_FLOPS_CLK)
-    mixed = problem.flops * 1e-12 / seconds * chip
-    if problem.r:
-        found.append(_tensor("tensor pipe, NVFP4 alone", "fast", NVFP4_FLOPS_CLK * chip))
-    found.append(_tensor(f"tensor pipe{' with LoRA' if problem.r else ', NVFP4'}", "", mixed))
-    return tuple(found)
+    return (*found, *_tensor_roofs(tensor, chip))
 
 
-def l2_note(problem: GemmProblem, device_class: DeviceClass | None) -> str:
+def _tensor_roofs(tensor: Mapping[str, float], chip: float) -> list[Roof]:
+    """The fastest pipe alone, and all pipes in the shares that the problem has of them."""
+    if not tensor:
+        return []
+    fastest = max(tensor, key=FLOPS_CLK.__getitem__)
+    mixed = sum(tensor.values()) / sum(count / FLOPS_CLK[pipe] for pipe, count in tensor.items()) * chip
+    if len(tensor) == 1:
+        return [_tensor(f"tensor pipe, {_shown(fastest)}", "", mixed)]
+    alone = _tensor(f"tensor pipe, {_shown(fastest)} alone", "fast", FLOPS_CLK[fastest] * chip)
+    others = " and ".join(_shown(pipe) for pipe in tensor if pipe != fastest)
+    return [alone, _tensor(f"tensor pipe with {others}", "", mixed)]
+
+
+def _shown(pipe: str) -> str:
+    return {"nvfp4": "NVFP4"}.get(pipe, pipe)
+
+
+def l2_note(problem: Problem, device_class: DeviceClass | None) -> str:
     """How what must cross DRAM once compares with the L2: what fits need cross it no more than that."""
     if device_class is None or device_class.l2_bytes is None:
         return ""
@@ -135,39 +141,45 @@ def _tensor(name: str, css: str, tera: float) -> Roof:
     return Roof(name=name, css=css, tera=tera, per_byte=False, kind="derived", source=TENSOR_SOURCE)
 
 
-def dram_bytes(problem: GemmProblem) -> float:
-    """What must cross DRAM once: every operand and the output."""
-    operands = (problem.m + problem.n) * (problem.k * NVFP4_BYTES + problem.r * HALF_BYTES)
-    return operands + problem.m * problem.n * HALF_BYTES + problem.n * AFFINE_BYTES
+def dram_bytes(problem: Problem) -> float:
+    """What must cross DRAM once: every input and every output."""
+    return float(sum(operator_of(problem).tensor_bytes(problem).values()))
 
 
-def fill_bytes(problem: GemmProblem, config: str) -> float | None:
-    """What TMA brings into the SMEM of all CTAs: each tile its rows and columns over all of K and R, tiles at the edge
-    whole. None for a config without ``mma_tiler_mn`` and ``tile_mnk``."""
-    knobs = knobs_of(config)
-    tile = knobs.get("mma_tiler_mn") or knobs.get("tile_mnk")
-    if tile is None:
-        return None
-    tile_m, tile_n = (int(part) for part in tile.split("x")[:2])
-    swapped = knobs.get("swap_ab") == "true" or knobs.get("register_operand") == "wgt"
-    rows, columns = (problem.n, problem.m) if swapped else (problem.m, problem.n)
-    tiles = math.ceil(rows / tile_m) * math.ceil(columns / tile_n)
-    return tiles * (tile_m + tile_n) * (problem.k * NVFP4_BYTES + problem.r * HALF_BYTES)
+def moved_bytes(problem: Problem, trial: Trial) -> float:
+    """What the trial's kernel brings into SMEM; what must cross DRAM where nobody counts that."""
+    config = trial.resolved_config
+    traffic = kernel_of(config, problem).traffic
+    return dram_bytes(problem) if traffic is None else traffic(config, problem)
 
 
-def group_of(config: str) -> str:
-    """``pair`` or ``single``: how much of the chip works on one tile."""
-    knobs = knobs_of(config)
-    rows = knobs.get("mma_tiler_mn", "").partition("x")[0]
-    return "pair" if rows == "256" or knobs.get("consumer_warpgroups") == "2" else "single"
+def groups(trials: Sequence[Trial]) -> dict[str, str]:
+    """Group -> class of its colour: by kernel where there are several, else whether several CTAs form a cluster."""
+    found = dict.fromkeys(sorted({_group_of(trial, _several_kernels(trials)) for trial in trials}))
+    return {name: COLOURS[min(number, len(COLOURS) - 1)] for number, name in enumerate(found)}
 
 
-def points(problem: GemmProblem, trials: Sequence[Trial]) -> list[Point]:
+def _several_kernels(trials: Sequence[Trial]) -> bool:
+    return len({trial.resolved_config.kernel for trial in trials}) > 1
+
+
+def _group_of(trial: Trial, several: bool) -> str:
+    config = trial.resolved_config
+    if several:
+        return config.kernel
+    return "clusters of CTAs" if config.cluster_size > 1 else "single CTAs"
+
+
+def points(problem: Problem, trials: Sequence[Trial]) -> list[Point]:
     """One point per timed trial, against the bytes it brings into SMEM (into the chip where that is not known)."""
-    found = []
-    for trial in trials:
-        moved = fill_bytes(problem, trial.resolved) or dram_bytes(problem)
-        speed = tflops(problem, microseconds(trial))
-        group = group_of(trial.resolved)
-        found.append(Point(trial=trial, intensity=problem.flops / moved, tflops=speed, group=group))
-    return found
+    several, colours = _several_kernels(trials), groups(trials)
+    operations = operator_of(problem).work(problem).total
+    return [
+        Point(
+            trial=trial,
+            intensity=operations / moved_bytes(problem, trial),
+            tflops=tflops(problem, microseconds(trial)),
+            group=colours[_group_of(trial, several)],
+        )
+        for trial in trials
+    ]

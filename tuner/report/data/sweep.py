@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.space.count import Count
 from tuner.trials.outcome import NEVER_COMPILED, Kind, Origin, Status, Trial
@@ -29,6 +30,8 @@ IMPORTANCE_METHOD = (
     "(optuna.importance.MeanDecreaseImpurityImportanceEvaluator, scikit-learn)"
 )
 IMPORTANCE_TRIALS = 10  # fewer say nothing about seventeen knobs
+ABSENT = "-"  # of a kernel without the knob
+TENSOR_PIPES = {"nvfp4", "fp8", "fp16", "bf16", "tf32"}
 NO_TIME = "no time"
 TERM_TOLERANCE = 0.01  # of the time: evidence that adds up to it is its breakdown
 
@@ -55,7 +58,7 @@ class Sweep:
     timelines of a few candidates from those kernels, and what else was measured on the same machine.
     """
 
-    problem: GemmProblem
+    problem: Problem
     device: str
     arch: Arch
     sm_count: int
@@ -153,13 +156,15 @@ def knobs_of(config: str) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
+def knob_of(trial: Trial, name: str) -> str:
+    """The printed value of one knob; ``ABSENT`` for a kernel without it."""
+    return knobs_of(trial.resolved).get(name, ABSENT)
+
+
 def varying_knobs(trials: Sequence[Trial]) -> list[str]:
-    """Knobs that take more than one value among ``trials``, in the order of the config."""
-    values: dict[str, set[str]] = collections.defaultdict(set)
-    for trial in trials:
-        for name, value in knobs_of(trial.resolved).items():
-            values[name].add(value)
-    return [name for name, seen in values.items() if len(seen) > 1]
+    """Knobs that take more than one value among ``trials``, or that some kernels lack, in the order of the configs."""
+    names = dict.fromkeys(name for trial in trials for name in knobs_of(trial.resolved))
+    return [name for name in names if len({knob_of(trial, name) for trial in trials}) > 1]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -196,7 +201,7 @@ def times_per_value(trials: Sequence[Trial], knob: str) -> list[ValueTimes]:
     """One entry per value that was tried, numbers in numeric order."""
     times: dict[str, list[float]] = collections.defaultdict(list)
     for trial in timed(trials):
-        times[knobs_of(trial.resolved)[knob]].append(microseconds(trial))
+        times[knob_of(trial, knob)].append(microseconds(trial))
     return [ValueTimes.of(value, times[value]) for value in sorted(times, key=_value_order)]
 
 
@@ -231,13 +236,15 @@ def _forest_shares(samples: Sequence[tuple[dict[str, str], float]], names: Seque
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    choices = {name: sorted({knobs[name] for knobs, _ in samples}, key=_value_order) for name in names}
+    choices = {
+        name: sorted({knobs.get(name, ABSENT) for knobs, _ in samples}, key=_value_order) for name in names
+    }
     distributions = {
         name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
     }
     study = optuna.create_study()
     for knobs, value in samples:
-        params = {name: knobs[name] for name in names}
+        params = {name: knobs.get(name, ABSENT) for name in names}
         study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=value))
     evaluator = optuna.importance.MeanDecreaseImpurityImportanceEvaluator(n_trees=64, seed=0)
     found = optuna.importance.get_param_importances(study, evaluator=evaluator)
@@ -298,9 +305,26 @@ def time_terms(trial: Trial) -> dict[str, float]:
     return terms if terms and abs(total - us) <= TERM_TOLERANCE * us else {}
 
 
-def tflops(problem: GemmProblem, us: float) -> float:
-    """Useful TFLOP/s: the operations of both GEMMs over the time."""
-    return problem.flops / us * 1e-6
+def operations(problem: Problem) -> float:
+    """Useful operations of all pipes."""
+    return operator_of(problem).work(problem).total
+
+
+def tflops(problem: Problem, us: float) -> float:
+    """Useful TFLOP/s: the problem's operations over the time."""
+    return operations(problem) / us * 1e-6
+
+
+def terabytes(problem: Problem, us: float) -> float:
+    """Useful TB/s: every input and output once, over the time."""
+    return sum(operator_of(problem).tensor_bytes(problem).values()) / us * 1e-6
+
+
+def speed(problem: Problem, us: float) -> tuple[float, str]:
+    """What people compare: useful TFLOP/s where the tensor pipe works, else useful TB/s."""
+    if TENSOR_PIPES & set(operator_of(problem).work(problem).operations):
+        return tflops(problem, us), "useful TFLOP/s"
+    return terabytes(problem, us), "useful TB/s"
 
 
 def _is_time(us: float | None) -> bool:

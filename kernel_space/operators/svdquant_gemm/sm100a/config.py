@@ -55,6 +55,10 @@ class KernelConfigSm100a(GemmConfig, kernel="sm100a"):
         return 2 if self.mma_tiler_mn[0] == 256 else 1
 
     @property
+    def mma_tile_mn(self) -> tuple[int, int]:
+        return self.mma_tiler_mn
+
+    @property
     def cta_tile_mnk(self) -> tuple[int, int, int]:
         """What one CTA owns."""
         m, n = self.mma_tiler_mn

@@ -6,6 +6,7 @@ from kernel_space.core.kernel import Kernel
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_ring import budget, rules
 from kernel_space.operators.svdquant_gemm.sm90a_ring.config import RingConfig
+from kernel_space.operators.svdquant_gemm.traffic import fill_bytes
 from kernel_space.operators.svdquant_gemm.workspace import room
 
 KERNEL = Kernel(
@@ -21,5 +22,6 @@ KERNEL = Kernel(
     budget=budget.budget,
     capacities=("smem",),
     layouts=budget.layouts,
+    traffic=fill_bytes,
     room=room,
 )

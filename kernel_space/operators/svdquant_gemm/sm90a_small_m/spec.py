@@ -6,6 +6,7 @@ from kernel_space.core.kernel import Kernel
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_small_m import budget, rules
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.config import SmallMConfig
+from kernel_space.operators.svdquant_gemm.traffic import fill_bytes
 
 KERNEL = Kernel(
     name=SmallMConfig.kernel,
@@ -20,4 +21,5 @@ KERNEL = Kernel(
     budget=budget.budget,
     capacities=("smem",),
     layouts=budget.layouts,
+    traffic=fill_bytes,
 )
