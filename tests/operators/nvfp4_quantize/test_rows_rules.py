@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from kernel_space.build.resources import read_resources
 from kernel_space.core.arch import arch
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
@@ -30,16 +33,16 @@ BROKEN = {
     "threads_per_row ": ("threads_per_row=12", "threads_per_row must be a power of two from 4"),
     "row_loads": ("row_loads=3", "row_loads must be one of 1, 2, 4, 8, 16, got 3"),
     "rows_of_a_step": (
-        "tile_mk=16x256",
-        "threads_per_cta / threads_per_row * row_loads must divide M of tile_mk, got 128 / 16 * 4 = 32 and 16",
+        "tile_mk=8x256",
+        "threads_per_cta / threads_per_row * row_loads must divide M of tile_mk, got 128 / 16 * 2 = 16 and 8",
     ),
     "columns_of_a_pass": (
         "tile_mk=32x64",
         "threads_per_row * vector_width must divide K of tile_mk, got 16 * 16 = 256 and 64",
     ),
     "vectors_of_a_thread": (
-        "tile_mk=32x2048",
-        "the passes of a tile along K times row_loads must be at most 16, got 8 * 4; use a narrower tile_mk",
+        "tile_mk=32x4096",
+        "the passes of a tile along K times row_loads must be at most 16, got 16 * 2; use a narrower tile_mk",
     ),
     "ctas_per_sm": ("ctas_per_sm=17", "ctas_per_sm must be from 1 to 16 with threads_per_cta=128, got 17"),
     "ctas_per_sm ": ("ctas_per_sm=0", "ctas_per_sm must be from 1 to 16"),
@@ -82,7 +85,7 @@ KNOBS = {
     "threads_per_cta": "threads_per_cta=64",
     "threads_per_row": "threads_per_row=32 tile_mk=32x512",
     "vector_width": "vector_width=8",
-    "row_loads": "row_loads=2",
+    "row_loads": "row_loads=4",
     "ctas_per_sm": "ctas_per_sm=2",
     "persistent": "persistent=true",
     "use_pdl": "use_pdl=true",
@@ -103,6 +106,15 @@ def test_every_knob_changes_the_code(knob: str, arch_name: str) -> None:
         assert "griddepcontrol.wait" in other and "griddepcontrol.wait" not in plain
     if knob == "ctas_per_sm":
         assert ".minnctapersm 2" in other and ".minnctapersm 4" in plain
+
+
+@pytest.mark.parametrize("arch_name", ARCHS)
+@pytest.mark.parametrize("x_dtype", ["fp16", "fp32"])
+def test_the_default_keeps_everything_in_registers(arch_name: str, x_dtype: str, tmp_path: Path) -> None:
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(compiled("", x_dtype, True, arch_name).cubin)
+    (used,) = read_resources(path).values()
+    assert used.stack_bytes == used.spill_store_bytes == 0 and used.registers <= 128
 
 
 @pytest.mark.parametrize("arch_name", ARCHS)
