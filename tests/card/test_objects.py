@@ -6,9 +6,9 @@ import pytest
 
 from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, legalize
-from tests.gpu.objects import ARCH, RIGHT, RIGHT_ROWS
+from tests.gpu.objects import ARCH, RIGHT, RIGHT_QUANTIZE, RIGHT_ROWS
 
-ALL = RIGHT | RIGHT_ROWS
+ALL = RIGHT | RIGHT_ROWS | RIGHT_QUANTIZE
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -20,7 +20,7 @@ def test_candidates_of_the_card_tests_are_legal(name: str) -> None:
 
 def test_every_kernel_and_schedule_is_among_them() -> None:
     """Whoever adds a kernel or a way to share K adds a candidate: what runs on a card is what is listed here."""
-    for candidates in (RIGHT, RIGHT_ROWS):
+    for candidates in (RIGHT, RIGHT_ROWS, RIGHT_QUANTIZE):
         configs = [parse_config(problem.operator, ARCH, text) for problem, text in candidates.values()]
         problem, _ = next(iter(candidates.values()))
         assert {config.kernel for config in configs} == {

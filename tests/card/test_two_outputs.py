@@ -412,3 +412,20 @@ def test_memory_is_estimated_from_the_tensors() -> None:
 
 def test_inputs_are_those_of_the_signature_alone() -> None:
     assert list(make_inputs(PROBLEM, 1, "plain", "cpu")) == ["x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "output", "shared"),
+    [
+        ("nvfp4_quantize", "37,96", "act", []),
+        ("svdquant_gemm", "37,128,24,16", "y", ["act", "ascales", "lora_act_in"]),
+        ("svdquant_gemm", "37,96,24,0", "y", ["act"]),
+    ],
+)
+def test_chains_of_the_project_s_operators(name: str, shape: str, output: str, shared: list[str]) -> None:
+    problem = operator(name).problem.parse(shape)
+    chain = chain_of(problem, 1, "cpu")
+    assert (chain.output, list(chain.shared), len(chain.writers)) == (output, shared, 3)
+    names = set(operator(name).signature.inputs)
+    assert all(set(tensors) == names for tensors in (chain.reader, *chain.writers))
+    assert not set(shared) & set(operator(name).weights)

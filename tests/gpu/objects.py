@@ -78,6 +78,15 @@ RIGHT_ROWS = {
     "rows-large": (STRANGER.problem.parse("8192,8192"), "kernel=rows rows=4 vec=8"),
 }
 FAULT_PROBLEM = GemmProblem.parse("64,128,64,0")
+# Two outputs of bytes, compared to the bit; no input of their dtype.
+QUANTIZE = operator("nvfp4_quantize").problem
+RIGHT_QUANTIZE = {
+    "quantize": (QUANTIZE.parse("300,1056"), "kernel=rows"),
+    "quantize-pdl": (
+        QUANTIZE.parse("300,1056", x_dtype="bf16"),
+        "kernel=rows tile_mk=16x512 row_loads=2 persistent=true use_pdl=true",
+    ),
+}
 ROWS_PROBLEM = STRANGER.problem.parse("128,256")
 
 
@@ -96,7 +105,7 @@ def build_all(folder: Path) -> dict[str, Entry]:
 
     folder.mkdir(parents=True, exist_ok=True)
     entries = {}
-    for name, (problem, text) in (RIGHT | RIGHT_ROWS).items():
+    for name, (problem, text) in (RIGHT | RIGHT_ROWS | RIGHT_QUANTIZE).items():
         config = _legal(problem, text).config
         compiled = build(config, problem.problem_class, ARCH)
         path = _write(folder, name, compiled.object_path.read_bytes())

@@ -10,7 +10,7 @@ import dataclasses
 
 import pytest
 
-from tests.gpu.objects import RIGHT_ROWS, Entry
+from tests.gpu.objects import RIGHT_QUANTIZE, RIGHT_ROWS, Entry
 from tuner.card.card_worker import CandidateFault, CardWorker
 from tuner.card.worker.bench import QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.launch import max_active_clusters
@@ -34,6 +34,20 @@ def test_a_right_candidate_passes_with_ragged_problems_too(
         assert report.launches == 11, "one source: ten, and the one before them"
         assert (report.max_ratio, report.mean_limit, report.sources) == (0.0, 0.0, "plain")
         assert report.chained > 0
+
+
+@pytest.mark.parametrize("name", RIGHT_QUANTIZE)
+def test_codes_and_scales_are_judged_to_the_bit(
+    worker: CardWorker, objects: dict[str, Entry], name: str
+) -> None:
+    """Scales are padded to 128 rows and four groups of 16 along K."""
+    entry = objects[name]
+    m, k = entry.case.problem.m, entry.case.problem.k
+    report, *others = worker.check(entry.candidate, [entry.case, *entry.ragged], repeats=10, seed=4)
+    assert report.elements == m * k // 2 + -(-m // 128) * 128 * -(-k // 64) * 4
+    assert (report.max_ratio, report.launches, report.sources) == (0.0, 14, "gaussian, patterns")
+    assert others and all(one.max_ratio == 0.0 and one.chained > 0 for one in (report, *others))
+    assert worker.time(entry.candidate, entry.case, QUICK).us
 
 
 WRONG = {
