@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,8 @@ import torch
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
+from kernel_space.core.on_card import Call, Peer
+from kernel_space.core.registry import operator
 from kernel_space.operators.svdquant_gemm import peers as gemm_peers
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -162,3 +166,35 @@ def test_a_process_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         process.ask({"problem": {}, "kernel": None})
     assert "gave no answer: code 1, " in str(failed.value) and "\n" not in str(failed.value)
     assert "No module named" not in str(failed.value)
+
+
+def test_an_operator_without_peers_is_said_in_one_line(tmp_path: Path) -> None:
+    """Before a card is looked for, and nothing is written."""
+    command = ["--op", "rowstats", "--shape", "32,64", "--out", str(tmp_path)]
+    with pytest.raises(
+        InputError, match=r"^rowstats has no peers to time: name a module of them in its oper"
+    ):
+        cli_peers.peers_command(parser_of("peers").parse_args(command))
+    assert not list(tmp_path.iterdir())
+
+
+def test_peers_of_an_operator_outside_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the name of their module, and compared with what they must give."""
+    problem = operator("rowstats").problem.parse("8,16")
+
+    def build(problem: Any, inputs: Any) -> Call:
+        return Call(function=lambda x: x + x, inputs=(inputs["x"],))
+
+    def listed(problem: Any, compiler: Any) -> list[Peer]:
+        doubled = {"build": build, "expected": lambda _, inputs: 2.0 * inputs["x"].float(), "worst": 0.1}
+        return [Peer(name="torch", what="y alone", **doubled)]
+
+    monkeypatch.setitem(sys.modules, "rowstats_peers", SimpleNamespace(peers=listed))
+    changed = dataclasses.replace(operator("rowstats"), peers="rowstats_peers")
+    monkeypatch.setattr(peers, "operator_of", lambda problem: changed)
+    found = peers.peers_of(problem, uncompiled)
+    inputs = operator("rowstats").inputs(problem, 1, "plain", "cpu")
+    assert [peer.name for peer in found] == ["torch"]
+    assert peers.error_of(found[0], problem, inputs) == 0.0
+    three = dataclasses.replace(found[0], expected=lambda _, inputs: 3.0 * inputs["x"].float())
+    assert peers.error_of(three, problem, inputs) == pytest.approx(1 / 3)
