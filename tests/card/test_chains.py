@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 import torch
 
-from kernel_space.operators.svdquant_gemm.chain import CHAINED
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
+from kernel_space.operators.svdquant_gemm.on_card.chain import CHAINED
 from kernel_space.operators.svdquant_gemm.operands import argument_bytes, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.operators.svdquant_gemm.model_kernels import Model, shaped

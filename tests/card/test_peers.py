@@ -18,7 +18,7 @@ from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
 from kernel_space.core.on_card import Call, Peer
 from kernel_space.core.registry import operator
-from kernel_space.operators.svdquant_gemm import peers as gemm_peers
+from kernel_space.operators.svdquant_gemm.on_card import peers as gemm_peers
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.card.fake_card import FakeTelemetry

@@ -36,7 +36,7 @@ OPERATOR = Operator(
     ragged=ragged,
     check_bytes=check_bytes,
     weights=("wgt", "wscales", "lora_up", "wcscale", "bias"),
-    chain=Deferred(f"{_PACKAGE}.chain:chain"),
-    peers=f"{_PACKAGE}.peers",
+    chain=Deferred(f"{_PACKAGE}.on_card.chain:chain"),
+    peers=f"{_PACKAGE}.on_card.peers",
     runtime=f"{_PACKAGE}.runtime",
 )
