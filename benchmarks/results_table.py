@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kernel_space.core.registry import parse_config
+from kernel_space.operators.svdquant_gemm.on_card.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.card.peers import COMPILED, CUBLAS, DEQUANT, EAGER, FP8
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.report.data.peers import read_peers
 from tuner.report.write import read_trials, report_folder

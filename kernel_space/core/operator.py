@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import torch
 
     from kernel_space.core.config import KernelConfig
-    from kernel_space.core.output_check import OutputCheck
+    from kernel_space.core.on_card import Chain
+    from kernel_space.numerics.output_check import OutputCheck
 
     Tensors = Mapping[str, torch.Tensor]
 
@@ -75,7 +76,10 @@ class Operator:
     ``sources``    kinds of operands that a check tries; the first is the one that is timed
     ``ragged``     ``(config, problem)`` -> problems of the same class whose edges cut the tiles elsewhere
     ``check_bytes``  ``(problem)`` -> bytes that ``check`` takes beside the tensors
-    ``peers``      module with what the operator is compared with on a card; empty: nothing
+    ``weights``    inputs that no launch just before may have written: a kernel may read them before it waits for that
+    ``chain``      ``(problem, seed, device)`` -> launches of which each reads what the one before wrote
+                   (``on_card.Chain``); None: every input but ``weights`` of the dtype of an output is read so
+    ``peers``      module with what the operator is compared with on a card (``on_card.Peer``); empty: nothing
     ``runtime``    module with what torch needs: see ``tuner.runtime``; empty: launched through ``tuner.runtime.launch``
     """
 
@@ -90,6 +94,8 @@ class Operator:
     sources: tuple[str, ...] = (PLAIN,)
     ragged: Callable[[KernelConfig, Any], list[Any]] | None = None
     check_bytes: Callable[[Any], int] | None = None
+    weights: tuple[str, ...] = ()
+    chain: Callable[[Any, int, Any], Chain] | None = None
     peers: str = ""
     runtime: str = ""
     package: str = dataclasses.field(default="", init=False)
@@ -100,6 +106,8 @@ class Operator:
                 f"the problem type of operator {self.name} must be declared with operator={self.name!r}, it says "
                 f"{self.problem.operator!r}"
             )
+        if unknown := sorted(set(self.weights) - set(self.signature.inputs)):
+            raise InputError(f"weights of operator {self.name} must be inputs of it, {unknown[0]!r} is none")
 
     def tensor_bytes(self, problem: Problem) -> dict[str, int]:
         """Bytes of each input and output of ``problem``, in the order of the signature."""

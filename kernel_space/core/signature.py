@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kernel_space.core.arguments import Argument
@@ -133,6 +133,17 @@ class Signature:
     def workspace(self) -> str | None:
         """The name of the workspace; None for an operator without one."""
         return next((part.name for part in self.parts if isinstance(part, Workspace)), None)
+
+    def require(self, arguments: Sequence[Argument] | None, prefix: str) -> None:
+        """Raise ``InputError`` for an object of other arguments: calling it would read stray memory."""
+        if tuple(arguments or ()) != self.abi:
+            came, wanted = (
+                ", ".join(f"{item.name} {item.kind}" for item in items) or "none"
+                for items in (arguments or (), self.abi)
+            )
+            raise InputError(
+                f"object {prefix} must take the operator's arguments ({wanted}), it takes {came}"
+            )
 
     def part(self, name: str) -> Part:
         return next(part for part in self.parts if part.name == name)

@@ -14,11 +14,11 @@ from typing import Any
 
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
 from kernel_space.launch.capture import cluster_of
 from kernel_space.launch.loading import load_bytes
 from kernel_space.launch.runtime_symbols import CudaRuntime
-from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
 _LAUNCH = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 _LAUNCH_SYMBOL = "_cudaLaunchKernelEx"
@@ -74,7 +74,7 @@ def clusters_that_fit(
     data: bytes,
     prefix: str,
     arguments: tuple[Argument, ...] | None,
-    problem: GemmProblem,
+    problem: Problem,
     runtime: OccupancyRuntime,
     *,
     meant: int,
@@ -84,19 +84,11 @@ def clusters_that_fit(
     ``problem``: any that its config is legal for; ``meant``: as for ``grid_clusters``. Raises ``InputError`` for an
     object of other arguments than the operator's, and for a kernel that does not fit at all.
     """
-    values = dict.fromkeys((*ARGUMENT_ORDER, "workspace"), _ADDRESS)
-    values |= {
-        "m": problem.m,
-        "n": problem.n,
-        "k": problem.k,
-        "max_active_clusters": max(1, meant),
-        "stream": 0,
-    }
+    signature = operator_of(problem).signature
+    pointers = dict.fromkeys(signature.pointers, _ADDRESS)
     with load_bytes(data, prefix, runtime, arguments=arguments) as loaded:
-        names = [argument.name for argument in loaded.arguments or ()]
-        if "stream" not in names or set(names) - set(values):
-            raise InputError(f"object {prefix} does not take the operator's arguments: ({', '.join(names)})")
-        loaded.call(*(values[name] for name in names))
+        signature.require(loaded.arguments, prefix)
+        loaded.call(*signature.values(problem, pointers, clusters=max(1, meant)))
     if runtime.clusters == 0:
         raise InputError(f"no cluster of the kernel {prefix} fits the card")
     return runtime.clusters

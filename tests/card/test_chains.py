@@ -11,11 +11,12 @@ import pytest
 import torch
 
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
+from kernel_space.operators.svdquant_gemm.on_card.chain import CHAINED
 from kernel_space.operators.svdquant_gemm.operands import argument_bytes, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.operators.svdquant_gemm.model_kernels import Model, shaped
 from tuner.card.worker.candidate import Case
-from tuner.card.worker.chains import CHAINED, LINK, chain_bytes, chains_for, check_chains
+from tuner.card.worker.chains import LINK, chain_bytes, chains_for, check_chains
 from tuner.card.worker.check import CheckFailed
 from tuner.trials.outcome import Status
 

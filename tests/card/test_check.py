@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +35,11 @@ PROBLEM = GemmProblem(m=37, k=96, n=24, r=16)
 SEED = 7
 SPLIT = Case(problem=PROBLEM, workspace_bytes=4096, zeroed_bytes=256)
 Kernel = Callable[[Arena, torch.Tensor, int], None]  # memory, right result, number of the launch
+
+
+def split_in(parts: int) -> Any:
+    """A config as the oracle sees it."""
+    return SimpleNamespace(partial_sums=parts)
 
 
 def run(
@@ -64,7 +71,13 @@ def run(
         return launch
 
     report = check_case(
-        bind, case, split_k=model.splits, repeats=repeats, seed=seed, device="cpu", wait=lambda what: None
+        bind,
+        case,
+        config=split_in(model.splits),
+        repeats=repeats,
+        seed=seed,
+        device="cpu",
+        wait=lambda what: None,
     )
     assert len(known) == 2, "operands of a layer, and of every scale"
     return report, count
@@ -220,7 +233,9 @@ def test_operands_are_fresh_for_each_seed_and_in_the_arena() -> None:
 
     for seed in (1, 2, 1):
         with pytest.raises(InterruptedError):
-            check_case(bind, SPLIT, split_k=1, repeats=2, seed=seed, device="cpu", wait=lambda what: None)
+            check_case(
+                bind, SPLIT, config=split_in(1), repeats=2, seed=seed, device="cpu", wait=lambda what: None
+            )
     assert torch.equal(seen[0], seen[2]) and not torch.equal(seen[0], seen[1])
     assert torch.equal(seen[0].view(37, 48), make_operands(PROBLEM, 1).act)
 

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import pytest
 
+from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
-from tests.gpu.objects import ARCH, RIGHT
+from tests.gpu.objects import ARCH, RIGHT, RIGHT_QUANTIZE, RIGHT_ROWS
+
+ALL = RIGHT | RIGHT_ROWS | RIGHT_QUANTIZE
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", ALL)
 def test_candidates_of_the_card_tests_are_legal(name: str) -> None:
-    problem, text = RIGHT[name]
-    legal = legalize(KernelConfigSm90a.parse(text), problem, ARCH)
+    problem, text = ALL[name]
+    legal = legalize(parse_config(problem.operator, ARCH, text), problem, ARCH)
     assert isinstance(legal, Legal), legal
 
 
-def test_every_main_loop_and_schedule_is_among_them() -> None:
-    """Whoever adds a main loop or a way to share K adds a candidate: what runs on a card is what is listed here."""
-    configs = [KernelConfigSm90a.parse(text) for _, text in RIGHT.values()]
-    assert {config.mainloop for config in configs} == {"wgmma", "expand", "mma"}
-    assert {config.stream_k for config in configs} == {False, True}
-    assert {config.use_pdl for config in configs} == {False, True}
-    assert {config.mainloop for config in configs if config.split_k > 1} >= {"wgmma", "mma"}
+def test_every_kernel_and_schedule_is_among_them() -> None:
+    """Whoever adds a kernel or a way to share K adds a candidate: what runs on a card is what is listed here."""
+    for candidates in (RIGHT, RIGHT_ROWS, RIGHT_QUANTIZE):
+        configs = [parse_config(problem.operator, ARCH, text) for problem, text in candidates.values()]
+        problem, _ = next(iter(candidates.values()))
+        assert {config.kernel for config in configs} == {
+            one.name for one in kernels_of(problem.operator, ARCH)
+        }
+        assert {config.use_pdl for config in configs} == {False, True}
+    gemms = [parse_config(problem.operator, ARCH, text) for problem, text in RIGHT.values()]
+    assert {config.stream_k for config in gemms if config.kernel == "sm90a_expand"} == {False, True}
+    assert {config.kernel for config in gemms if config.split_k > 1} >= {"sm90a_ring", "sm90a_small_m"}
+    rows = [parse_config(problem.operator, ARCH, text) for problem, text in RIGHT_ROWS.values()]
+    assert {config.fused for config in rows} == {False, True}

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import json
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +16,9 @@ import torch
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
+from kernel_space.core.on_card import Call, Peer
+from kernel_space.core.registry import operator
+from kernel_space.operators.svdquant_gemm.on_card import peers as gemm_peers
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.card.fake_card import FakeTelemetry
@@ -40,21 +45,21 @@ def test_whole_operators_agree_with_the_oracle(shape: str) -> None:
     problem = GemmProblem.parse(shape)
     operands = make_operands(problem, 3)
     expected = operands.reference()
-    for peer in peers.peers_of(problem, uncompiled):
-        if peer.whole:
-            got = peer.function(*peer.inputs(operands)).double()
-            assert float((got - expected).norm() / expected.norm()) < 0.01, peer.name
-            assert peers.error_of(peer, operands) == pytest.approx(
-                float((got - expected).norm() / expected.norm()), abs=1e-3
-            )
+    whole = (gemm_peers.EAGER, gemm_peers.COMPILED, gemm_peers.DEQUANT)
+    found = {peer.name: peer for peer in peers.peers_of(problem, uncompiled)}
+    for name in whole:
+        got = found[name].build(problem, operands.tensors())().double()
+        error = float((got - expected).norm() / expected.norm())
+        assert error < 0.01, name
+        assert peers.error_of(found[name], problem, operands.tensors()) == pytest.approx(error, abs=1e-3)
 
 
 def test_gemms_alone_are_the_gemm() -> None:
-    operands = make_operands(PROBLEM, 5)
+    tensors = make_operands(PROBLEM, 5).tensors()
     by_name = {peer.name: peer for peer in peers.peers_of(PROBLEM, uncompiled)}
-    assert peers.error_of(by_name[peers.CUBLAS], operands) < 0.005
-    x, w, scale_x, scale_w = by_name[peers.FP8].inputs(operands)
-    act, wgt = by_name[peers.CUBLAS].inputs(operands)
+    assert peers.error_of(by_name[gemm_peers.CUBLAS], PROBLEM, tensors) < 0.005
+    x, w, scale_x, scale_w = by_name[gemm_peers.FP8].build(PROBLEM, tensors).inputs
+    act, wgt = by_name[gemm_peers.CUBLAS].build(PROBLEM, tensors).inputs
     assert x.dtype is w.dtype is torch.float8_e4m3fn
     for rounded, scale, exact in ((x, scale_x, act), (w, scale_w, wgt)):
         error = (rounded.float() * scale - exact.float()).norm() / exact.float().norm()
@@ -62,7 +67,7 @@ def test_gemms_alone_are_the_gemm() -> None:
 
 
 def test_every_peer_is_there_and_rotates_past_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    operands = [make_operands(PROBLEM, seed) for seed in range(2)]
+    sets = [make_operands(PROBLEM, seed).tensors() for seed in range(2)]
     asked: list[tuple[int, int]] = []
 
     def time_launches(launch: Any, sets: int, *rest: Any) -> str:
@@ -73,11 +78,11 @@ def test_every_peer_is_there_and_rotates_past_the_cache(monkeypatch: pytest.Monk
     monkeypatch.setattr(peers, "time_launches", time_launches)
     telemetry = FakeTelemetry(lambda: State())
     for peer in peers.peers_of(PROBLEM, uncompiled):
-        if peer.name == peers.FP8:
+        if peer.name == gemm_peers.FP8:
             continue
-        inputs = peer.inputs(operands[0])
-        each = sum(tensor.nbytes for tensor in (*inputs, peer.function(*inputs)))
-        assert peers.time_peer(peer, operands, 10 * each, telemetry) == "timed"
+        call = peer.build(PROBLEM, sets[0])
+        each = sum(tensor.nbytes for tensor in (*call.inputs, call()))
+        assert peers.time_peer(peer, PROBLEM, sets, 10 * each, telemetry) == "timed"
         assert asked[-1][0] == 31, "31 sets are more than 3 x 10"
 
 
@@ -86,9 +91,9 @@ def answer(problem: GemmProblem) -> dict[str, Any]:
     return {
         "rows": [
             peers._row(problem, GemmProblem.operator, samples),
-            peers._row(problem, peers.EAGER, samples, relative_error=0.004),
+            peers._row(problem, gemm_peers.EAGER, samples, relative_error=0.004),
         ],
-        "missing": {peers.FP8: "M must be divisible by 16"},
+        "missing": {gemm_peers.FP8: "M must be divisible by 16"},
         "driver": "580.0",
         "protocol": "p",
     }
@@ -102,7 +107,7 @@ def test_the_document_is_what_the_report_reads(tmp_path: Path, capsys: pytest.Ca
     document = cli_peers.measure_peers(process, PROBLEM, device, tmp_path, None, None, Silent())
     found = read_peers(tmp_path / "h200" / "48x256x192x32", PROBLEM)
     assert found is not None and found.device == "NVIDIA H200" and found.driver == "580.0"
-    assert [row.name for row in found.rows] == [peers.EAGER] and found.own is not None
+    assert [row.name for row in found.rows] == [gemm_peers.EAGER] and found.own is not None
     assert found.own.us == pytest.approx(10.0, rel=0.01)
     cli_peers.print_peers(PROBLEM, document)
     assert "1.00" in capsys.readouterr().out
@@ -161,3 +166,35 @@ def test_a_process_that_fails_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
         process.ask({"problem": {}, "kernel": None})
     assert "gave no answer: code 1, " in str(failed.value) and "\n" not in str(failed.value)
     assert "No module named" not in str(failed.value)
+
+
+def test_an_operator_without_peers_is_said_in_one_line(tmp_path: Path) -> None:
+    """Before a card is looked for, and nothing is written."""
+    command = ["--op", "rowstats", "--shape", "32,64", "--out", str(tmp_path)]
+    with pytest.raises(
+        InputError, match=r"^rowstats has no peers to time: name a module of them in its oper"
+    ):
+        cli_peers.peers_command(parser_of("peers").parse_args(command))
+    assert not list(tmp_path.iterdir())
+
+
+def test_peers_of_an_operator_outside_of_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the name of their module, and compared with what they must give."""
+    problem = operator("rowstats").problem.parse("8,16")
+
+    def build(problem: Any, inputs: Any) -> Call:
+        return Call(function=lambda x: x + x, inputs=(inputs["x"],))
+
+    def listed(problem: Any, compiler: Any) -> list[Peer]:
+        doubled = {"build": build, "expected": lambda _, inputs: 2.0 * inputs["x"].float(), "worst": 0.1}
+        return [Peer(name="torch", what="y alone", **doubled)]
+
+    monkeypatch.setitem(sys.modules, "rowstats_peers", SimpleNamespace(peers=listed))
+    changed = dataclasses.replace(operator("rowstats"), peers="rowstats_peers")
+    monkeypatch.setattr(peers, "operator_of", lambda problem: changed)
+    found = peers.peers_of(problem, uncompiled)
+    inputs = operator("rowstats").inputs(problem, 1, "plain", "cpu")
+    assert [peer.name for peer in found] == ["torch"]
+    assert peers.error_of(found[0], problem, inputs) == 0.0
+    three = dataclasses.replace(found[0], expected=lambda _, inputs: 3.0 * inputs["x"].float())
+    assert peers.error_of(three, problem, inputs) == pytest.approx(1 / 3)

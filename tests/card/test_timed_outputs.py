@@ -57,7 +57,7 @@ def candidate(
             return
         outputs[index].fill_(value + index)
 
-    return launch, TimedOutputs(PROBLEM, launch, outputs, lambda what: None)
+    return launch, TimedOutputs(PROBLEM, launch, [{"y": y} for y in outputs], lambda what: None)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_launch_that_is_wrong_or_missing_in_a_graph_is_a_race(outputs: list[to
     assert failure.value.status is Status.RACE
     assert str(failure.value) == (
         "3,64,8,0: after the launches that were timed, the outputs of 2 of 4 operand sets differ from those of the "
-        "same launches one at a time: 24 elements of set 1"
+        "same launches one at a time: 24 elements of y of set 1"
     )
 
 

@@ -94,7 +94,7 @@ def test_a_candidate_is_checked_and_timed_and_the_judge_names_what_decides(
     device, one = make(), legal()
     assert device.judge.startswith("Fake card, driver 580.1, CUDA 13.0, power limit 700 W; ")
     outcome = device.check(compiled(one.config), one, PROBLEM).result()
-    assert outcome.ok and "checked on Fake card against float64" in outcome.reason
+    assert outcome.ok and "checked on Fake card against the oracle" in outcome.reason
     timed = device.time(compiled(one.config), one, PROBLEM).result()
     assert timed.ok and timed.timing is not None and timed.timing.kind is Kind.MEASURED
     assert timed.timing.us == 13.0, "the median of 10, 11, ... 16"

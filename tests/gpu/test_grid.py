@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.card.worker.candidate import Loadable
 from tuner.card.worker.launch import max_active_clusters
 from tuner.runtime.state import active, class_of_card
@@ -13,7 +13,7 @@ from tuner.runtime.state import active, class_of_card
 pytestmark = pytest.mark.gpu
 
 
-def problems() -> list[GemmProblem]:
+def problems() -> list[Problem]:
     tables, _ = active()
     return [key.problem for key in tables.library(class_of_card(0)).table.rows]
 

@@ -1,4 +1,4 @@
-"""Kernels that go wrong on a card, with the arguments of the operator: what goes wrong is the name in ``config``.
+"""Kernels that go wrong on a card, with the arguments of the operator: what goes wrong is in their name.
 
 They are compiled and exported like candidates, so that a GPU worker meets them through the same path. ``lifeless`` only
 leaves y as it is.
@@ -13,9 +13,8 @@ import cutlass
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
-from kernel_space.operators.svdquant_gemm.sm90a import kernel as svdquant_gemm_sm90a
 
-ARGUMENTS = svdquant_gemm_sm90a.ARGUMENTS
+from kernel_space.operators.svdquant_gemm.sm90a_parts.host import typed_arguments
 
 FAULTS = (
     "lifeless",
@@ -41,7 +40,7 @@ OCTET, MOST_OF_SMEM = 8, 160 * 1024
 def host_function(fault: str, problem_class: Any, arch: Any) -> tuple[Any, tuple[Any, ...]]:
     if fault not in FAULTS:
         raise ValueError(f"no fault {fault!r}")
-    return Faulty(fault), svdquant_gemm_sm90a._typed_arguments(problem_class)
+    return Faulty(fault), typed_arguments(problem_class)
 
 
 @cute.jit

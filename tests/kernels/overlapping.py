@@ -11,7 +11,8 @@ import cuda.bindings.driver as cuda
 import cutlass.cute as cute
 from cutlass import Int32
 from cutlass._mlir.dialects import llvm
-from kernel_space.operators.svdquant_gemm.sm90a import kernel as svdquant_gemm_sm90a
+
+from kernel_space.operators.svdquant_gemm.sm90a_parts.host import typed_arguments
 
 WAYS = (
     "waits",  # before it reads or writes
@@ -82,7 +83,7 @@ def program(way: str) -> str:
 
 
 def host_function(way: str, problem_class: Any, arch: Any) -> tuple[Any, tuple[Any, ...]]:
-    return Overlapping(way), svdquant_gemm_sm90a._typed_arguments(problem_class)
+    return Overlapping(way), typed_arguments(problem_class)
 
 
 class Overlapping:

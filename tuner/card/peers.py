@@ -1,198 +1,64 @@
-"""What else computes the layer on a card, timed by the same protocol: ``python -m tuner.card.peers --card N``.
+"""What else computes the operator on a card, timed by the same protocol: ``python -m tuner.card.peers --card N``.
 
-Per line on stdin one request (``problem``, and ``kernel``: candidate and case of this project's kernel, or null), per
-line on stdout its JSON document: ``rows`` of peers that ran, ``missing`` for those that did not and why. Every peer's
-result is compared with an oracle first. Operands are those of ``make_operands``; what a peer takes is made beforehand:
-
-| peer | what is timed |
-|---|---|
-| ``svdquant_gemm`` | this project's kernel on the packed operands |
-| ``cuBLAS bf16 GEMM alone`` | ``x @ w.T``, both expanded to bf16; neither LoRA, scale nor bias |
-| ``eager, expanded to bf16`` | the whole operator in torch |
-| ``torch.compile, expanded to bf16`` | the same, compiled by Inductor |
-| ``dequantize then cuBLAS, compiled`` | packed operands (scale factors in plain rows), expanded in the compiled graph |
-| ``FP8 scaled_mm alone`` | ``torch._scaled_mm`` on E4M3 roundings of both: other numerics; no LoRA, scale, bias |
+Per line on stdin one request (``op`` and ``problem``, its record; ``kernel``: candidate and case of this project's
+kernel, or null), per line on stdout its JSON document: ``rows`` of peers that ran, ``missing`` for those that did not
+and why. Every peer's result is compared with what it must give first. Operands are the operator's own; what a peer
+takes is made of them beforehand. Which peers there are says the module that the operator names (``Operator.peers``);
+the row of this project's kernel has the operator's name.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
-from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.on_card import Peer
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator, operator_of
 from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import FULL, PROTOCOL, sets_needed, time_launches
 
 if TYPE_CHECKING:
     from tuner.card.worker.telemetry import Telemetry
 
-CUBLAS, EAGER, COMPILED = (
-    "cuBLAS bf16 GEMM alone",
-    "eager, expanded to bf16",
-    "torch.compile, expanded to bf16",
-)
-DEQUANT, FP8 = "dequantize then cuBLAS, compiled", "FP8 scaled_mm alone"
 DISTINCT_SETS = 4  # with data of their own; further ones are copies at other addresses
-WORST = {FP8: 0.1}  # relative error of the whole output: E4M3 keeps 4 bits
-BF16_WORST = 0.02
 WARM_CALLS = 3
-_E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 Function = Callable[..., torch.Tensor]
+Tensors = Mapping[str, torch.Tensor]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Peer:
-    """``function(*inputs(operands))`` is one call; ``whole``: of the operator, else of its GEMM alone."""
-
-    name: str
-    function: Function
-    inputs: Callable[[Operands], tuple[torch.Tensor, ...]]
-    whole: bool = True
+def peers_of(problem: Problem, compiler: Callable[[Function], Function]) -> Sequence[Peer]:
+    """All but this project's kernel; none for an operator that names none. ``compiler``: ``torch.compile``."""
+    module = operator_of(problem).peers
+    return importlib.import_module(module).peers(problem, compiler) if module else ()
 
 
-def peers_of(problem: GemmProblem, compiler: Callable[[Function], Function]) -> list[Peer]:
-    """All but this project's kernel. ``compiler``: ``torch.compile``; tests leave functions as they are."""
-    layer = _layer if problem.r else _layer_without_lora
-    return [
-        Peer(name=CUBLAS, function=_gemm, inputs=_expanded_pair, whole=False),
-        Peer(name=EAGER, function=layer, inputs=_expanded),
-        Peer(name=COMPILED, function=compiler(layer), inputs=_expanded),
-        Peer(name=DEQUANT, function=compiler(_dequantizing(layer)), inputs=_packed),
-        Peer(name=FP8, function=_scaled_mm, inputs=_fp8_pair, whole=False),
-    ]
-
-
-def error_of(peer: Peer, operands: Operands) -> float:
-    """Relative error of one call against float32 products of the exact operands, by Frobenius norms."""
-    x, w = _expand(operands, torch.float32)
-    expected = x @ w.T
-    if peer.whole:
-        expected = expected + operands.lora_act_in.float() @ operands.lora_up.float().T
-        expected = expected * operands.wcscale + operands.bias
-    got = peer.function(*peer.inputs(operands)).float()
+def error_of(peer: Peer, problem: Problem, inputs: Tensors) -> float:
+    """Relative error of one call against what it must give, by Frobenius norms."""
+    expected = peer.expected(problem, inputs)
+    got = peer.build(problem, inputs)().to(expected.dtype)
     return float((got - expected).norm() / expected.norm())
 
 
-def time_peer(peer: Peer, operands: Sequence[Operands], l2_bytes: int, telemetry: Telemetry) -> Samples:
+def time_peer(
+    peer: Peer, problem: Problem, sets: Sequence[Tensors], l2_bytes: int, telemetry: Telemetry
+) -> Samples:
     """On rotating inputs that exceed three times the L2, each peer's own."""
-    first = peer.inputs(operands[0])
-    output = peer.function(*first)
-    count = sets_needed(sum(tensor.nbytes for tensor in (*first, output)), l2_bytes)
-    distinct = [peer.inputs(one) for one in operands[:count]]
-    sets = [
-        distinct[index]
-        if index < len(distinct)
-        else tuple(t.clone() for t in distinct[index % len(distinct)])
-        for index in range(count)
-    ]
+    first = peer.build(problem, sets[0])
+    count = sets_needed(sum(tensor.nbytes for tensor in (*first.inputs, first())), l2_bytes)
+    calls = [peer.build(problem, one) for one in sets[:count]]
+    calls += [calls[index % len(calls)].copy() for index in range(len(calls), count)]
     for _ in range(WARM_CALLS):
-        peer.function(*sets[0])
-    return time_launches(lambda index: peer.function(*sets[index]), count, FULL, telemetry)
-
-
-# -- what is timed
-
-
-def _gemm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return x @ w.T
-
-
-def _layer(
-    x: torch.Tensor, w: torch.Tensor, la: torch.Tensor, lu: torch.Tensor, wc: torch.Tensor, b: torch.Tensor
-) -> torch.Tensor:
-    return (x @ w.T + la @ lu.T) * wc + b
-
-
-def _layer_without_lora(x: torch.Tensor, w: torch.Tensor, wc: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return (x @ w.T) * wc + b
-
-
-def _dequantizing(layer: Function) -> Function:
-    """``layer`` on NVFP4 operands: codes, scales, table of values, then what is left."""
-
-    def expand(codes: torch.Tensor, scales: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-        values = torch.stack([table[(codes & 15).int()], table[(codes >> 4).int()]], dim=-1)
-        blocks = values.view(codes.shape[0], -1, 16) * scales.to(torch.bfloat16).unsqueeze(-1)
-        return blocks.view(codes.shape[0], -1)
-
-    def whole(
-        act: torch.Tensor,
-        ascales: torch.Tensor,
-        wgt: torch.Tensor,
-        wscales: torch.Tensor,
-        table: torch.Tensor,
-        *rest: torch.Tensor,
-    ) -> torch.Tensor:
-        return layer(expand(act, ascales, table), expand(wgt, wscales, table), *rest)
-
-    return whole
-
-
-def _scaled_mm(
-    x: torch.Tensor, w: torch.Tensor, scale_x: torch.Tensor, scale_w: torch.Tensor
-) -> torch.Tensor:
-    return torch._scaled_mm(x, w.T, scale_a=scale_x, scale_b=scale_w, out_dtype=torch.bfloat16)
-
-
-# -- inputs
-
-
-def _scales(operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
-    """E4M3 ``[M, K/16]`` and ``[N, K/16]``."""
-    return (
-        unblock_scales(operands.ascales, operands.m, operands.k).contiguous(),
-        unblock_scales(operands.wscales, operands.n, operands.k).contiguous(),
-    )
-
-
-def _expand(operands: Operands, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """act ``[M, K]`` and wgt ``[N, K]``: exact in bf16 too (6 significant bits)."""
-    ascales, wscales = _scales(operands)
-    act = dequantize_nvfp4(NVFP4Tensor(codes=operands.act, scales=ascales))
-    wgt = dequantize_nvfp4(NVFP4Tensor(codes=operands.wgt, scales=wscales))
-    return act.to(dtype), wgt.to(dtype)
-
-
-def _expanded_pair(operands: Operands) -> tuple[torch.Tensor, ...]:
-    return _expand(operands, torch.bfloat16)
-
-
-def _rest(operands: Operands) -> tuple[torch.Tensor, ...]:
-    lora = (operands.lora_act_in, operands.lora_up) if operands.r else ()
-    return tuple(tensor.bfloat16() for tensor in (*lora, operands.wcscale, operands.bias))
-
-
-def _expanded(operands: Operands) -> tuple[torch.Tensor, ...]:
-    return (*_expanded_pair(operands), *_rest(operands))
-
-
-def _packed(operands: Operands) -> tuple[torch.Tensor, ...]:
-    table = torch.tensor(
-        [*_E2M1, *(-value for value in _E2M1)], dtype=torch.bfloat16, device=operands.act.device
-    )
-    ascales, wscales = _scales(operands)
-    return (operands.act, ascales, operands.wgt, wscales, table, *_rest(operands))
-
-
-def _fp8_pair(operands: Operands) -> tuple[torch.Tensor, ...]:
-    """Both rounded to E4M3 with one scale each, so that the largest magnitude is E4M3's."""
-    parts = []
-    scales = []
-    for tensor in _expand(operands, torch.float32):
-        scale = tensor.abs().max() / torch.finfo(torch.float8_e4m3fn).max
-        parts.append((tensor / scale).to(torch.float8_e4m3fn))
-        scales.append(scale)
-    return (*parts, *scales)
+        calls[0]()
+    return time_launches(lambda index: calls[index](), count, FULL, telemetry)
 
 
 # -- the process
@@ -200,9 +66,11 @@ def _fp8_pair(operands: Operands) -> tuple[torch.Tensor, ...]:
 
 def measure(request: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """Rows and what is missing, for one request."""
+    from tuner.card.worker.check import make_inputs
     from tuner.card.worker.telemetry import Telemetry
 
-    problem = GemmProblem(**request["problem"])
+    own = operator(request["op"])
+    problem = own.problem.from_record(request["problem"])
     properties = torch.cuda.get_device_properties(device)
     telemetry = Telemetry(str(properties.uuid))
     rows: list[dict[str, Any]] = []
@@ -210,18 +78,15 @@ def measure(request: dict[str, Any], device: torch.device) -> dict[str, Any]:
     begun = time.monotonic()
     if request["kernel"] is not None:
         samples = _time_kernel(request["kernel"], problem, device, properties, telemetry)
-        rows.append(
-            _row(problem, GemmProblem.operator, samples, config=request["kernel"]["candidate"]["config"])
-        )
-    operands = [make_operands(problem, seed, device=device) for seed in range(DISTINCT_SETS)]
-    compiler = _compiler()
+        rows.append(_row(problem, own.name, samples, config=request["kernel"]["candidate"]["config"]))
+    sets = [make_inputs(problem, seed, own.sources[0], device) for seed in range(DISTINCT_SETS)]
     with torch.no_grad():
-        for peer in peers_of(problem, compiler):
+        for peer in peers_of(problem, _compiler()):
             try:
-                error = error_of(peer, operands[0])
-                if not error <= WORST.get(peer.name, BF16_WORST):
+                error = error_of(peer, problem, sets[0])
+                if not error <= peer.worst:
                     raise ValueError(f"its result is off by {error:.2g} of the norm")
-                samples = time_peer(peer, operands, properties.L2_cache_size, telemetry)
+                samples = time_peer(peer, problem, sets, properties.L2_cache_size, telemetry)
             except (RuntimeError, ValueError) as failure:  # a shape that it does not take, for instance
                 missing[peer.name] = str(failure).strip().splitlines()[0]
             else:
@@ -244,7 +109,7 @@ def _compiler() -> Callable[[Function], Function]:
 
 
 def _time_kernel(
-    kernel: dict[str, Any], problem: GemmProblem, device: torch.device, properties: Any, telemetry: Telemetry
+    kernel: dict[str, Any], problem: Problem, device: torch.device, properties: Any, telemetry: Telemetry
 ) -> Samples:
     """This project's kernel, as the worker times it."""
     from kernel_space.launch.runtime_symbols import CudaRuntime
@@ -262,12 +127,12 @@ def _time_kernel(
         return time_launches(launcher, launcher.sets, FULL, telemetry)
 
 
-def _row(problem: GemmProblem, peer: str, samples: Samples, **more: Any) -> dict[str, Any]:
+def _row(problem: Problem, peer: str, samples: Samples, **more: Any) -> dict[str, Any]:
     timing = samples.timing()
     return {
+        **problem.options,
+        "op": problem.operator,
         "problem": str(problem),
-        "lora_dtype": problem.lora_dtype,
-        "out_dtype": problem.out_dtype,
         "peer": peer,
         "us": round(timing.us, 4),
         "low_us": round(timing.low_us, 4),

@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.operands import argument_bytes
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
+from kernel_space.core.signature import DTYPE_BYTES
 from tuner.card.card_worker import CandidateFault, CardWorker
 from tuner.card.ragged import ragged_problems
 from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.chains import chain_bytes
-from tuner.card.worker.check import CHECK_VERSION, CHUNK_ROWS, OUTPUT, CaseReport, describe
+from tuner.card.worker.check import CHECK_VERSION, CaseReport, describe
 from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEVICE_CLASSES, Card, DeviceClass, class_of
 from tuner.devices.disagreement import with_simulation
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 REPEATS = 8  # of every candidate
 WINNER_REPEATS = 50  # a race that shows once in twenty launches is found with 92 %
+# Of an oracle that does not say what it takes: values, and all on the way there.
+INPUT_COPIES, OUTPUT_COPIES = 4, 12
 SPARE_BYTES = 2 << 30  # context, kernels, graphs, temporaries
 ABILITIES = Abilities(checks_every_candidate=True, checks_winner=True, ranks_leaders=True)
 
@@ -92,27 +95,27 @@ class CudaDevice:
             f"{PROTOCOL}; {CHECK_VERSION}"
         )
 
-    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """The problem itself, every element."""
         return answered(lambda: self._check(compiled, legal, [problem], REPEATS))
 
-    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """More launches, and problems whose edges cut the tiles elsewhere."""
         ragged = ragged_problems(legal.config, problem, self.arch)
         return answered(lambda: self._check(compiled, legal, [problem, *ragged], WINNER_REPEATS))
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """A cheap timing, to choose who takes part in the final."""
         return answered(lambda: self._time(compiled, legal, problem))
 
     def interleave(
-        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> Future[list[Samples] | Outcome]:
         """Samples of each, taken in rounds, or what went wrong with one of them."""
         return answered(lambda: self._interleave(contenders, problem, options))
 
     def check_object(
-        self, candidate: Loadable, config: KernelConfig, problems: Sequence[GemmProblem]
+        self, candidate: Loadable, config: KernelConfig, problems: Sequence[Problem]
     ) -> list[CaseReport]:
         """An object as it is, judged as a winner is. Raises ``CandidateFault``."""
         self._make_sure_of_room(problems[0])
@@ -124,7 +127,7 @@ class CudaDevice:
         self.worker.close()
 
     def _check(
-        self, compiled: CompiledKernel, legal: Legal, problems: Sequence[GemmProblem], repeats: int
+        self, compiled: CompiledKernel, legal: Legal, problems: Sequence[Problem], repeats: int
     ) -> Outcome:
         self._make_sure_of_room(problems[0])
         cases = [Case.of(legal.config, problem) for problem in problems]
@@ -137,7 +140,7 @@ class CudaDevice:
             return Outcome(status=fault.status, reason=f"{fault} (seed {seed})")
         return Outcome(status=Status.OK, reason=describe(reports, self.worker.health.name))
 
-    def _time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Outcome:
+    def _time(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Outcome:
         self._make_sure_of_room(problem)
         try:
             samples = self.worker.time(
@@ -149,7 +152,7 @@ class CudaDevice:
         return Outcome(status=Status.OK, timing=timing)
 
     def _interleave(
-        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> list[Samples] | Outcome:
         entries = [
             (Loadable.of(compiled, legal.config), Case.of(legal.config, problem))
@@ -160,7 +163,7 @@ class CudaDevice:
         except CandidateFault as fault:
             return Outcome(status=fault.status, reason=str(fault))
 
-    def _make_sure_of_room(self, problem: GemmProblem) -> None:
+    def _make_sure_of_room(self, problem: Problem) -> None:
         health = self.worker.health
         needed = bytes_needed(problem, health.l2_bytes)
         if needed > health.free_bytes:
@@ -176,13 +179,24 @@ def _own_class(device_class: DeviceClass) -> str:
     return f"; it is none of the shipped classes, its results go to {device_class.name}"
 
 
-def bytes_needed(problem: GemmProblem, l2_bytes: int) -> int:
+def bytes_needed(problem: Problem, l2_bytes: int) -> int:
     """About what checking and timing a candidate takes on the card, without its workspace."""
-    m, k, n = problem.m, problem.k, problem.n
-    sizes = argument_bytes(problem)
-    operands, output = sum(sizes.values()), sizes[OUTPUT]
-    rotated = sets_needed(operands, l2_bytes) * (operands + output)  # outputs are kept to compare with
-    # The oracle: weights twice in fp32 and an index of theirs, and some float64 matrices of a chunk of rows.
-    rows = min(m, CHUNK_ROWS)
-    oracle = 16 * n * k + 12 * rows * k + 20 * 8 * rows * n
+    operator = operator_of(problem)
+    sizes = operator.tensor_bytes(problem)
+    operands, outputs = sum(sizes.values()), sum(sizes[name] for name in operator.signature.outputs)
+    rotated = sets_needed(operands, l2_bytes) * (operands + outputs)  # outputs are kept to compare with
+    oracle = operator.check_bytes(problem) if operator.check_bytes else oracle_bytes(problem)
     return max(rotated, 3 * operands + oracle, 2 * operands + chain_bytes(problem)) + SPARE_BYTES
+
+
+def oracle_bytes(problem: Problem) -> int:
+    """What an oracle may take of which the operator says nothing (``Operator.check_bytes``): ``INPUT_COPIES`` of each
+    input and ``OUTPUT_COPIES`` of each output, in float64."""
+    signature = operator_of(problem).signature
+    elements = {
+        name: spec.nbytes // DTYPE_BYTES[spec.dtype] for name, spec in signature.tensors(problem).items()
+    }
+    inputs, outputs = (
+        sum(elements[name] for name in names) for names in (signature.inputs, signature.outputs)
+    )
+    return DTYPE_BYTES["fp64"] * (INPUT_COPIES * inputs + OUTPUT_COPIES * outputs)

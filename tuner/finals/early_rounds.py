@@ -17,7 +17,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.card.samples.samples import Samples
 from tuner.card.samples.statistics import Paired, compare
 from tuner.finals.decision import RESOLUTION
@@ -43,7 +43,7 @@ class EarlyRounds:
 class Refinement:
     """The early rounds of one search. ``seed`` shuffles them."""
 
-    def __init__(self, device: Interleaves, problem: GemmProblem, seed: int = 0) -> None:
+    def __init__(self, device: Interleaves, problem: Problem, seed: int = 0) -> None:
         self._rounds = Rounds(device, problem, seed, where="in early rounds")
         self._visits: list[dict[str, Samples]] = []
         self.timed: set[str] = set()  # configs that had rounds

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Protocol
 
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.samples.samples import LEAST_UNMARKED, Samples
 from tuner.card.samples.statistics import compare
 from tuner.card.worker.bench import FinalsOptions
@@ -60,7 +60,7 @@ class Interleaves(Protocol):
     """The part of a device that finals need."""
 
     def interleave(
-        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> Future[list[Samples] | Outcome]:
         """``bench.interleave`` of them, or what went wrong with one of them."""
         ...
@@ -113,7 +113,7 @@ def _near_the_best(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def run_final(
-    device: Interleaves, contenders: Sequence[Contender], problem: GemmProblem, name: str, *, seed: int = 0
+    device: Interleaves, contenders: Sequence[Contender], problem: Problem, name: str, *, seed: int = 0
 ) -> FinalResult:
     """Halve, then decide. ``name`` identifies this final in the evidence; ``seed`` shuffles the rounds.
 
@@ -163,7 +163,7 @@ class Rounds:
     their reason begins with ``where``."""
 
     def __init__(
-        self, device: Interleaves, problem: GemmProblem, seed: int, *, where: str = "in the final"
+        self, device: Interleaves, problem: Problem, seed: int, *, where: str = "in the final"
     ) -> None:
         self._device, self._problem, self._seed, self._where = device, problem, seed, where
         self.failed: list[Trial] = []

@@ -35,5 +35,8 @@ OPERATOR = Operator(
     sources=("gaussian", "scales"),
     ragged=ragged,
     check_bytes=check_bytes,
+    weights=("wgt", "wscales", "lora_up", "wcscale", "bias"),
+    chain=Deferred(f"{_PACKAGE}.on_card.chain:chain"),
+    peers=f"{_PACKAGE}.on_card.peers",
     runtime=f"{_PACKAGE}.runtime",
 )

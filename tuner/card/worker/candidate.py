@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.core.arguments import Argument
+from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel, kernel_of, operator, operator_of
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
-    from kernel_space.core.config import KernelConfig
     from tuner.tables.bundle import ObjectFile
 
 
@@ -23,9 +23,8 @@ class Loadable:
 
     ``object_path``    of the object, on the machine of the worker; ``object_sha256`` of its bytes
     ``prefix``         of the object's symbols; ``arguments`` of its host function
-    ``config``         resolved, for messages
+    ``config``         resolved, printed: the oracle's tolerance may depend on it
     ``cluster_size``, ``ctas_per_sm``  bound the persistent grid
-    ``split_k``        enters the tolerance
     """
 
     object_path: str
@@ -35,7 +34,6 @@ class Loadable:
     config: str
     cluster_size: int = 1
     ctas_per_sm: int = 1
-    split_k: int = 1
 
     @classmethod
     def of(cls, compiled: CompiledKernel, config: KernelConfig) -> Self:
@@ -56,9 +54,16 @@ class Loadable:
             arguments=made.arguments,
             config=str(config),
             cluster_size=config.cluster_size,
-            ctas_per_sm=getattr(config, "ctas_per_sm", 1),  # kernels without the knob have one CTA per SM
-            split_k=config.partial_sums,
+            ctas_per_sm=config.ctas_per_sm,
         )
+
+    def config_for(self, problem: Problem) -> KernelConfig:
+        """The config itself, of a kernel of the problem's operator. Raises ``InputError`` for text that is none."""
+        first, _, _ = self.config.partition(" ")
+        if not first.startswith("kernel="):
+            raise InputError(f"a candidate's config must begin with kernel=NAME, got {self.config!r:.80}")
+        name = first.removeprefix("kernel=")
+        return kernel(problem.operator, name).config_class.parse(self.config)
 
     def record(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -75,27 +80,37 @@ class Loadable:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Case:
-    """A problem to launch a candidate on. Bytes are those of ``workspace.workspace_bytes`` and ``zeroed_bytes``."""
+    """A problem to launch a candidate on, and the workspace of a launch: its bytes, and how many of the first are 0."""
 
-    problem: GemmProblem
+    problem: Problem
     workspace_bytes: int = 0
     zeroed_bytes: int = 0
 
     @classmethod
-    def of(cls, config: KernelConfig, problem: GemmProblem) -> Self:
-        return cls(
-            problem=problem,
-            workspace_bytes=workspace_bytes(config, problem),
-            zeroed_bytes=zeroed_bytes(config, problem),
-        )
+    def of(cls, config: KernelConfig, problem: Problem) -> Self:
+        """Raises ``InputError`` for a kernel that needs a workspace where the operator's signature has none."""
+        found = kernel_of(config, problem)
+        room = found.room(config, problem)
+        if room.size and operator_of(problem).signature.workspace is None:
+            raise InputError(
+                f"the signature of {problem.operator} must have a Workspace: {found.full_name} needs {room.size} bytes"
+            )
+        return cls(problem=problem, workspace_bytes=room.size, zeroed_bytes=room.zeroed)
 
     def record(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {
+            "op": self.problem.operator,
+            "problem": self.problem.record(),
+            "workspace_bytes": self.workspace_bytes,
+            "zeroed_bytes": self.zeroed_bytes,
+        }
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        """Raises ``InputError`` for a record of another form."""
+        """Raises ``InputError`` for a record of another form, and for an operator that is not found here."""
         try:
-            return cls(**{**record, "problem": GemmProblem(**record["problem"])})
+            rest = {name: value for name, value in record.items() if name not in ("op", "problem")}
+            problem = operator(record["op"]).problem.from_record(record["problem"])
+            return cls(problem=problem, **rest)
         except (KeyError, TypeError) as error:
             raise InputError(f"not the record of a case: {error}") from None

@@ -1,43 +1,35 @@
 """Is a candidate right on this card: every element, bitwise the same each time, and nothing written elsewhere.
 
-Each case gets fresh random operands in an ``Arena``: first those of a layer, then operands that hold every scale factor
-(``full_range.py`` of the operator). Half of the launches run with guards, output and partial sums full of NaN, half
-with ordinary numbers there: a kernel whose result depends on memory that is not its input differs between the halves.
-The oracle is the float64 product of the dequantized operands, with the tolerance that the operator's ``reference.py``
-derives from the length of the accumulation, and the bound of the mean error. ``chains.py`` then lets launches overlap.
+Each case gets fresh random operands in an ``Arena``, of every source that the operator has (``Operator.sources``). Half
+of the launches run with guards, outputs and partial sums full of NaN, half with ordinary numbers there: a kernel whose
+result depends on memory that is not its input differs between the halves. The oracle and its tolerances are the
+operator's (``Operator.check``), of every output by its name. ``chains.py`` then lets launches overlap.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
-from kernel_space.operators.svdquant_gemm.operands import (
-    ARGUMENT_ORDER,
-    Operands,
-    argument_bytes,
-    make_operands,
-)
-from kernel_space.operators.svdquant_gemm.reference import OutputCheck, check_packed
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
+from kernel_space.core.signature import TensorSpec
+from kernel_space.numerics.output_check import OutputCheck
+from kernel_space.numerics.tensors import bytes_of, require_specs, view_as
 from tuner.card.worker.arena import GUARD_BYTES, Arena, Damage
 from tuner.card.worker.candidate import Case
 from tuner.trials.outcome import Status
 
 CHECK_VERSION = "check version 2"  # raise it when a candidate that passed might not any more
-OUTPUT, WORKSPACE = "y", "workspace"
-INPUTS = tuple(name for name in ARGUMENT_ORDER if name != OUTPUT)
-# 0xFF: NaN in fp16, bf16, fp32 and E4M3. 0x3C: 1.06 in fp16, 0.0115 in bf16 and fp32, 1.5 in E4M3.
+# 0xFF: NaN in fp16, bf16, fp32 and E4M3, -1 in integers. 0x3C: 1.06 in fp16, 0.0115 in bf16 and fp32, 1.5 in E4M3.
 PATTERNS = (0xFF, 0x3C)
-LAYER, EVERY_SCALE = (
-    "gaussian",
-    "scales",
-)  # sources of operands; the first is launched once with each pattern more
-OUTPUT_GUARD_ROWS = 256  # a tile that is off by one of these in M lands in a guard
+OUTPUT_GUARD_ROWS = 256  # a tile that is off by one of these along the first axis lands in a guard
 MOST_GUARD_BYTES = 32 << 20
-CHUNK_ROWS = 2048  # of the oracle: float64 [2048, 15360] is 250 MB
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of an element
 
 Launch = Callable[[], None]
 Wait = Callable[[str], None]
@@ -53,8 +45,9 @@ class CheckFailed(Exception):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CaseReport:
-    """One case that passed. ``max_ratio``: largest error in units of its element's tolerance; ``mean_error`` and
-    ``mean_limit``: of ``OutputCheck``, of the operands that came nearest to the limit; ``seed`` of operands.
+    """One case that passed. ``elements`` of all outputs. ``max_ratio``: largest error in units of its element's
+    tolerance, in any output; ``mean_error`` and ``mean_limit``: of ``OutputCheck``, of the output and the operands that
+    came nearest to the limit (both 0 where no mean is judged); ``seed`` and ``sources`` of operands.
 
     ``launches`` one at a time; ``chained`` without waiting in between.
     """
@@ -67,13 +60,25 @@ class CaseReport:
     mean_error: float = 0.0
     mean_limit: float = 0.0
     chained: int = 0
+    sources: str = ""
+
+
+def make_inputs(
+    problem: Problem, seed: int, source: str, device: torch.device | str
+) -> dict[str, torch.Tensor]:
+    """The operator's inputs by name, in the order of its signature. Raises ``InputError`` for an operator that makes
+    others than it declares."""
+    operator = operator_of(problem)
+    made, specs = operator.inputs(problem, seed, source, device), operator.signature.tensors(problem)
+    require_specs(made, {name: specs[name] for name in operator.signature.inputs})
+    return {name: made[name].contiguous() for name in operator.signature.inputs}
 
 
 def check_case(
     bind: Callable[[Arena], Launch],
     case: Case,
     *,
-    split_k: int,
+    config: KernelConfig,
     repeats: int,
     seed: int,
     device: torch.device | str,
@@ -83,32 +88,44 @@ def check_case(
     """Launch ``repeats`` times (at least once with each pattern) on ``case`` and look at everything.
 
     ``bind`` gives the launch on an arena's buffers, which are named as the kernel's pointers; ``wait(what)`` returns
-    when it has ended and raises what became of it. Raises ``CheckFailed``, and what ``wait`` and the launch raise.
+    when it has ended and raises what became of it; ``config`` is for the oracle. The operator's last source is the one
+    that is launched ``repeats`` times, each before it once with each pattern. Raises ``CheckFailed``, and what ``wait``
+    and the launch raise.
     """
+    operator = operator_of(case.problem)
     arena = _lay_out(case, device)
     launch: Launch | None = None
-    checks, launches = [], 0
-    for source in (LAYER, EVERY_SCALE):
+    checks: list[dict[str, OutputCheck]] = []
+    launches = 0
+    for source in operator.sources:
         phase("operands")
-        operands = make_operands(case.problem, seed, source=source, device=device)
-        _fill(arena, operands, case)
+        inputs = make_inputs(case.problem, seed, source, device)
+        _fill(arena, inputs, case)
         launch = launch or bind(arena)
-        run = _Run(arena, operands, case, launch, wait, phase)
-        checks.append(run.first(PATTERNS[0], split_k))
+        run = _Run(arena, inputs, case, launch, wait, phase)
+        checks.append(run.first(PATTERNS[0], config))
+        times = -(-repeats // len(PATTERNS)) if source == operator.sources[-1] else 1
         for pattern in PATTERNS:
-            for _ in range(1 if source == LAYER else -(-repeats // len(PATTERNS))):
+            for _ in range(times):
                 run.again(pattern)
             run.look_around(pattern)
         launches += run.launches
-    nearest = max(checks, key=lambda check: check.mean_error - check.mean_limit)
+    return _report(case, seed, launches, checks)
+
+
+def _report(case: Case, seed: int, launches: int, checks: Sequence[Mapping[str, OutputCheck]]) -> CaseReport:
+    every = [check for of_source in checks for check in of_source.values()]
+    judged = [check for check in every if check.judged] or every
+    nearest = max(judged, key=lambda check: check.mean_error - check.mean_limit)
     return CaseReport(
         problem=str(case.problem),
         seed=seed,
         launches=launches,
-        elements=checks[0].elements,
-        max_ratio=max(check.max_ratio for check in checks),
+        elements=sum(check.elements for check in checks[0].values()),
+        max_ratio=max(check.max_ratio for check in every),
         mean_error=nearest.mean_error,
         mean_limit=nearest.mean_limit,
+        sources=", ".join(operator_of(case.problem).sources),
     )
 
 
@@ -118,95 +135,130 @@ class _Run:
     def __init__(
         self,
         arena: Arena,
-        operands: Operands,
+        inputs: Mapping[str, torch.Tensor],
         case: Case,
         launch: Launch,
         wait: Wait,
         phase: Callable[[str], None],
     ) -> None:
-        self._arena, self._operands, self._case = arena, operands, case
+        self._arena, self._case = arena, case
         self._launch, self._wait, self._phase = launch, wait, phase
-        problem = case.problem
-        self._y = arena.view(OUTPUT, TORCH_DTYPES[problem.out_dtype], (problem.m, problem.n))
-        self._inputs = {name: _bytes(operands.tensors()[name]) for name in INPUTS}
-        self._expected: torch.Tensor | None = None
+        self._operator = operator_of(case.problem)
+        signature = self._operator.signature
+        specs = signature.tensors(case.problem)
+        self._inputs = dict(inputs)
+        self._outputs = {name: view_as(arena.bytes_of(name), specs[name]) for name in signature.outputs}
+        self._before = {name: bytes_of(tensor) for name, tensor in inputs.items()}
+        self._expected: dict[str, torch.Tensor] = {}
         self._pattern = 0
         self.launches = 0
 
-    def first(self, pattern: int, split_k: int) -> OutputCheck:
-        """Launch once and compare every element."""
+    def first(self, pattern: int, config: KernelConfig) -> dict[str, OutputCheck]:
+        """Launch once and compare every element of every output."""
         self._start(pattern)
-        self.look_around(
-            pattern
-        )  # before the comparison: a stray store explains a wrong element, not the reverse
+        # before the comparison: a stray store explains a wrong element, not the reverse
+        self.look_around(pattern)
         self._phase("compare")
-        check = check_packed(self._y, self._operands, split_k=split_k, chunk_rows=CHUNK_ROWS)
-        if not check.ok:
-            raise CheckFailed(Status.WRONG_RESULT, f"{self._case.problem}: {check}")
-        self._expected, self._pattern = self._y.clone(), pattern
-        return check
+        tensors = {**self._inputs, **self._outputs}
+        checks = self._operator.check(self._case.problem, tensors, config)
+        if set(checks) != set(self._outputs):
+            raise InputError(
+                f"the check of {self._operator.name} must judge {', '.join(self._outputs)}, it judges "
+                f"{', '.join(checks) or 'nothing'}"
+            )
+        for name, check in checks.items():
+            if not check.ok:
+                raise CheckFailed(Status.WRONG_RESULT, f"{self._case.problem}: {name}: {check}")
+        self._expected = {name: output.clone() for name, output in self._outputs.items()}
+        self._pattern = pattern
+        return dict(checks)
 
     def again(self, pattern: int) -> None:
-        """Launch once more; the output must be the first one, bit for bit."""
+        """Launch once more; every output must be the first one, bit for bit."""
         self._start(pattern)
-        assert self._expected is not None
-        differs = self._y.view(torch.int16) != self._expected.view(torch.int16)
-        if not bool(differs.any()):
-            return
-        where = f"{self._case.problem}: {_difference(differs, self._expected, self._y)}"
-        if pattern == self._pattern:
-            raise CheckFailed(Status.RACE, f"launch {self.launches} differs from the first, {where}")
-        reason = "the result depends on memory that is no operand (behind a buffer, or what y held before)"
-        raise CheckFailed(Status.WRONG_RESULT, f"{reason}, {where}")
+        for name, output in self._outputs.items():
+            expected = self._expected[name]
+            differs = as_integers(output) != as_integers(expected)
+            if bool(differs.any()):
+                self._tell_difference(pattern, f"{name}: {_difference(differs, expected, output)}")
 
     def look_around(self, pattern: int) -> None:
         """Guards, inputs and counters are as they must be."""
         problem = self._case.problem
         if outside := self._arena.damaged_guards(pattern):
             raise CheckFailed(Status.ILLEGAL_ACCESS, f"{problem}: wrote outside: {_joined(outside)}")
-        if inputs := self._arena.changed(self._inputs):
+        if inputs := self._arena.changed(self._before):
             raise CheckFailed(Status.ILLEGAL_ACCESS, f"{problem}: wrote into an input: {_joined(inputs)}")
-        zeroed = self._arena.bytes_of(WORKSPACE)[: self._case.zeroed_bytes]
-        if bool(zeroed.any()):
+        if bool(self._workspace()[: self._case.zeroed_bytes].any()):
             reason = f"{problem}: the workspace's counters were not left zero, the next launch would go wrong"
             raise CheckFailed(Status.WRONG_RESULT, reason)
+
+    def _tell_difference(self, pattern: int, what: str) -> None:
+        where = f"{self._case.problem}: {what}"
+        if pattern == self._pattern:
+            raise CheckFailed(Status.RACE, f"launch {self.launches} differs from the first, {where}")
+        outputs = " or ".join(self._outputs)
+        reason = f"the result depends on memory that is no operand (behind a buffer, or what {outputs} held before)"
+        raise CheckFailed(Status.WRONG_RESULT, f"{reason}, {where}")
 
     def _start(self, pattern: int) -> None:
         self._phase("launch")
         self._arena.fill_guards(pattern)
-        self._arena.bytes_of(OUTPUT).fill_(pattern)
-        self._arena.bytes_of(WORKSPACE)[self._case.zeroed_bytes :].fill_(pattern)
+        for name in self._outputs:
+            self._arena.bytes_of(name).fill_(pattern)
+        self._workspace()[self._case.zeroed_bytes :].fill_(pattern)
         self._launch()
         self.launches += 1
         self._wait(f"launch {self.launches} on {self._case.problem}")
 
+    def _workspace(self) -> torch.Tensor:
+        return _workspace_of(self._arena, self._case)
+
+
+def _workspace_of(arena: Arena, case: Case) -> torch.Tensor:
+    """Its bytes; none for an operator without one."""
+    name = operator_of(case.problem).signature.workspace
+    return torch.empty(0, dtype=torch.uint8) if name is None else arena.bytes_of(name)
+
 
 def _lay_out(case: Case, device: torch.device | str) -> Arena:
-    sizes = argument_bytes(case.problem) | {WORKSPACE: case.workspace_bytes}
-    row_bytes = sizes[OUTPUT] // case.problem.m
-    wide = min(MOST_GUARD_BYTES, max(GUARD_BYTES, OUTPUT_GUARD_ROWS * row_bytes))
-    return Arena(sizes, device, guards={OUTPUT: wide})
+    """Every tensor and the workspace, guarded; around an output more: ``OUTPUT_GUARD_ROWS`` of its rows."""
+    signature = operator_of(case.problem).signature
+    specs = signature.tensors(case.problem)
+    sizes = {name: spec.nbytes for name, spec in specs.items()}
+    if signature.workspace is not None:
+        sizes[signature.workspace] = case.workspace_bytes
+    return Arena(sizes, device, guards={name: _guard_bytes(specs[name]) for name in signature.outputs})
 
 
-def _fill(arena: Arena, operands: Operands, case: Case) -> None:
-    tensors = operands.tensors()
-    for name in INPUTS:
-        arena.bytes_of(name).copy_(_bytes(tensors[name]))
-    arena.bytes_of(WORKSPACE)[: case.zeroed_bytes].zero_()
+def _guard_bytes(spec: TensorSpec) -> int:
+    rows = max(1, spec.shape[0]) if spec.shape else 1
+    return min(MOST_GUARD_BYTES, max(GUARD_BYTES, OUTPUT_GUARD_ROWS * (spec.nbytes // rows)))
 
 
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().view(-1).view(torch.uint8)
+def _fill(arena: Arena, inputs: Mapping[str, torch.Tensor], case: Case) -> None:
+    for name, tensor in inputs.items():
+        arena.bytes_of(name).copy_(bytes_of(tensor))
+    _workspace_of(arena, case)[: case.zeroed_bytes].zero_()
+
+
+def as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The bits of each element, to compare: NaN is equal to itself then."""
+    return tensor.view(INTEGERS[tensor.element_size()])
 
 
 def _difference(differs: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> str:
     """How many elements differ, where they lie, and the first of them."""
     places = differs.nonzero()
     low, high = places.amin(dim=0).tolist(), places.amax(dim=0).tolist()
-    row, column = places[0].tolist()
+    axes = {1: ("elements",), 2: ("rows", "columns")}.get(
+        len(low), [f"axis {axis}" for axis in range(len(low))]
+    )
+    spans = ", ".join(f"{axis} {a}..{b}" for axis, a, b in zip(axes, low, high, strict=True))
+    at = tuple(places[0].tolist())
     return (
-        f"{len(places)} of {differs.numel()} elements in rows {low[0]}..{high[0]}, columns {low[1]}..{high[1]}: "
-        f"[{row}, {column}] is {second[row, column].item():g} after {first[row, column].item():g}"
+        f"{len(places)} of {differs.numel()} elements in {spans}: "
+        f"{list(at)} is {second[at].item():g} after {first[at].item():g}"
     )
 
 
@@ -222,8 +274,8 @@ def describe(reports: Sequence[CaseReport], card: str) -> str:
     launches = f"{first.launches} launches{' each' if others else ''}"
     chained = sum(report.chained for report in reports)
     chains = f", {chained} more in chains as one at a time" if chained else ""
+    mean = f", mean {first.mean_error:.2g} of at most {first.mean_limit:.2g}" if first.mean_limit else ""
     return (
-        f"checked on {card} against float64: {first.problem}{ragged}, every scale factor, {launches} bitwise equal"
-        f"{chains}, guards untouched, worst error {worst:.2g} x tolerance, mean {first.mean_error:.2g} of at most "
-        f"{first.mean_limit:.2g} (seed {first.seed})"
+        f"checked on {card} against the oracle: {first.problem}{ragged}, operands {first.sources}, {launches} bitwise "
+        f"equal{chains}, guards untouched, worst error {worst:.2g} x tolerance{mean} (seed {first.seed})"
     )

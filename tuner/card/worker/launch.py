@@ -13,14 +13,15 @@ import torch
 from kernel_space.core.arguments import pack
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import read_plain
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
 from kernel_space.launch.loading import LoadedObject, load_bytes
 from kernel_space.launch.occupancy import OccupancyRuntime, clusters_that_fit, grid_clusters
 from kernel_space.launch.runtime_symbols import Runtime
-from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.numerics.tensors import DTYPES
 from tuner.card.worker.bench import sets_needed
 from tuner.card.worker.candidate import Case, Loadable
-from tuner.card.worker.check import OUTPUT, WORKSPACE
+from tuner.card.worker.check import make_inputs
 from tuner.card.worker.timed_outputs import TimedOutputs
 from tuner.card.worker.torch_gpu import capture
 
@@ -50,7 +51,7 @@ def object_bytes(candidate: Loadable) -> bytes:
     return data
 
 
-def max_active_clusters(candidate: Loadable, problem: GemmProblem, device: int, sm_count: int) -> int:
+def max_active_clusters(candidate: Loadable, problem: Problem, device: int, sm_count: int) -> int:
     """Clusters of the persistent grid: what the config means to have, and no more than the card holds."""
     meant, fit = sm_count * candidate.ctas_per_sm // candidate.cluster_size, None
     if candidate.cluster_size > 1:
@@ -61,7 +62,7 @@ def max_active_clusters(candidate: Loadable, problem: GemmProblem, device: int, 
 
 def bind(
     loaded: LoadedObject,
-    problem: GemmProblem,
+    problem: Problem,
     sets: Sequence[Mapping[str, int]],
     clusters: int,
     *,
@@ -72,17 +73,13 @@ def bind(
     Everything but the stream is packed beforehand, so that a launch costs a few microseconds. Raises ``InputError``
     for an object whose arguments are not those of the operator.
     """
-    numbers = {"m": problem.m, "n": problem.n, "k": problem.k, "max_active_clusters": clusters, "stream": 0}
-    arguments = loaded.arguments or ()
-    unknown = [item.name for item in arguments if item.name not in numbers and item.name not in sets[0]]
-    if unknown or "stream" not in [item.name for item in arguments]:
-        names = ", ".join(item.name for item in arguments)
-        raise InputError(f"object {loaded.prefix} does not take the operator's arguments: ({names})")
+    signature = operator_of(problem).signature
+    signature.require(loaded.arguments, loaded.prefix)
     packed: list[list[Any]] = []
     for addresses in sets:
-        values = {**addresses, **numbers}
-        packed.append([pack(item, values[item.name]) for item in arguments])
-    place = [item.name for item in arguments].index("stream")
+        values = signature.values(problem, addresses, clusters=clusters)
+        packed.append([pack(item, value) for item, value in zip(signature.abi, values, strict=True)])
+    place = len(signature.abi) - 1  # the stream comes last
     pointers = [[ctypes.addressof(value) for value in values] for values in packed]
 
     def launch(index: int) -> None:
@@ -99,24 +96,34 @@ def current_stream() -> int:
 class OperandSets:
     """Operands of ``problem`` on ``device``: as many sets as ``bench.sets_needed`` says for ``l2_bytes`` of cache.
 
-    ``count`` sets of ``set_bytes`` each; ``addresses[i]`` by argument name. Raises ``torch.OutOfMemoryError``.
+    ``count`` sets of ``set_bytes`` each, outputs included; ``addresses[i]`` and ``outputs[i]`` by argument name. Raises
+    ``torch.OutOfMemoryError``.
     """
 
-    def __init__(self, problem: GemmProblem, device: torch.device | str, l2_bytes: int, *, seed: int) -> None:
+    def __init__(self, problem: Problem, device: torch.device | str, l2_bytes: int, *, seed: int) -> None:
         self.problem = problem
-        first = make_operands(problem, seed, device=device)
-        self.set_bytes = sum(tensor.nbytes for tensor in first.tensors().values())
+        operator = operator_of(problem)
+        self.set_bytes = sum(operator.tensor_bytes(problem).values())
         self.count = sets_needed(self.set_bytes, l2_bytes)
-        self._tensors = [first.tensors()]
-        for number in range(1, self.count):
+        inputs: list[Mapping[str, torch.Tensor]] = []
+        for number in range(self.count):
             if number < DISTINCT_SETS:
-                made: Operands = make_operands(problem, seed + number, device=device)
-                self._tensors.append(made.tensors())
+                inputs.append(make_inputs(problem, seed + number, operator.sources[0], device))
             else:
-                like = self._tensors[number % DISTINCT_SETS]
-                self._tensors.append({name: tensor.clone() for name, tensor in like.items()})
-        self.addresses = [addresses_of(tensors) for tensors in self._tensors]
-        self.outputs = [tensors[OUTPUT] for tensors in self._tensors]
+                like = inputs[number % DISTINCT_SETS]
+                inputs.append({name: tensor.clone() for name, tensor in like.items()})
+        specs = operator.signature.tensors(problem)
+        self.outputs = [
+            {
+                name: torch.empty(specs[name].shape, dtype=DTYPES[specs[name].dtype], device=device)
+                for name in operator.signature.outputs
+            }
+            for _ in inputs
+        ]
+        self._inputs = inputs  # kept: only their addresses are used
+        self.addresses = [
+            addresses_of({**one, **written}) for one, written in zip(inputs, self.outputs, strict=True)
+        ]
 
 
 def addresses_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, int]:
@@ -128,7 +135,7 @@ class CardLane:
     """``chains.Lane`` of a loaded candidate; to be used on a stream of its own, on which launches may overlap."""
 
     def __init__(
-        self, loaded: LoadedObject, problem: GemmProblem, clusters: int, wait: Callable[[str], None]
+        self, loaded: LoadedObject, problem: Problem, clusters: int, wait: Callable[[str], None]
     ) -> None:
         self._loaded, self._problem, self._clusters = loaded, problem, clusters
         self.wait = wait
@@ -164,7 +171,9 @@ class Launcher:
         # Zeroed once; every launch leaves the counters zero. Partial sums are written before they are read.
         self._workspace = torch.zeros(case.workspace_bytes, dtype=torch.uint8, device=device)
         workspace = self._workspace.data_ptr() if case.workspace_bytes else 0
-        sets = [{**addresses, WORKSPACE: workspace} for addresses in operands.addresses]
+        name = operator_of(case.problem).signature.workspace
+        own = {} if name is None else {name: workspace}
+        sets = [{**addresses, **own} for addresses in operands.addresses]
         self.candidate = candidate
         self.sets = operands.count
         self._launch = bind(loaded, case.problem, sets, clusters, stream=current_stream)

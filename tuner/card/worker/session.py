@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import operator_of
 from kernel_space.launch.loading import HostCallError, LoadedObject
 from kernel_space.launch.runtime_symbols import CudaRuntime
-from kernel_space.operators.svdquant_gemm.operands import ARGUMENT_ORDER
 from tuner.card.worker import bench
 from tuner.card.worker.arena import Arena
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.chains import check_chains
-from tuner.card.worker.check import WORKSPACE, CaseReport, CheckFailed, check_case
+from tuner.card.worker.check import CaseReport, CheckFailed, check_case
 from tuner.card.worker.cuda_calls import CudaCalls, CudaFault
 from tuner.card.worker.launch import (
     CardLane,
@@ -91,7 +91,7 @@ class CardSession:
         report = check_case(
             lambda arena: self._bound(loaded, arena, case, clusters),
             case,
-            split_k=candidate.split_k,
+            config=candidate.config_for(case.problem),
             repeats=repeats,
             seed=seed,
             device=self._device,
@@ -162,7 +162,8 @@ class CardSession:
         return launcher
 
     def _bound(self, loaded: LoadedObject, arena: Arena, case: Case, clusters: int) -> Callable[[], None]:
-        addresses = {name: arena.address(name) for name in (*ARGUMENT_ORDER, WORKSPACE)}
+        pointers = operator_of(case.problem).signature.pointers
+        addresses = {name: arena.address(name) for name in pointers}
         launch = bind(loaded, case.problem, [addresses], clusters, stream=current_stream)
         return lambda: launch(0)
 

@@ -5,54 +5,59 @@ The graphs of ``bench`` let launches follow one another without a gap and, with 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.card.worker.check import CheckFailed
+from kernel_space.core.problem import Problem
+from kernel_space.numerics.tensors import bytes_of
+from tuner.card.worker.check import CheckFailed, as_integers
 from tuner.trials.outcome import Status
+
+BLANK = 0xFF  # in every byte: NaN in every float format
 
 
 class TimedOutputs:
-    """``bench.Outputs``: ``outputs[i]`` is what ``launch(i)`` writes.
+    """``bench.Outputs``: ``outputs[i]`` is what ``launch(i)`` writes, by the names of the outputs.
 
     ``wait(what)`` returns when everything enqueued has ended.
     """
 
     def __init__(
         self,
-        problem: GemmProblem,
+        problem: Problem,
         launch: Callable[[int], None],
-        outputs: Sequence[torch.Tensor],
+        outputs: Sequence[Mapping[str, torch.Tensor]],
         wait: Callable[[str], None],
     ) -> None:
         self._problem, self._launch, self._outputs, self._wait = problem, launch, outputs, wait
 
     def blank(self) -> None:
-        """NaN everywhere, for whatever stream writes next."""
-        for y in self._outputs:
-            y.fill_(math.nan)
+        """``BLANK`` everywhere, for whatever stream writes next."""
+        for tensors in self._outputs:
+            for tensor in tensors.values():
+                bytes_of(tensor).fill_(BLANK)
         self._wait(f"blanking outputs of {self._problem}")
 
     def judge(self) -> None:
         """Launch each set alone. Raises ``CheckFailed`` if that does not give what lies in the outputs now."""
-        found = [y.clone() for y in self._outputs]
+        found = [{name: tensor.clone() for name, tensor in tensors.items()} for tensors in self._outputs]
         self.blank()
         for index in range(len(found)):
             self._launch(index)
             self._wait(f"launch {index + 1} on {self._problem}, alone")
+        names = list(found[0])
         differing = [
-            (first.view(torch.int16) != second.view(torch.int16)).sum()
+            torch.stack([(as_integers(first[name]) != as_integers(second[name])).sum() for name in names])
             for first, second in zip(found, self._outputs, strict=True)
         ]
-        counts = torch.stack(differing).tolist()
-        wrong = [index for index, count in enumerate(counts) if count]
+        counts = torch.stack(differing).tolist()  # [sets][outputs]
+        wrong = [index for index, of_set in enumerate(counts) if any(of_set)]
         if wrong:
+            name, count = next(pair for pair in zip(names, counts[wrong[0]], strict=True) if pair[1])
             raise CheckFailed(
                 Status.RACE,
                 f"{self._problem}: after the launches that were timed, the outputs of {len(wrong)} of {len(counts)} "
                 "operand sets differ from those of the same launches one at a time: "
-                f"{counts[wrong[0]]} elements of set {wrong[0]}",
+                f"{count} elements of {name} of set {wrong[0]}",
             )

@@ -14,7 +14,7 @@ from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from tuner.card.worker.candidate import Loadable
 from tuner.cli.options.common import check_out, named_problems
-from tuner.cli.tune.peers import PeersProcess, cuda_device, measure_peers
+from tuner.cli.tune.peers import PeersProcess, cuda_device, has_peers, measure_peers, without_peers
 from tuner.cli.tune.tune import show_results
 from tuner.compile.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
 from tuner.devices.card import CudaDevice
@@ -109,6 +109,9 @@ def _share(left_s: float, problems: int, peers: bool) -> float:
 def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: argparse.Namespace) -> None:
     """Beside the winner of this visit; the report then shows them."""
     problem, config, own = result.problem, None, None
+    if not has_peers(problem):
+        Progress(str(problem)).say(without_peers(problem))
+        return
     if result.winner is not None:
         config = result.winner.resolved_config
         compiled = cached_build(

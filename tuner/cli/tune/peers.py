@@ -1,11 +1,10 @@
-"""``peers``: time what else computes the layer on a card, beside this project's kernel, into ``peers.json``
+"""``peers``: time what else computes the operator on a card, beside this project's kernel, into ``peers.json``
 and the report."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import subprocess
 import tempfile
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
 from tuner.card.locks import card_lock
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker_process import worker_command
@@ -43,8 +43,11 @@ LIMIT_S = 300.0  # Inductor compiles two graphs per problem, some seconds each
 
 
 def peers_command(args: argparse.Namespace) -> int:
-    """0 when something was timed. Raises ``InputError`` without a card."""
+    """0 when something was timed. Raises ``InputError`` without a card, and for an operator without peers."""
     problems = problems_of(args)
+    for problem in problems:
+        if not has_peers(problem):
+            raise InputError(without_peers(problem))
     check_out(args.out)
     device = cuda_device(args.device)
     if args.objects is not None:
@@ -58,7 +61,7 @@ def peers_command(args: argparse.Namespace) -> int:
             own = None if config is None else _own(config, problem, device, args)
             if own is None:
                 progress.say(
-                    f"{GemmProblem.operator} itself is not timed: no object of an exact row of the table is at hand"
+                    f"{problem.operator} itself is not timed: no object of an exact row of the table is at hand"
                 )
             documents.append(measure_peers(process, problem, device, args.out, config, own, progress))
             page = _page(args.out, problem, device, progress)
@@ -70,7 +73,7 @@ def peers_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _page(out: Path, problem: GemmProblem, device: CudaDevice, progress: Progress) -> ReportFiles | None:
+def _page(out: Path, problem: Problem, device: CudaDevice, progress: Progress) -> ReportFiles | None:
     """The report with what was timed now. Without the compiler nobody knows which trials are today's: said, and the
     times are kept beside them for ``tune.py report``."""
     try:
@@ -82,6 +85,14 @@ def _page(out: Path, problem: GemmProblem, device: CudaDevice, progress: Progres
         return None
 
 
+def has_peers(problem: Problem) -> bool:
+    return bool(operator_of(problem).peers)
+
+
+def without_peers(problem: Problem) -> str:
+    return f"{problem.operator} has no peers to time: name a module of them in its operator.py (peers=)"
+
+
 def cuda_device(name: str) -> CudaDevice:
     device = select_device(name)
     if not isinstance(device, CudaDevice):
@@ -91,7 +102,7 @@ def cuda_device(name: str) -> CudaDevice:
 
 def measure_peers(
     process: PeersProcess,
-    problem: GemmProblem,
+    problem: Problem,
     device: CudaDevice,
     out: Path,
     config: KernelConfig | None,
@@ -106,7 +117,7 @@ def measure_peers(
     kernel = None
     if config is not None and own is not None:
         kernel = {"candidate": own.record(), "case": Case.of(config, problem).record()}
-    request = {"problem": dataclasses.asdict(problem), "kernel": kernel}
+    request = {"op": problem.operator, "problem": problem.record(), "kernel": kernel}
     with card_lock(device.worker.uuid, say=progress.say):
         answer = process.ask(request)
     for peer, reason in answer.pop("missing").items():
@@ -118,9 +129,9 @@ def measure_peers(
     return document
 
 
-def print_peers(problem: GemmProblem, document: dict[str, Any]) -> None:
+def print_peers(problem: Problem, document: dict[str, Any]) -> None:
     """A line per peer, with its ratio to this project's kernel if that was timed."""
-    own = next((row["us"] for row in document["rows"] if row["peer"] == GemmProblem.operator), None)
+    own = next((row["us"] for row in document["rows"] if row["peer"] == problem.operator), None)
     print(f"{text.describe_problem(problem)}, measured on {document['device']}, driver {document['driver']}")
     for row in sorted(document["rows"], key=lambda row: row["us"]):
         ratio = f"{row['us'] / own:8.2f}" if own else ""
@@ -130,7 +141,7 @@ def print_peers(problem: GemmProblem, document: dict[str, Any]) -> None:
 
 
 def _own(
-    config: KernelConfig, problem: GemmProblem, device: CudaDevice, args: argparse.Namespace
+    config: KernelConfig, problem: Problem, device: CudaDevice, args: argparse.Namespace
 ) -> Loadable | None:
     """The object in ``--objects``, else in the user's build cache, else beside the table."""
     from kernel_space.build.build import cached_build

@@ -2,8 +2,9 @@
 
 The file lies beside the trials, or one folder higher for all problems of a device:
 ``{"device", "driver", "date", "protocol", "rows": [{"problem", "peer", "us", "low_us", "high_us"}]}``. A row whose peer
-is ``svdquant_gemm`` is this project's kernel in the same run: ratios are against it. A row may also hold ``lora_dtype``
-and ``out_dtype`` (fp16 if not), ``config`` (of this project's kernel) and ``evidence`` with the median ``sm_mhz``.
+is the operator is this project's kernel in the same run: ratios are against it. A row may also hold ``op``, the
+problem's options by their names (their defaults if not), ``config`` (of this project's kernel) and ``evidence`` with
+the median ``sm_mhz``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.files.store import read_json
 from tuner.report.data.sweep import Section, microseconds
 from tuner.report.marks.svg import escape, number
@@ -23,7 +24,7 @@ from tuner.report.marks.text import html_table, markdown_table
 from tuner.trials.outcome import Trial
 
 FILE_NAME = "peers.json"
-SAME_RUN = f"Ratios are against {GemmProblem.operator} in the same run: above 1 the peer is slower."
+SAME_RUN = "Ratios are against {own} in the same run: above 1 the peer is slower."
 OTHER_RUN = (
     "The run of the peers did not time this kernel: ratios are against the winner's time above, taken in another run, "
     "and clocks may have differed."
@@ -54,7 +55,7 @@ class Peers:
     own: Peer | None
 
 
-def read_peers(folder: Path, problem: GemmProblem) -> Peers | None:
+def read_peers(folder: Path, problem: Problem) -> Peers | None:
     """Of a report folder; None without a file, or when it has nothing on ``problem``. Raises ``InputError`` for a file
     that is not one of peers."""
     path = next(
@@ -68,14 +69,16 @@ def read_peers(folder: Path, problem: GemmProblem) -> Peers | None:
         about = {name: str(document[name]) for name in ("device", "driver", "date", "protocol")}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{path} is not a file of measured peers: {type(error).__name__}: {error}") from None
-    others = tuple(row for row in rows if row.name != GemmProblem.operator)
-    own = next((row for row in rows if row.name == GemmProblem.operator), None)
+    others = tuple(row for row in rows if row.name != problem.operator)
+    own = next((row for row in rows if row.name == problem.operator), None)
     return Peers(**about, rows=others, own=own) if others else None
 
 
-def _is_about(row: dict[str, Any], problem: GemmProblem) -> bool:
-    dtypes = (row.get("lora_dtype", "fp16"), row.get("out_dtype", "fp16"))
-    return row["problem"] == str(problem) and dtypes == (problem.lora_dtype, problem.out_dtype)
+def _is_about(row: dict[str, Any], problem: Problem) -> bool:
+    forms = problem.forms()
+    options = {name: row.get(name, forms[name].choices[0]) for name in problem.options}
+    same_operator = row.get("op", problem.operator) == problem.operator
+    return same_operator and row["problem"] == str(problem) and options == problem.options
 
 
 def _peer(row: dict[str, Any]) -> Peer:
@@ -93,11 +96,11 @@ def peers_section(peers: Peers, winner: Trial) -> Section:
     own_us = peers.own.us if peers.own else microseconds(winner)
     rows = [(row.name, *_figures(row), f"{row.us / own_us:.2f}") for row in sorted(peers.rows, key=_us)]
     if peers.own:
-        rows.insert(0, (f"{GemmProblem.operator}, this kernel", *_figures(peers.own), "1.00"))
+        rows.insert(0, (f"{peers.own.name}, this kernel", *_figures(peers.own), "1.00"))
     head = ("peer", "µs, measured", "interval", "SM clock, MHz", "ratio")
     about = (
         f"Measured on {peers.device}, driver {peers.driver}, {peers.date}. {peers.protocol}. "
-        f"{SAME_RUN if peers.own else OTHER_RUN}"
+        f"{SAME_RUN.format(own=peers.own.name) if peers.own else OTHER_RUN}"
     )
     if peers.own and peers.own.config not in ("", winner.resolved):
         about += f" That run timed another configuration than this page's winner: {peers.own.config}."

@@ -1,0 +1,60 @@
+"""Launches in chains: y of one is act, ascales and lora_act_in of the next.
+
+``wcscale`` of a launch that writes is 0, so that y is its bias: bytes that are legal scale factors, codes and halves.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from kernel_space.core.on_card import Chain
+from kernel_space.numerics.blocked import SF_VEC_SIZE
+from kernel_space.numerics.nvfp4 import SF_GROUPS, SF_ROWS
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
+from kernel_space.operators.svdquant_gemm.operands import make_inputs
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+
+CHAINED = ("act", "ascales", "lora_act_in")  # what may come from the launch just before
+BIASES = 3  # of launches that write: two in a row, and the one before them, differ
+# Low and high bytes of a half: any scale factor; a normal number of moderate size in fp16 and bf16.
+LOW_BYTES, HIGH_BYTES = (0x00, 0x7F), (0x38, 0x40)
+READER_SCALE = (
+    2.0**-8
+)  # of wcscale: scale factors up to 448 are read, those of the other operands are around 1
+
+
+def chain(problem: GemmProblem, seed: int, device: torch.device | str) -> Chain:
+    """``Operator.chain``."""
+    random = torch.Generator(device).manual_seed(seed)
+    base = make_inputs(problem, seed, "codes", device)
+    return Chain(
+        output="y",
+        shared=[name for name in CHAINED if base[name].nbytes and not _ragged(name, problem)],
+        writers=[
+            {**base, "wcscale": torch.zeros_like(base["wcscale"]), "bias": _bias(problem, random)}
+            for _ in range(BIASES)
+        ],
+        reader={**base, "wcscale": base["wcscale"] * READER_SCALE},
+        first=functools.partial(legal_bytes, random),
+        # rows that are padding come behind
+        leading=frozenset({"ascales"} if problem.m < SF_ROWS else ()),
+    )
+
+
+def legal_bytes(random: torch.Generator, count: int) -> torch.Tensor:
+    """uint8 ``[count]``, an even number: every byte is a legal scale factor."""
+    where = {"dtype": torch.uint8, "generator": random, "device": random.device}
+    low, high = (torch.randint(*span, (count // 2,), **where) for span in (LOW_BYTES, HIGH_BYTES))
+    return torch.stack([low, high], dim=1).view(-1)
+
+
+def _bias(problem: GemmProblem, random: torch.Generator) -> torch.Tensor:
+    """fp32 ``[n]`` that the output format holds exactly."""
+    return legal_bytes(random, 2 * problem.n).view(TORCH_DTYPES[problem.out_dtype]).float()
+
+
+def _ragged(name: str, problem: GemmProblem) -> bool:
+    """Whether its padding along K must stay zero."""
+    return name == "ascales" and bool(problem.k % (SF_GROUPS * SF_VEC_SIZE))
