@@ -26,6 +26,7 @@ from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.classes import DEVICE_CLASSES
+from tuner.layers.gemm import run
 from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.load.trampoline import Mutex
@@ -86,8 +87,8 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
         "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
         "  the long way": lambda: run(*operands, None, out.dtype),
         "  the launch alone": lambda: plan.launch(*operands, out, memory, mutex.address, 0),
-        "  a new output": plan.output,
-        "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
+        "  a new output": plan.new_outputs,
+        "  torch.empty, for comparison": lambda: torch.empty(out.shape, dtype=out.dtype, device="cuda"),
         "  sin_ on 8 numbers, likewise": torch.zeros(8, device="cuda").sin_,
     }
     with torch.inference_mode():
