@@ -20,7 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from tuner.runtime.launch import run
 
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant

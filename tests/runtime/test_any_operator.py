@@ -24,8 +24,8 @@ from tuner.runtime import caller, launch, quick, torch_operator
 from tuner.runtime.caller import caller_of
 from tuner.runtime.choice.choice import Choice
 from tuner.runtime.choice.choose import Library
+from tuner.runtime.choice.contract import Runtime
 from tuner.runtime.choice.remembered import forget_tables
-from tuner.runtime.contract import Runtime
 from tuner.runtime.load import plan as plan_module
 from tuner.runtime.load.loaded import Launchable
 from tuner.runtime.load.plan import Plan

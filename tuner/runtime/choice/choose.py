@@ -30,9 +30,9 @@ from tuner.runtime.choice.choice import (
     sizes_of,
     source_of,
 )
+from tuner.runtime.choice.contract import compiled_sizes, runtime_of
 from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
-from tuner.runtime.contract import compiled_sizes, runtime_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile, problem_of
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.trials.checked import Check

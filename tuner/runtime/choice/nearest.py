@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from kernel_space.core.problem import Form, Problem
 from tuner.runtime.choice.choice import Candidate
-from tuner.runtime.contract import runtime_of
+from tuner.runtime.choice.contract import runtime_of
 
 Item = TypeVar("Item")
 
