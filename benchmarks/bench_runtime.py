@@ -20,13 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from tuner.runtime.launch import run
 
+from kernel_space.core import registry
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.classes import DEVICE_CLASSES
-from tuner.runtime import explain, quantize_act, svdquant_gemm, use_table
+from tuner.layers.gemm import run
+from tuner.runtime import explain, launch, quantize_act, svdquant_gemm, use_table
 from tuner.runtime import state as runtime_state
 from tuner.runtime.load.trampoline import Mutex
 
@@ -76,6 +77,7 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
     act, ascales, lora, out = (tensor.cuda() for tensor in (cpu.act, cpu.ascales, cpu.lora_act_in, cpu.y))
     operands = (act, ascales, packed.wgt, packed.wscales, lora, packed.lora_up, packed.wcscale, packed.bias)
     operator = torch.ops.svdquant
+    inputs = dict(zip(registry.operator_of(problem).signature.inputs, operands, strict=True))
     svdquant_gemm(act, ascales, packed, lora)
     plan = runtime_state.active()[0].plan(problem, 0)
     memory, mutex = torch.zeros(max(plan.workspace_bytes, 256), dtype=torch.uint8, device="cuda"), Mutex()
@@ -84,10 +86,11 @@ def bench_host(problem: GemmProblem) -> dict[str, tuple[float, float]]:
         "svdquant_gemm, out given": lambda: svdquant_gemm(act, ascales, packed, lora, out),
         "torch.ops.svdquant.gemm": lambda: operator.gemm.default(*operands, out.dtype),
         "torch.ops.svdquant.gemm_out": lambda: operator.gemm_out.default(*operands, out),
+        "tuner.runtime.launch, by names": lambda: launch(problem.operator, problem, inputs),
         "  the long way": lambda: run(*operands, None, out.dtype),
         "  the launch alone": lambda: plan.launch(*operands, out, memory, mutex.address, 0),
-        "  a new output": plan.output,
-        "  torch.empty, for comparison": lambda: torch.empty(plan.shape, dtype=plan.dtype, device="cuda"),
+        "  a new output": plan.new_outputs,
+        "  torch.empty, for comparison": lambda: torch.empty(out.shape, dtype=out.dtype, device="cuda"),
         "  sin_ on 8 numbers, likewise": torch.zeros(8, device="cuda").sin_,
     }
     with torch.inference_mode():

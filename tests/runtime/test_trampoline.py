@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
+from kernel_space.core.signature import Grid, In, Out, Signature, Size, Stream, Workspace
 from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
-from tuner.runtime.load.trampoline import MISALIGNED, WRONG_CALL, Launch, Trampoline
+from tuner.runtime.load.trampoline import MISALIGNED, WRONG_CALL, Launch, Mutex, Trampoline
 
 ARGUMENTS, POINTERS, INTEGERS = SIGNATURE.abi, SIGNATURE.pointers, SIGNATURE.integers
 TRAMPOLINE = Trampoline("svdquant_gemm", SIGNATURE)
@@ -21,21 +23,22 @@ HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 class Recorder:
     """A host function that writes down what it is given and returns ``code``."""
 
-    def __init__(self, code: int = 0) -> None:
+    def __init__(self, code: int = 0, arguments: tuple[Argument, ...] = ARGUMENTS) -> None:
+        self.arguments = arguments
         self.seen: list[dict[str, int]] = []
         self.code = code
         self.function = HOST_FUNCTION(self._call)
         self.entry = ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
     def _call(self, vector: int, length: int) -> None:
-        assert length == len(ARGUMENTS) + 1
+        assert length == len(self.arguments) + 1
         addresses = (ctypes.c_void_p * length).from_address(vector)
         ctypes.c_int32.from_address(addresses[-1]).value = self.code
         kinds = {"int32": ctypes.c_int32, "pointer": ctypes.c_uint64, "stream": ctypes.c_uint64}
         self.seen.append(
             {
                 argument.name: kinds[argument.kind].from_address(address).value
-                for argument, address in zip(ARGUMENTS, addresses, strict=False)
+                for argument, address in zip(self.arguments, addresses, strict=False)
             }
         )
 
@@ -92,6 +95,72 @@ def test_a_call_with_other_arguments_is_not_launched() -> None:
     recorder = Recorder()
     assert recorder.launch(1, 1, 1, 1)(*operands(), 0) == WRONG_CALL
     assert not recorder.seen
+
+
+def shape(problem: object) -> tuple[int, ...]:
+    return (1,)
+
+
+# Names that the launch's own source or Python's would use, and every kind of part in an order of its own.
+OTHERS = {
+    "outputs first, workspace between": Signature(
+        Out("code", "fp16", shape),
+        Size("entry"),
+        In("count", "fp16", shape, empties=True),
+        Workspace("static"),
+        In("stream", "fp16", shape, empties=True),
+        Out("none", "int32", shape),
+        In("vector", "fp16", shape, empties=True),
+        Stream("the stream"),
+    ),
+    "no workspace, no size": Signature(In("x", "fp16", shape), Out("y", "int32", shape), Stream()),
+    "an output alone": Signature(Out("y", "int32", shape), Grid(), Stream()),
+}
+
+
+@pytest.mark.parametrize("signature", OTHERS.values(), ids=OTHERS.keys())
+def test_every_signature_has_a_launch_of_its_own(signature: Signature) -> None:
+    recorder = Recorder(arguments=signature.abi)
+    trampoline = Trampoline("other", signature)
+    names = [name for name in signature.pointers if name != signature.workspace]
+    tensors = {name: torch.zeros(16) for name in names}
+    static = trampoline.static(recorder.entry, *range(5, 5 + len(signature.integers)))
+    launch, memory, mutex = trampoline.launch(static), torch.zeros(64), Mutex()
+    rest = [] if signature.workspace is None else [memory, mutex.address]
+    assert launch(*tensors.values(), *rest, 2**63) == 0
+    wanted = {name: tensor.data_ptr() for name, tensor in tensors.items()}
+    wanted |= {} if signature.workspace is None else {signature.workspace: memory.data_ptr()}
+    wanted |= {name: 5 + index for index, name in enumerate(signature.integers)}
+    assert recorder.seen == [{**wanted, signature.parts[-1].name: 2**63}]
+    assert launch(*tensors.values(), *rest) == WRONG_CALL
+    for name in names:
+        odd = {**tensors, name: torch.zeros(64, dtype=torch.uint8)[4:]}
+        assert launch(*odd.values(), *rest, 0) == MISALIGNED
+        gone = {**tensors, name: torch.zeros(0)}
+        assert launch(*gone.values(), *rest, 0) == MISALIGNED
+    assert len(recorder.seen) == 1
+
+
+def test_tensors_that_may_be_empty_are_so_together() -> None:
+    signature = OTHERS["outputs first, workspace between"]
+    recorder, trampoline = Recorder(arguments=signature.abi), Trampoline("other", signature)
+    static = trampoline.static(recorder.entry, 1)
+    launch, full, none = trampoline.launch(static), torch.zeros(16), torch.zeros(0)
+    for empty in itertools.product([False, True], repeat=3):
+        first, second, third = (none if one else full for one in empty)
+        code = launch(full, first, second, full, third, None, 0, 0)
+        assert code == (0 if len(set(empty)) == 1 else MISALIGNED), empty
+    assert [seen["stream"] for seen in recorder.seen] == [full.data_ptr(), 0]
+
+
+def test_signatures_of_one_form_are_compiled_once() -> None:
+    def of(*names: str) -> str:
+        first, second, size = names
+        return Trampoline(
+            first, Signature(In(first, "fp16", shape), Out(second, "fp16", shape), Size(size), Stream())
+        )._source
+
+    assert of("a", "b", "m") == of("x", "y", "n")
 
 
 @pytest.mark.parametrize("code", [719, 1, -5])

@@ -21,8 +21,8 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.signature import In, Out
 from kernel_space.numerics.tensors import DTYPES, require_specs, require_tensor
 from tuner.runtime import state
+from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
-from tuner.runtime.contract import runtime_of
 from tuner.runtime.load.loaded import launch_error
 from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.trampoline import MISALIGNED

@@ -42,7 +42,8 @@ def launch(
         raise InputError(f"{op} needs {missing.args[0]}; {_takes(caller)}") from None
     if isinstance(problem, str):
         problem = registry.operator(op).problem.parse(problem)
-    made = caller.short_way(given, to, problem) if given else None
+    whole = len(inputs) == len(given) > 0 and (outputs is None or len(outputs) == len(names.outputs))
+    made = caller.short_way(given, to, problem) if whole else None
     if made is None:
         _check(caller, problem, inputs, outputs or {})
         made = caller.run(given, to, problem, asked=problem, quick=True)

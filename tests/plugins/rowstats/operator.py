@@ -51,4 +51,5 @@ OPERATOR = Operator(
     check=Deferred(f"{__package__}.oracle:check"),
     work=lambda problem: Work(operations={"fp32": 2 * problem.m * problem.k}),
     ragged=ragged,
+    runtime=f"{__package__}.torch_side",
 )

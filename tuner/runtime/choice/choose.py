@@ -16,7 +16,7 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.config import AUTO
 from kernel_space.core.errors import InputError
-from kernel_space.core.problem import Form, Problem
+from kernel_space.core.problem import Form, Problem, ProblemClass
 from kernel_space.core.rules import knob_rejection
 from kernel_space.operators import DEFAULT
 from tuner.devices.borrow import table_of
@@ -30,9 +30,9 @@ from tuner.runtime.choice.choice import (
     sizes_of,
     source_of,
 )
-from tuner.runtime.choice.nearest import Nearest, batch_of, distance
+from tuner.runtime.choice.contract import compiled_sizes, runtime_of
+from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
-from tuner.runtime.contract import compiled_sizes, runtime_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile, problem_of
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.trials.checked import Check
@@ -68,6 +68,8 @@ class Library:
         self.borrowed = borrowed
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
+        self._rows = [(row.key.problem, row) for row in table.rows.values()]
+        self._widest: dict[ProblemClass, list[Candidate]] = {}  # as many as there are options
         self._layers: Recent[tuple, Nearest[Candidate]] = Recent(MAX_LAYERS)
         self._objects: dict[tuple, ObjectFile] = {}  # as many as there are objects
 
@@ -154,7 +156,7 @@ class Library:
 
     def _candidates(self, problem: Problem) -> Iterator[Candidate]:
         """Nearest first: this layer before others, these options before others."""
-        layer = (problem.operator, problem.bucket)
+        layer = (problem.operator, *bucket_of(problem))
         nearest = self._layers.get(layer)
         if nearest is None:
             nearest = Nearest(self._of_layer(problem), functools.partial(distance, problem))
@@ -164,11 +166,10 @@ class Library:
     def _of_layer(self, problem: Problem) -> list[Candidate]:
         """Kernels that may serve, for any batch."""
         stand_in = runtime_of(problem.operator).stand_in
-        rows = [(row.key.problem, row) for row in self.table.rows.values() if row.key.op == problem.operator]
         found = [
             Candidate(known=known, config=row.config, row=row, borrowed=self.borrowed)
-            for known, row in rows
-            if stand_in(problem, known) is not None
+            for known, row in self._rows
+            if known.operator == problem.operator and stand_in(problem, known) is not None
         ]
         found += [
             Candidate(known=one.problem, config=str(one.config), compiled=one.compiled, borrowed=one.borrowed)
@@ -176,25 +177,29 @@ class Library:
             if _alike(one.problem, problem) and stand_in(problem, one.problem) is not None
         ]
         have = [(one.config, compiled_sizes(one.known)) for one in found]
-        found += [
-            Candidate(known=known, config=config, borrowed=self.borrowed)
-            for known, config in self._bundled(problem)
-            if (config, compiled_sizes(known)) not in have
+        return found + [
+            one for one in self._bundled(problem) if (one.config, compiled_sizes(one.known)) not in have
         ]
-        return found
 
-    def _bundled(self, problem: Problem) -> Iterator[tuple[Problem, str]]:
-        """(problem, config) of bundled objects that serve any shape with these options."""
-        widest = runtime_of(problem.operator).widest_of(problem)
+    def _bundled(self, problem: Problem) -> list[Candidate]:
+        """Bundled objects that serve any shape with these options."""
+        widest = runtime_of(problem.operator).widest_of(problem).problem_class
+        if widest not in self._widest:
+            self._widest[widest] = [
+                Candidate(known=known, config=config, borrowed=self.borrowed)
+                for known, config in self._bundled_for(widest)
+            ]
+        return self._widest[widest]
+
+    def _bundled_for(self, widest: ProblemClass) -> Iterator[tuple[Problem, str]]:
         for entry in self.bundle.entries:
-            if entry.host != platform.machine():
-                continue
             known = problem_of(entry)
-            if _alike(known, problem) and known.problem_class == widest.problem_class:
-                try:
-                    yield known, str(_parsed(problem.operator, self.arch, entry.config))
-                except InputError:  # a knob that this version no longer has
-                    continue
+            if known.problem_class != widest or entry.host != platform.machine():
+                continue
+            try:
+                yield known, str(_parsed(known.operator, self.arch, entry.config))
+            except InputError:  # a knob that this version no longer has
+                continue
 
     def _try(self, candidate: Candidate, problem: Problem) -> Choice | str:
         """The answer ``candidate`` gives for ``problem``, or why it gives none."""
@@ -236,7 +241,7 @@ class Library:
         if candidate.compiled is not None:
             return object_file(candidate.compiled)
         row = candidate.row
-        key = (candidate.config, row and row.object, problem.problem_class)
+        key = (candidate.config, row and row.object, problem.operator, *compiled_of(problem))
         found = self._objects.get(key)
         if found is None or not os.path.exists(found.path):
             found = self._search(candidate, problem)

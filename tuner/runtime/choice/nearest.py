@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from kernel_space.core.problem import Problem
+from kernel_space.core.problem import Form, Problem
 from tuner.runtime.choice.choice import Candidate
-from tuner.runtime.contract import runtime_of
+from tuner.runtime.choice.contract import runtime_of
 
 Item = TypeVar("Item")
 
@@ -61,9 +63,34 @@ def distance(problem: Problem, candidate: Candidate) -> tuple[bool, bool, bool, 
     )
 
 
-def batch_of(problem: Problem) -> tuple[int, ...]:
+def batch_of(problem: Problem) -> tuple[Any, ...]:
     """The sizes that change from call to call."""
-    return tuple(getattr(problem, name) for name, form in problem.forms().items() if form.batch)
+    return _values(type(problem), "batch")(problem)
+
+
+def bucket_of(problem: Problem) -> tuple[Any, ...]:
+    """``problem.bucket``, quicker: what a layer's candidates are remembered by."""
+    return _values(type(problem), "bucket")(problem)
+
+
+def compiled_of(problem: Problem) -> tuple[Any, ...]:
+    """The values of ``problem.problem_class``, quicker."""
+    return _values(type(problem), "compiled")(problem)
+
+
+@functools.cache
+def _values(problem: type[Problem], which: str) -> Callable[[Problem], tuple[Any, ...]]:
+    """Reads the fields of a problem that are batch sizes, all others, or compiled in."""
+    wanted = {"batch": lambda form: form.batch, "bucket": lambda form: not form.batch, "compiled": _compiled}
+    names = [name for name, form in problem.forms().items() if wanted[which](form)]
+    read = operator.attrgetter(*names) if names else None
+    if read is None:
+        return lambda one: ()
+    return read if len(names) > 1 else lambda one: (read(one),)
+
+
+def _compiled(form: Form) -> bool:
+    return form.compiled
 
 
 def _add_one(doublings: float, less: tuple[int, ...], batch: tuple[int, ...]) -> float:
