@@ -37,7 +37,9 @@ def several_knobs_changed(
         base = generator.choice(crossings(space, base, problem))
         own = space.kernels[base.kernel]
         drawn = generator.sample(list(own.knobs), min(len(drawn) - 1, len(own.knobs)))
-    return changed(space, base, {name: generator.choice(own.knobs[name].choices) for name in drawn if own})
+    if own is None:
+        return base
+    return changed(own, base, {name: generator.choice(own.knobs[name].choices) for name in drawn})
 
 
 def crossings(space: SearchSpace, base: KernelConfig, problem: Problem) -> list[KernelConfig]:
@@ -48,18 +50,17 @@ def crossings(space: SearchSpace, base: KernelConfig, problem: Problem) -> list[
     for other in _others(space, base):
         begins = [start for start in space.starts(problem) if start.kernel == other.kernel]
         for begin in begins or [other.plainest]:
-            found |= dict.fromkeys((changed(space, begin, _common(other, base)), begin))
+            found |= dict.fromkeys((changed(other, begin, _common(other, base)), begin))
     return list(found)
 
 
-def changed(space: SearchSpace, base: KernelConfig, changes: dict[str, str]) -> KernelConfig:
-    """``base`` with changed knobs. Its other stage counts are solved anew: they were found for what has changed."""
-    own = space.of(base)
-    free = [name for name in base.stage_names() if own is None or name in own.solved]
-    if set(changes) & set(base.stage_names()):
-        free = []
+def changed(space: KernelSpace, base: KernelConfig, changes: dict[str, str]) -> KernelConfig:
+    """``base``, of the kernel of ``space``, with changed knobs. Its other stage counts are solved anew, where the space
+    lets them: they were found for what has changed.
+    """
     values = {name: base.parse_knob(name, choice) for name, choice in changes.items()}
-    return base.replace(**dict.fromkeys(free, AUTO), **values)
+    free = space.solved if space.stages.isdisjoint(changes) else ()
+    return base.replace(**{**dict.fromkeys(free, AUTO), **values})
 
 
 def _others(space: SearchSpace, base: KernelConfig) -> list[KernelSpace]:
@@ -68,7 +69,7 @@ def _others(space: SearchSpace, base: KernelConfig) -> list[KernelSpace]:
 
 def _common(other: KernelSpace, base: KernelConfig) -> dict[str, str]:
     """What ``base`` says of knobs that ``other`` has by the same name, where it is a choice; no stage counts."""
-    left = set(base.stage_names()) | set(other.config_class.stage_names())
+    left = other.stages | set(base.stage_names())
     return {
         name: text
         for name, text in base.fields().items()
@@ -79,11 +80,12 @@ def _common(other: KernelSpace, base: KernelConfig) -> dict[str, str]:
 def _changes(
     space: SearchSpace, base: KernelConfig, problem: Problem, generator: random.Random
 ) -> Iterator[KernelConfig]:
-    own = space.of(base)
-    knobs = [
-        [changed(space, base, {name: choice}) for choice in knob.choices]
-        for name, knob in (own.knobs if own else {}).items()
-    ]
+    knobs = []
+    if own := space.of(base):
+        knobs = [
+            [changed(own, base, {name: choice}) for choice in knob.choices]
+            for name, knob in own.knobs.items()
+        ]
     if others := crossings(space, base, problem):
         knobs.append(others)
     generator.shuffle(knobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -57,9 +58,14 @@ class KernelSpace:
             for name, knob in self.knobs.items()
         }
 
-    @property
+    @functools.cached_property
+    def stages(self) -> frozenset[str]:
+        """Knobs that count slots of a ring."""
+        return frozenset(self.config_class.stage_names())
+
+    @functools.cached_property
     def solved(self) -> tuple[str, ...]:
-        """Knobs that may be left to the stage solver."""
+        """Those of them that may be left to the stage solver."""
         return tuple(name for name, knob in self.knobs.items() if AUTO in knob.choices)
 
     @property

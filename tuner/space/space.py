@@ -70,10 +70,15 @@ class SearchSpace:
         kernel's, ``kernel.knob``. The default rule stays. Raises ``InputError`` for a name that nothing has.
         """
         names = choices.get(KERNEL, tuple(self.kernels))
-        known = {KERNEL, *self.knobs, *(name for space in self.kernels.values() for name in space.knobs)}
-        if unknown := sorted({*choices} - known) + sorted({*names} - {*self.kernels}):
+        known = {KERNEL} | {
+            spelled
+            for kernel, space in self.kernels.items()
+            for name in space.knobs
+            for spelled in (name, f"{kernel}.{name}")
+        }
+        if unknown := [*({*choices} - known), *({*names} - {*self.kernels})]:
             raise InputError(
-                f"nothing of {self.operator} is called {unknown[0]}; there are {' '.join(known)}"
+                f"{self.operator} has no knob or kernel {min(unknown)!r}; its kernels are {', '.join(self.kernels)}"
             )
         kernels = {
             kernel: space.restrict(_own_choices(kernel, space, choices))
