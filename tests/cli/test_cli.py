@@ -295,7 +295,7 @@ def test_space_counts_every_point(tmp_path: Path) -> None:
 
     done = run("space", "--shape", SHAPE, "--device", "b200", "--json")
     result = json.loads(done.stdout)["results"][0]
-    knobs = yaml.safe_load((ROOT / "search_spaces" / "svdquant_gemm_sm100a.yaml").read_text())["knobs"]
+    knobs = yaml.safe_load((ROOT / "search_spaces" / "svdquant_gemm" / "sm100a.yaml").read_text())["knobs"]
     assert result["size"] == math.prod(
         len(knobs[name]["choices"]) for name in KernelConfigSm100a.knob_names()
     )

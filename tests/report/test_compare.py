@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tally.operator import TallyProblem
 
 from kernel_space.build.build import build
 from kernel_space.core.arch import SM90A, SM100A
@@ -32,7 +33,7 @@ from tuner.report.html import render_html
 from tuner.report.markdown import render_markdown
 from tuner.report.write import write_report
 from tuner.simulated.time import SimulatedTime
-from tuner.space.published import published_config, read_published
+from tuner.space.published import published, published_config, read_published
 from tuner.trials.outcome import Kind, Origin, Trial
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
@@ -221,11 +222,18 @@ def test_bad_published_files(tmp_path: Path) -> None:
     for text, said in (("[", "not YAML"), ("published: 3", wrong), ("published: [{name: x}]", wrong)):
         path.write_text(text)
         with pytest.raises(InputError, match=said):
-            read_published.__wrapped__(path)
-    entry = "{name: x, kernel: svdquant_gemm_sm100a, when: {}, config: bogus=1, source: s}"
+            read_published(path, GemmProblem.operator)
+    entry = "{name: x, kernel: sm100a, when: {}, config: bogus=1, source: s}"
     path.write_text(f"published: [{entry}]")
     with pytest.raises(InputError, match="published configuration 'x': unknown knob 'bogus'"):
-        read_published.__wrapped__(path)
+        read_published(path, GemmProblem.operator)
+    path.write_text(f"published: [{entry.replace('bogus=1', 'split_k=1').replace('{}', '{q_at_most: 1}')}]")
+    with pytest.raises(InputError, match="published configuration 'x': a config is bounded by m_at_least"):
+        read_published(path, GemmProblem.operator)
+
+
+def test_an_operator_may_have_nothing_published() -> None:
+    assert published("tally") == () and published_config(TallyProblem.parse("40,256"), SM90A) is None
 
 
 def test_knob_rows_say_where_a_value_comes_from() -> None:

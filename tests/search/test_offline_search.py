@@ -23,9 +23,13 @@ def choose(trials: int = 40, seed: int = 0, **options: object) -> list[Candidate
 
 
 def distance(one: Candidate, other: Candidate) -> int:
-    """Knobs in which two resolved configs differ, stage counts left out: they follow from the others."""
+    """Knobs in which two resolved configs differ, stage counts left out: they follow from the others. All knobs for
+    points of different kernels.
+    """
     stages = one.config.stage_names()
     first, second = one.legal.config.fields(), other.legal.config.fields()
+    if one.config.kernel != other.config.kernel:
+        return len(first)
     return sum(first[name] != second[name] for name in first if name not in stages)
 
 

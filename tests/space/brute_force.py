@@ -7,8 +7,8 @@ from collections import Counter
 from typing import NamedTuple
 
 from kernel_space.core.arch import Arch
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.space import SearchSpace
 
 
@@ -20,20 +20,27 @@ class Found(NamedTuple):
     rejected: Counter[str]
 
 
-def every_point(part: SearchSpace, problem: GemmProblem, arch: Arch) -> Found:
+def every_point(part: SearchSpace, problem: Problem, arch: Arch) -> Found:
     spelled, resolved, rejected = 0, set(), Counter()
-    for texts in itertools.product(*(knob.choices for knob in part.knobs.values())):
-        result = legalize(part.config(dict(zip(part.knobs, texts, strict=True))), problem, arch)
-        if isinstance(result, Rejection):
-            rejected[result.rule] += 1
-        else:
-            spelled += 1
-            resolved.add(str(result.config))
+    for space in part.kernels.values():
+        for texts in itertools.product(*(knob.choices for knob in space.knobs.values())):
+            config = space.config_class.from_fields(dict(zip(space.knobs, texts, strict=True)))
+            result = legalize(config, problem, arch)
+            if isinstance(result, Rejection):
+                rejected[result.rule] += 1
+            else:
+                spelled += 1
+                resolved.add(str(result.config))
     return Found(spelled, resolved, rejected)
 
 
 def small(space: SearchSpace, **choices: str) -> SearchSpace:
-    """Only the choices that are named; one of every other knob."""
+    """Only the choices that are named; one of every other knob. A knob's name is for all kernels that have it."""
     named = {name: tuple(text.split()) for name, text in choices.items()}
-    others = {name: knob.choices[:1] for name, knob in space.knobs.items() if name not in named}
+    others = {
+        f"{kernel}.{name}": knob.choices[:1]
+        for kernel, one in space.kernels.items()
+        for name, knob in one.knobs.items()
+        if name not in named
+    }
     return space.restrict({**others, **named})

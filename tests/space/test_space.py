@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from kernel_space.core.arch import SM90A, SM100A
+from kernel_space.core.arch import SM90A, SM100A, Arch
 from kernel_space.core.config import print_knob
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, legalize
@@ -17,7 +18,8 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.space.brute_force import small
 from tuner.cli.options.common import problems_of
-from tuner.space.space import SPACES, SearchSpace
+from tuner.space.files import SPACES, read_kernel_space
+from tuner.space.space import SearchSpace
 
 
 @pytest.fixture(scope="module")
@@ -106,8 +108,9 @@ def test_first_default_rule_that_holds_decides(
 
 def test_designs_are_legal_where_their_bounds_say_and_found_there_only() -> None:
     sm90a = SearchSpace.load(GemmProblem.operator, SM90A)
-    assert sm90a.designs
-    for design in sm90a.designs:
+    designs = [design for one in sm90a.kernels.values() for design in one.designs]
+    assert {design.config.kernel for design in designs} == {"sm90a_expand", "sm90a_small_m"}
+    for design in designs:
         low = design.when.get("m_at_least", 1)
         high = design.when.get("m_at_most", 4352)
         for m in (low, high):
@@ -125,7 +128,7 @@ def test_a_design_outside_the_space_is_named(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match="a design must be made of the knobs' choices, mma_tiler_k is not one in"
     ):
-        SearchSpace.read(path, GemmProblem.operator)
+        read_kernel_space(path, GemmProblem.operator)
 
 
 # -- spelling --
@@ -165,7 +168,13 @@ def test_unknown_operator_is_one_line() -> None:
         ("choices: [256, 128]", "choices: [wide]", "mma_tiler_k must be a whole number, got 'wide'"),
         ("m_at_most: 64", "m_below: 64", "got m_below: 64"),
         ("m_at_most: 64", "m_at_most: few", "got m_at_most: few"),
-        ("default:", "defaults:", "must hold kernel, knobs and default"),
+        (
+            "default:",
+            "defaults:",
+            "it must hold kernel and knobs, and may hold designs and default; got kernel knobs defaults",
+        ),
+        ("m_at_most: 64", "m_at_most: true", "got m_at_most: True"),
+        ("m_at_most: 64", "out_dtype: int8", "got out_dtype: int8"),
         ("knobs:", "knobs: [", "is not YAML"),
         (
             "  - config: mma",
@@ -180,12 +189,74 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, old: str, new: str, mess
     path = tmp_path / "space.yaml"
     path.write_text(text.replace(old, new, 1))
     with pytest.raises(InputError) as error:
-        SearchSpace.read(path, GemmProblem.operator)
+        read_kernel_space(path, GemmProblem.operator)
     assert message in str(error.value) and "\n" not in str(error.value)
 
 
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The operator's files, to be changed."""
+    shutil.copytree(SPACES / GemmProblem.operator, tmp_path / GemmProblem.operator)
+    monkeypatch.setattr("tuner.space.files.SPACES", tmp_path)
+    return tmp_path / GemmProblem.operator
+
+
+def refused(arch: Arch) -> str:
+    with pytest.raises(InputError) as error:
+        SearchSpace.load(GemmProblem.operator, arch)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_several_kernels_need_a_default_rule_across_them(files: Path) -> None:
+    (files / "sm_90a.yaml").rename(files / "default.yaml")
+    found = SearchSpace.load(GemmProblem.operator, SM90A)
+    assert found.default(GemmProblem.parse("1,3840,3072,128")).kernel == "sm90a_small_m"
+    (files / "default.yaml").unlink()
+    assert (
+        "has the kernels sm90a_ring, sm90a_expand, sm90a_small_m for sm_90a, so sm_90a.yaml must"
+        in refused(SM90A)
+    )
+    (files / "sm90a_expand.yaml").unlink()
+    (files / "sm90a_ring.yaml").unlink()
+    assert "sm90a_small_m.yaml must hold the default rule" in refused(SM90A)
+    (files / "sm90a_small_m.yaml").unlink()
+    assert refused(SM90A) == "there is no search space for svdquant_gemm on sm_90a"
+
+
+def test_one_default_rule_not_two(files: Path) -> None:
+    entry = "default: [{config: kernel=sm100a, reason: none}]"
+    (files / "sm_100a.yaml").write_text(entry)
+    assert "the default rule is in sm_100a.yaml, so sm100a.yaml must not hold one, too" in refused(SM100A)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("default: []", "the last default rule must hold for every problem"),
+        ("default: [{config: tile_mnk=32x8x128, reason: r}]", "must begin with kernel=NAME"),
+        ("default: [{config: kernel=sm100a, reason: r}]", "kernel must be one of sm90a_ring, sm90a_expand"),
+        ("default: [{config: kernel=sm90a_ring, reason: ''}]", "kernel=sm90a_ring needs a reason"),
+        ("default: [{config: kernel=sm90a_ring}]", "no file of a search space as docs/search.md says"),
+        ("knobs: {}\ndefault: []", "it must hold default alone"),
+        ("- default", "it must hold default alone"),
+        ("default: 3", "no file of a search space as docs/search.md says"),
+        (
+            "default: [{when: [m], config: kernel=sm90a_ring, reason: r}]",
+            "when must map m_at_least m_at_most",
+        ),
+    ],
+)
+def test_mistakes_in_the_rule_across_kernels_are_named(files: Path, text: str, message: str) -> None:
+    (files / "sm_90a.yaml").write_text(text)
+    said = refused(SM90A)
+    assert message in said and said.startswith("sm_90a.yaml")
+
+
 def test_problem_list_parses() -> None:
-    args = SimpleNamespace(shape=[], shapes=SPACES / "problems.yaml", dtype="fp16")
+    args = SimpleNamespace(
+        op=GemmProblem.operator, shape=[], shapes=SPACES / "problems.yaml", dtype="fp16", option=[]
+    )
     problems = problems_of(args)
     assert len(problems) == len(set(problems)) == 10
     assert GemmProblem.parse("4352,3840,3072,128") in problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import pytest
 
 from kernel_space.core.arch import SM100A
 from kernel_space.core.kernel import Kernel
+from kernel_space.core.registry import kernel
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
@@ -106,8 +108,8 @@ def by_hand(
     canonical: Callable[..., Any] = raster_without_effect, far: int = 4, **rules: Callable[..., Any]
 ) -> Kernel:
     """Legal unless split_k > 2; afterwards ``canonical``, and prefetch_dist of ``far`` does not fit."""
-    return Kernel(
-        config_class=KernelConfigSm100a,
+    return dataclasses.replace(
+        kernel(GemmProblem.operator, "sm100a"),
         knob_rules={"split": too_many, **rules},
         canonical=canonical,
         solve_stages=lambda config, *_: config,

@@ -1,25 +1,29 @@
 """Which single knob to change next: every neighbour of a config in its search space, compiled and simulated.
 
-Neighbours are ordered by the timing model first, so that only the most promising are compiled.
+Neighbours are ordered by the kernel's timing model first, if it has one, so that only the most promising are compiled.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.search.prefilter import modelled_us
 from tuner.simulated.time import SimulatedTime, agreement, simulate
-from tuner.simulated.timing_model import model_us
 from tuner.space.space import SearchSpace
 
 if TYPE_CHECKING:
     from tuner.simulated.timing_model import Machine
+
+
+_Neighbour = tuple[str, str, Legal]  # knob, choice, what comes of it
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,18 +38,14 @@ class Change:
 
 
 def best_changes(
-    config: KernelConfig, time: SimulatedTime, problem: GemmProblem, device: Machine, *, limit: int
+    config: KernelConfig, time: SimulatedTime, problem: Problem, device: Machine, *, limit: int
 ) -> list[Change]:
-    """The ``limit`` neighbours that the model likes best, by simulated time, the fastest first.
+    """The ``limit`` most promising neighbours, by simulated time, the fastest first.
 
     ``config`` as asked for, with ``auto`` where the budget decides: a changed knob then finds its own stage counts.
     """
-    neighbours = sorted(
-        _neighbours(config, problem, device),
-        key=lambda one: model_us(one[2].config, problem, device, "nominal"),
-    )
     changes = []
-    for knob, choice, legal in neighbours[:limit]:
+    for knob, choice, legal in _promising(_neighbours(config, problem, device), problem, device)[:limit]:
         changed = _simulated(legal, problem, device)
         if changed is not None:
             faster_in = agreement(changed, time)
@@ -55,14 +55,12 @@ def best_changes(
     return sorted(changes, key=lambda change: change.time.us)
 
 
-def _neighbours(
-    config: KernelConfig, problem: GemmProblem, device: Machine
-) -> Iterator[tuple[str, str, Legal]]:
-    """(knob, choice, legal config) of every other kernel one knob away, each once."""
-    space = SearchSpace.load(GemmProblem.operator, device.arch)
+def _neighbours(config: KernelConfig, problem: Problem, device: Machine) -> Iterator[_Neighbour]:
+    """(knob, choice, legal config) of every other point of the same kernel one knob away, each once."""
+    space = SearchSpace.load(problem.operator, device.arch).of(config)
     own = legalize(config, problem, device.arch)
     seen = {str(own.config)} if isinstance(own, Legal) else set()
-    for knob, choices in space.knobs.items():
+    for knob, choices in (space.knobs if space else {}).items():
         for choice in choices.choices:
             legal = legalize(
                 type(config).from_fields({**config.fields(), knob: choice}), problem, device.arch
@@ -72,7 +70,18 @@ def _neighbours(
                 yield knob, choice, legal
 
 
-def _simulated(legal: Legal, problem: GemmProblem, device: Machine) -> SimulatedTime | None:
+def _promising(neighbours: Iterable[_Neighbour], problem: Problem, device: Machine) -> list[_Neighbour]:
+    """By the model's time. Without a model the first of each knob, then the second of each."""
+    turns: Counter[str] = Counter()
+    ranked: list[tuple[float, _Neighbour]] = []
+    for one in neighbours:
+        us = modelled_us(one[2].config, problem, device)
+        ranked.append((turns[one[0]] if us is None else us, one))
+        turns[one[0]] += 1
+    return [one for _, one in sorted(ranked, key=lambda item: item[0])]
+
+
+def _simulated(legal: Legal, problem: Problem, device: Machine) -> SimulatedTime | None:
     """None for a neighbour that does not compile or run: it is no change to recommend."""
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
@@ -27,7 +27,7 @@ DRAWS = 2000  # for one of them, until it is legal and new; after a whole mix wi
 
 def choose_candidates(
     space: SearchSpace,
-    problem: GemmProblem,
+    problem: Problem,
     arch: Arch,
     *,
     trials: int,
@@ -62,10 +62,10 @@ def choose_candidates(
     for config, origin in zip(seeds, origins, strict=True):
         admit(config, origin)
     generator = random.Random(f"{seed} {problem}")
-    near = one_knob_changes(space, seeds, generator)
+    near = one_knob_changes(space, seeds, problem, generator)
     draw: dict[str, Callable[[], KernelConfig | None]] = {
         "one": lambda: next(near, None),
-        "many": lambda: several_knobs_changed(space, generator.choice(seeds), generator),
+        "many": lambda: several_knobs_changed(space, generator.choice(seeds), problem, generator),
         "anywhere": lambda: space.random_config(generator),
     }
     fruitless = 0

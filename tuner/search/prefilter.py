@@ -10,9 +10,10 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.simulated.timing_model import model_us
+from tuner.simulated import timing_model
 
 if TYPE_CHECKING:
     from tuner.simulated.timing_model import Machine
@@ -35,20 +36,33 @@ def prefilter_fact(rejected: Mapping[Any, Rejection]) -> dict[str, str]:
     }
 
 
-class Prefilter:
-    """Judges proposals of one search, in their order: ``best_us`` is the lowest modelled time among those so far."""
+def modelled_us(config: KernelConfig, problem: Problem, machine: Machine) -> float | None:
+    """Microseconds of a resolved config by the model of its kernel; None for a kernel without one."""
+    if not isinstance(config, timing_model.KernelConfigSm100a):
+        return None
+    return timing_model.model_us(config, problem, machine)
 
-    def __init__(self, problem: GemmProblem, machine: Machine, factor: float = FACTOR) -> None:
+
+class Prefilter:
+    """Judges proposals of one search, in their order: by the lowest modelled time of their kernel among those so far.
+
+    Of their kernel only: models of two kernels err each in its own way, and one that flatters its kernel would keep
+    the other from ever being compiled. Nothing is known of a kernel without a model, so all of it is tried.
+    """
+
+    def __init__(self, problem: Problem, machine: Machine, factor: float = FACTOR) -> None:
         self._problem, self._machine, self._factor = problem, machine, factor
-        self.best_us = math.inf
+        self._best_us: dict[str, float] = {}  # of each kernel
 
     def rejection(self, legal: Legal, *, wanted: bool) -> Rejection | None:
         """Why ``legal`` is not worth compiling; never anything for one that is ``wanted``: the default, or named."""
-        us = model_us(legal.config, self._problem, self._machine, "nominal")
-        self.best_us = min(self.best_us, us)
-        if wanted or us <= self._factor * self.best_us:
+        if (us := modelled_us(legal.config, self._problem, self._machine)) is None:
+            return None
+        kernel = legal.config.kernel
+        best_us = self._best_us[kernel] = min(self._best_us.get(kernel, math.inf), us)
+        if wanted or us <= self._factor * best_us:
             return None
         return Rejection(
             PREFILTER,
-            f"modelled at {us:.4g} us, more than {self._factor:g} x the best modelled {self.best_us:.4g} us",
+            f"modelled at {us:.4g} us, more than {self._factor:g} x the best modelled {best_us:.4g} us",
         )

@@ -16,13 +16,12 @@ import random
 import time
 from collections.abc import Iterable, Iterator
 
-import optuna
-
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import AUTO, KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
+from tuner.search.sampler import Proposal, Sampler
 from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
@@ -49,7 +48,7 @@ class _Asked:
     """A candidate on its way. ``us`` is None when it has failed."""
 
     candidate: Candidate
-    trials: list[optuna.Trial]  # Optuna's, one per time it was proposed
+    proposals: list[Proposal]  # the sampler's, one per time it was proposed
     told: bool = False
     applied: bool = False
     us: float | None = None
@@ -68,7 +67,7 @@ class Search:
     def __init__(
         self,
         space: SearchSpace,
-        problem: GemmProblem,
+        problem: Problem,
         arch: Arch,
         *,
         seed: int = 0,
@@ -101,11 +100,7 @@ class Search:
         self._sources = itertools.cycle(MIX)
         self._base: KernelConfig | None = None  # where steps start, and those that are left
         self._steps: Iterator[KernelConfig] = iter(())
-        self._study = _new_study(seed)
-        self._distributions = {
-            name: optuna.distributions.CategoricalDistribution(knob.choices)
-            for name, knob in space.knobs.items()
-        }
+        self._sampler = Sampler(space, seed)
 
     @property
     def planned(self) -> int:
@@ -165,12 +160,12 @@ class Search:
         """
         if isinstance(self._rules(config, self._problem, self._arch), Legal):
             return config
-        solved = [name for name, knob in self._space.knobs.items() if AUTO in knob.choices]
-        return config.replace(**dict.fromkeys(solved, AUTO))
+        own = self._space.of(config)
+        return config.replace(**dict.fromkeys(own.solved if own else (), AUTO))
 
     def _next_fixed(self) -> Candidate | None:
         for origin, config in self._fixed:
-            if candidate := self._admit(config, origin, self._optuna_trial(config)):
+            if candidate := self._admit(config, origin, self._learnt(config)):
                 return candidate
         return None
 
@@ -183,35 +178,36 @@ class Search:
             return False
         self._waiting.popleft()
         oldest.applied = True
-        for trial in oldest.trials:
-            self._tell_sampler(trial, oldest.us)
+        for proposal in oldest.proposals:
+            self._tell_sampler(proposal, oldest.us)
         return True
 
     def _sample(self) -> Candidate | None:
         for _ in range(FRUITLESS_LIMIT):
             source = next(self._sources)
-            config, trial = self._proposal(source)
-            if config and (candidate := self._admit(config, Origin.SAMPLED, trial)):
+            config, proposal = self._proposal(source)
+            if config and (candidate := self._admit(config, Origin.SAMPLED, proposal)):
                 return candidate
         return None
 
-    def _proposal(self, source: str) -> tuple[KernelConfig | None, optuna.Trial | None]:
-        """A point from one of the sources, and the sampler's trial of it."""
+    def _proposal(self, source: str) -> tuple[KernelConfig | None, Proposal | None]:
+        """A point from one of the sources, as the sampler knows it."""
         if source == SAMPLER:
-            trial = self._study.ask(self._distributions)
-            return self._space.config(trial.params), trial
+            proposal = self._sampler.propose()
+            return self._space.config(proposal.params), proposal
         good = self._good()
         if source == LEAP:
             draws = (
-                several_knobs_changed(self._space, self._random.choice(good), self._random)
+                several_knobs_changed(self._space, self._random.choice(good), self._problem, self._random)
                 for _ in range(RANDOM_LIMIT)
             )
         else:
             if good[0] != self._base:
-                self._base, self._steps = good[0], one_knob_changes(self._space, good[:1], self._random)
+                self._base = good[0]
+                self._steps = one_knob_changes(self._space, good[:1], self._problem, self._random)
             draws = self._steps
         config = next(filter(self._new, draws), None)
-        return config, config and self._optuna_trial(config)
+        return config, config and self._learnt(config)
 
     def _good(self) -> list[KernelConfig]:
         """The best of those whose time the sampler knows, best first; before there is one, the default."""
@@ -233,7 +229,7 @@ class Search:
             if not isinstance(legal, Legal) or str(legal.config) in self._asked:
                 continue
             if self._hopeless(legal, Origin.SAMPLED) is None:
-                return self._admit(config, Origin.SAMPLED, self._optuna_trial(config))
+                return self._admit(config, Origin.SAMPLED, self._learnt(config))
         return None
 
     def _hopeless(self, legal: Legal, origin: Origin) -> Rejection | None:
@@ -244,53 +240,40 @@ class Search:
     def _random_configs(self) -> Iterator[KernelConfig]:
         return (self._space.random_config(self._random) for _ in range(RANDOM_LIMIT))
 
-    def _admit(self, config: KernelConfig, origin: Origin, trial: optuna.Trial | None) -> Candidate | None:
+    def _admit(self, config: KernelConfig, origin: Origin, proposal: Proposal | None) -> Candidate | None:
         """The candidate when ``config`` is legal and new; otherwise the sampler is answered from what is known."""
         legal = self._rules(config, self._problem, self._arch)
         if isinstance(legal, Rejection):
             self.rejected.setdefault(config, legal)
-            if trial:
-                _tell_infeasible(self._study, trial, "legal")
+            if proposal:
+                self._sampler.refuse(proposal, "legal")
             return None
         if asked := self._asked.get(str(legal.config)):
-            if trial and asked.applied:
-                self._tell_sampler(trial, asked.us)
-            elif trial:
-                asked.trials.append(trial)
+            if proposal and asked.applied:
+                self._tell_sampler(proposal, asked.us)
+            elif proposal:
+                asked.proposals.append(proposal)
             return None
         if rejection := self._hopeless(legal, origin):
             self.rejected.setdefault(config, rejection)
-            if trial:
-                _tell_infeasible(self._study, trial, PREFILTER)
+            if proposal:
+                self._sampler.refuse(proposal, PREFILTER)
             return None
         number = len(self._by_number)
         candidate = Candidate(number=number, config=config, legal=legal, origin=origin, seed=self.seed)
-        asked = _Asked(candidate=candidate, trials=[trial] if trial else [])
+        asked = _Asked(candidate=candidate, proposals=[proposal] if proposal else [])
         self._asked[candidate.resolved] = asked
         self._by_number.append(asked)
         self._waiting.append(asked)
         return candidate
 
-    def _optuna_trial(self, config: KernelConfig) -> optuna.Trial | None:
-        """A trial that makes the sampler learn from a point it did not propose; None if it cannot spell it."""
+    def _learnt(self, config: KernelConfig) -> Proposal | None:
+        """What makes the sampler learn from a point it did not propose; None if it cannot spell it."""
         params = self._space.spell(config, self._problem, self._arch, self._rules)
-        if self.exhaustive or params is None:
-            return None
-        self._study.enqueue_trial(params)
-        return self._study.ask(self._distributions)
+        return None if self.exhaustive or params is None else self._sampler.learn(params)
 
-    def _tell_sampler(self, trial: optuna.Trial, us: float | None) -> None:
+    def _tell_sampler(self, proposal: Proposal, us: float | None) -> None:
         if us is None:
-            _tell_infeasible(self._study, trial, "evaluated")
+            self._sampler.refuse(proposal, "evaluated")
         else:
-            self._study.tell(trial, us)
-
-
-def _new_study(seed: int) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="minimize", sampler=optuna.samplers.TPESampler(seed=seed))
-
-
-def _tell_infeasible(study: optuna.Study, trial: optuna.Trial, constraint: str) -> None:
-    trial.set_constraint(constraint, 1.0)
-    study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            self._sampler.tell(proposal, us)

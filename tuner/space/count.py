@@ -14,21 +14,21 @@ import dataclasses
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.kernel import Kernel
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.space.explore import Choices, Part, decided, explore, explore_region
 from tuner.space.regions import ALL, Regions
 
 PROBES = 100  # random points for the order of knobs, and drawn points of the parts of each rule
 RESOLVED_PROBES = 1000  # of the parts that the rules leave
 
-Legalize = Callable[[KernelConfig, GemmProblem, Arch], Legal | Rejection]
+Legalize = Callable[[KernelConfig, Problem, Arch], Legal | Rejection]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,9 +45,22 @@ class Count:
     rejected: dict[str, int]
 
 
+def total(counts: Iterable[Count]) -> Count:
+    """Of several kernels; points that rules of one name reject are added up."""
+    found, rejected = list(counts), Counter[str]()
+    for one in found:
+        rejected.update(one.rejected)
+    return Count(
+        raw=sum(one.raw for one in found),
+        spelled=sum(one.spelled for one in found),
+        legal=sum(one.legal for one in found),
+        rejected=dict(rejected),
+    )
+
+
 def legal_points(
     choices: Choices,
-    problem: GemmProblem,
+    problem: Problem,
     arch: Arch,
     legalize: Legalize,
     config_class: type[KernelConfig],
@@ -66,7 +79,7 @@ def legal_points(
                 yield legal
 
 
-def count(choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, spec: Kernel) -> Count:
+def count(choices: Choices, problem: Problem, arch: Arch, legalize: Legalize, spec: Kernel) -> Count:
     """Exact numbers of legal and rejected points. ``legalize`` must be what ``spec`` says: all knob rules, in order,
     then stages and budget; it is asked at drawn points, and ``AssertionError`` says where it differs.
     """
@@ -86,7 +99,7 @@ class _Counting:
     """One count: the regions, and the numbers so far."""
 
     def __init__(
-        self, choices: Choices, problem: GemmProblem, arch: Arch, legalize: Legalize, spec: Kernel
+        self, choices: Choices, problem: Problem, arch: Arch, legalize: Legalize, spec: Kernel
     ) -> None:
         self.choices, self.problem, self.arch = choices, problem, arch
         self.legalize, self.spec = legalize, spec

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from kernel_space.core.config import KernelConfig
-from tuner.space.regions import Regions
+from tuner.space.regions import EMPTY, Regions
 
 Choices = Mapping[str, Sequence[Any]]  # knob -> values
 
@@ -221,11 +221,11 @@ for _name in (*_ARITHMETIC, *(f"r{name}" for name in _ARITHMETIC), *_OTHER):
 def explore_region(
     function: Callable[[Any], Any], regions: Regions, region: int, config_class: type[KernelConfig]
 ) -> Iterator[Part]:
-    """Run ``function`` on all points of ``region``; the parts are disjoint and cover it.
+    """Run ``function`` on all points of ``region``, which may have none; the parts are disjoint and cover it.
 
     ``function`` must return nothing undecided: ``decided`` sees to that.
     """
-    pending, needed = [Part({}, {}, region)], set()
+    pending, needed = [Part({}, {}, region)] if region != EMPTY else [], set()
     while pending:
         run = _RegionRun(pending.pop(), regions, pending, needed)
         try:
