@@ -13,10 +13,10 @@ from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernels_of
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.parts.tiles import waves
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import KernelConfigSm90a
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.tiles import waves
 from tests.cli.test_cli import SHAPE, run
 from tests.fakes import FakeDevice, FakePool, fake_us
 from tests.operators.svdquant_gemm.test_sm90a_config import SERIALIZED
