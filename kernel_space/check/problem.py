@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.operators.svdquant_gemm.parts.tiles import cluster_extents, cluster_tiles
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.tiles import cluster_extents, cluster_tiles
 
 LEAST_TILES_PER_CTA = 3
 LORA_UNIT_K = 64  # at most so many columns of R are issued together; each unit wants a k-tile before it

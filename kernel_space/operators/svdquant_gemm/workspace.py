@@ -7,8 +7,8 @@ from __future__ import annotations
 from kernel_space.core.kernel import Room
 from kernel_space.operators.svdquant_gemm.gemm_config import GemmConfig
 from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIAL_BYTES, PARTIALS_ALIGN
-from kernel_space.operators.svdquant_gemm.parts.tiles import num_cta_tiles
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.tiles import num_cta_tiles
 
 EXPANDED_BYTES = 2
 

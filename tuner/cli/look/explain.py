@@ -9,8 +9,8 @@ from typing import Any
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.operators.svdquant_gemm.parts.tiles import Waves, waves
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.tiles import Waves, waves
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device
