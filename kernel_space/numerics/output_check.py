@@ -9,10 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import torch
 
 from kernel_space.numerics.nvfp4 import power_of_two_below
-from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
+from kernel_space.numerics.tensors import FLOAT_DTYPES, element_bytes, require_tensor
 
 FALSE_ALARM = 1e-12  # chance that the mean of a correct kernel's rounding errors exceeds its bound
 
@@ -21,8 +22,9 @@ FALSE_ALARM = 1e-12  # chance that the mean of a correct kernel's rounding error
 class OutputCheck:
     """How an output compares with its reference. ``str()`` is one line for a report.
 
-    ``max_ratio`` is the largest error in units of its element's tolerance, infinite for NaN or a wrong infinity;
-    ``worst_index`` (row, column) is where, ``got``, ``expected`` and ``tolerance`` what is there.
+    ``max_ratio`` is the largest error in units of its element's tolerance, infinite for NaN, for a wrong infinity and
+    for any error where the tolerance is 0; ``worst_index`` is where, ``got``, ``expected`` and ``tolerance`` what is
+    there.
     ``max_error`` is the largest finite absolute error anywhere.
 
     The mean is over the ``judged`` elements whose reference is a normal, finite number of the output format:
@@ -33,7 +35,7 @@ class OutputCheck:
     elements: int
     bad: int
     max_ratio: float
-    worst_index: tuple[int, int]
+    worst_index: tuple[int, ...]
     got: float
     expected: float
     tolerance: float
@@ -71,14 +73,15 @@ class OutputCheck:
         )
 
     def __str__(self) -> str:
-        row, column = self.worst_index
         mean = f"mean error {self.mean_error:.3f}, at most {self.mean_limit:.3f} for sums in fp32"
         if not self.bad and not self.ok:
             return f"{mean} (units of half an ulp and what fp32 may add): sums are kept in less than fp32"
+        at = f"at {list(self.worst_index)}: got {self.got:.8g}, expected {self.expected:.8g}"
+        if not self.tolerance and not self.judged:
+            return f"{self.bad} of {self.elements} elements differ{f'; the first {at}' if self.bad else ''}"
         return (
             f"{self.bad} of {self.elements} elements beyond the tolerance; worst {self.max_ratio:.3g} x tolerance "
-            f"at [{row}, {column}]: got {self.got:.8g}, expected {self.expected:.8g} +- {self.tolerance:.3g}; "
-            f"{mean}"
+            f"{at} +- {self.tolerance:.3g}{f'; {mean}' if self.judged else ''}"
         )
 
 
@@ -122,6 +125,29 @@ def check_output(
         judged=judged,
         error_sum=error_sum,
         drift_sum=drift_sum,
+    )
+
+
+def check_equal(out: torch.Tensor, expected: torch.Tensor) -> OutputCheck:
+    """Compare an output whose contract is bitwise, of any dtype and shape, with what it must be, of the same.
+
+    An element is right when its bytes are; so a NaN needs the same payload, and 0 is not -0.
+    """
+    require_tensor(out, "the output", (expected.dtype,), tuple(expected.shape))
+    different = (element_bytes(out) != element_bytes(expected)).any(dim=1)
+    bad = int(different.sum())
+    where = int(different.to(torch.uint8).argmax()) if bad else 0
+    got, wanted = (tensor.reshape(-1)[where].item() if tensor.numel() else 0 for tensor in (out, expected))
+    error = (out.double() - expected.double()).abs().nan_to_num_(nan=0.0, posinf=0.0)
+    return OutputCheck(
+        elements=out.numel(),
+        bad=bad,
+        max_ratio=math.inf if bad else 0.0,
+        worst_index=tuple(int(index) for index in np.unravel_index(where, out.shape)) if out.numel() else (),
+        got=got,
+        expected=wanted,
+        tolerance=0.0,
+        max_error=error.max().item() if out.numel() else 0.0,
     )
 
 

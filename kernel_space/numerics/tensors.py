@@ -32,6 +32,11 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
+def element_bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The same as uint8 [elements, bytes of one]: what two elements must agree in to be the same to the bit."""
+    return bytes_of(tensor).view(tensor.numel(), tensor.element_size())
+
+
 def require_specs(tensors: Mapping[str, torch.Tensor], specs: Mapping[str, TensorSpec]) -> None:
     """Raise ``InputError`` unless every tensor of ``specs`` is there with its dtype and shape."""
     for name, spec in specs.items():
