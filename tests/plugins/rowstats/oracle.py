@@ -20,9 +20,7 @@ def inputs(problem: Any, seed: int, source: str, device: torch.device | str) -> 
     return {"x": x.half()}
 
 
-def check(
-    problem: Any, tensors: Mapping[str, torch.Tensor], config: KernelConfig
-) -> dict[str, OutputCheck]:
+def check(problem: Any, tensors: Mapping[str, torch.Tensor], config: KernelConfig) -> dict[str, OutputCheck]:
     x = tensors["x"]
     return {
         "y": check_equal(tensors["y"], x + x),

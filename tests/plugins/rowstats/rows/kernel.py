@@ -1,6 +1,6 @@
 """One warp a row: lanes stride over it, ``vec`` elements at once, and add their counts at its end.
 
-x fp16 [M, K] -> y fp16 [M, K] = 2 x, count int32 [M] = positive elements. Grid: CTAs of ``rows`` warps. No shared memory.
+x fp16 [M, K] -> y fp16 [M, K] = 2 x, count int32 [M] = positive elements. Grid: CTAs of ``rows`` warps; no SMEM.
 """
 
 # ruff: noqa: ANN201, ANN204 - the DSL reads return annotations as C types
@@ -17,9 +17,7 @@ WARP = 32
 
 
 def host_function(config: Any, problem_class: Any, arch: Any) -> tuple[Any, tuple[Any, ...]]:
-    half, whole = (
-        make_ptr(dtype, 0, cute.AddressSpace.gmem, assumed_align=16) for dtype in (Float16, Int32)
-    )
+    half, whole = (make_ptr(dtype, 0, cute.AddressSpace.gmem, assumed_align=16) for dtype in (Float16, Int32))
     return Rows(config), (half, half, whole, Int32(1), Int32(2), cuda.CUstream(0))
 
 
