@@ -20,7 +20,7 @@ from tests.published import B200
 from tuner.simulated import time as simulated_time
 from tuner.simulated.constants import sets as clock_sets
 from tuner.simulated.constants.clock import mma_cycles, records_of
-from tuner.simulated.constants.machine import B200 as TABLE
+from kernel_space.machine.clock.constants import B200 as TABLE
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
 from tuner.simulated.time import SimulatedTime, agreement, simulate, simulate_time
 from tuner.trials.outcome import Kind

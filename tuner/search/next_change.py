@@ -1,25 +1,23 @@
 """Which single knob to change next: every neighbour of a config in its search space, compiled and simulated.
 
-Neighbours are ordered by the timing model first, so that only the most promising are compiled.
+Neighbours are ordered by their kernel's formula first, where it has one, so that only the most promising are compiled.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.core.traits import Chip
 from kernel_space.machine.values.faults import Fault, Unsupported
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.simulated.model import modelled_us
 from tuner.simulated.time import SimulatedTime, agreement, simulate
-from tuner.simulated.timing_model import model_us
 from tuner.space.space import SearchSpace
-
-if TYPE_CHECKING:
-    from tuner.simulated.timing_model import Machine
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -34,15 +32,16 @@ class Change:
 
 
 def best_changes(
-    config: KernelConfig, time: SimulatedTime, problem: GemmProblem, device: Machine, *, limit: int
+    config: KernelConfig, time: SimulatedTime, problem: Problem, device: Chip, *, limit: int
 ) -> list[Change]:
-    """The ``limit`` neighbours that the model likes best, by simulated time, the fastest first.
+    """The ``limit`` neighbours that the formula likes best, by simulated time, the fastest first; without a formula the
+    first in the order of the space.
 
     ``config`` as asked for, with ``auto`` where the budget decides: a changed knob then finds its own stage counts.
     """
     neighbours = sorted(
         _neighbours(config, problem, device),
-        key=lambda one: model_us(one[2].config, problem, device, "nominal"),
+        key=lambda one: _or_last(modelled_us(one[2].config, problem, device)),
     )
     changes = []
     for knob, choice, legal in neighbours[:limit]:
@@ -55,11 +54,15 @@ def best_changes(
     return sorted(changes, key=lambda change: change.time.us)
 
 
+def _or_last(us: float | None) -> float:
+    return math.inf if us is None else us
+
+
 def _neighbours(
-    config: KernelConfig, problem: GemmProblem, device: Machine
+    config: KernelConfig, problem: Problem, device: Chip
 ) -> Iterator[tuple[str, str, Legal]]:
     """(knob, choice, legal config) of every other kernel one knob away, each once."""
-    space = SearchSpace.load(GemmProblem.operator, device.arch)
+    space = SearchSpace.load(problem.operator, device.arch)
     own = legalize(config, problem, device.arch)
     seen = {str(own.config)} if isinstance(own, Legal) else set()
     for knob, choices in space.knobs.items():
@@ -72,7 +75,7 @@ def _neighbours(
                 yield knob, choice, legal
 
 
-def _simulated(legal: Legal, problem: GemmProblem, device: Machine) -> SimulatedTime | None:
+def _simulated(legal: Legal, problem: Problem, device: Chip) -> SimulatedTime | None:
     """None for a neighbour that does not compile or run: it is no change to recommend."""
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)

@@ -1,21 +1,20 @@
-"""Proposals that the timing model cannot imagine near the best are not compiled.
+"""Proposals that a kernel's own formula cannot imagine near the best are not compiled.
 
-The model (``timing_model``) is right about what a candidate cannot do, within a factor; it does not rank. What the
-filter loses is found by ``benchmarks/prefilter_loss.py`` and told in docs/search.md.
+A formula (``tuner.simulated.model``) is right about what a candidate cannot do, within a factor; it does not rank. A
+kernel without one has every legal proposal compiled. What the filter loses is found by ``benchmarks/prefilter_loss.py``
+and told in docs/search.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.simulated.timing_model import model_us
-
-if TYPE_CHECKING:
-    from tuner.simulated.timing_model import Machine
+from kernel_space.core.traits import Chip
+from tuner.simulated.model import modelled_us
 
 PREFILTER: Final = "prefilter"  # stands where a rule's name stands
 FACTOR: Final = 1.75
@@ -38,13 +37,15 @@ def prefilter_fact(rejected: Mapping[Any, Rejection]) -> dict[str, str]:
 class Prefilter:
     """Judges proposals of one search, in their order: ``best_us`` is the lowest modelled time among those so far."""
 
-    def __init__(self, problem: GemmProblem, machine: Machine, factor: float = FACTOR) -> None:
+    def __init__(self, problem: Problem, machine: Chip, factor: float = FACTOR) -> None:
         self._problem, self._machine, self._factor = problem, machine, factor
         self.best_us = math.inf
 
     def rejection(self, legal: Legal, *, wanted: bool) -> Rejection | None:
         """Why ``legal`` is not worth compiling; never anything for one that is ``wanted``: the default, or named."""
-        us = model_us(legal.config, self._problem, self._machine, "nominal")
+        us = modelled_us(legal.config, self._problem, self._machine)
+        if us is None:
+            return None
         self.best_us = min(self.best_us, us)
         if wanted or us <= self._factor * self.best_us:
             return None

@@ -7,10 +7,10 @@ import math
 from collections.abc import Sequence
 
 from kernel_space.core.arch import SM90A
+from kernel_space.machine.clock.constants import Constant, constants_of, has_constants
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.report.data.sweep import knobs_of, microseconds, tflops
-from tuner.simulated.constants.machine import Constant, constants_of, has_model
 from tuner.trials.outcome import Trial
 
 # Operations per clock and SM, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
@@ -68,7 +68,7 @@ def roofs(problem: GemmProblem, device_class: DeviceClass | None, sm_count: int)
     dram = _dram(device_class)
     if device_class.arch.name == SM90A.name:
         return (*dram, _hopper_tensor(device_class, sm_count))
-    if not has_model(device_class.arch):
+    if not has_constants(device_class.arch):
         return dram
     constants = constants_of(device_class.arch)
     clock = constants["clock_ghz"].value

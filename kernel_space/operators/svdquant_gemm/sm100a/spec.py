@@ -22,4 +22,5 @@ KERNEL = Kernel(
     capacities=("tmem", "smem"),
     layouts=budget.layouts,
     room=room,
+    machine="kernel_space.operators.svdquant_gemm.sm100a.machine",
 )

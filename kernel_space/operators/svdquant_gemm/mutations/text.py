@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable
 
-from kernel_space.check.mutations.layout import MutationContext
+from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
 from kernel_space.core.errors import InputError
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Imm, Mem, Operand, Pair, Reg, Symbol, Vec, split_top

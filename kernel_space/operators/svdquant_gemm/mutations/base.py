@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from kernel_space.check.mutations.layout import MutationContext
-from kernel_space.check.mutations.text import PtxEditor
+from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
+from kernel_space.operators.svdquant_gemm.mutations.text import PtxEditor
 from kernel_space.core.errors import InputError
 from kernel_space.machine.run.schedules import SCHEDULES
 
