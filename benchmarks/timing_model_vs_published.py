@@ -9,9 +9,9 @@ import timeit
 
 from scipy.stats import spearmanr
 
-from tests.published import B200, Published, cutlass_rows, svdquant_rows
 from kernel_space.machine.clock.constants import B200 as CONSTANTS
 from kernel_space.operators.svdquant_gemm.sm100a.model.time import model_time, model_us
+from tests.published import B200, Published, cutlass_rows, svdquant_rows
 
 
 def main() -> None:

@@ -104,9 +104,8 @@ class CheckMemory:
             return ""
         at = int(left[0]) // 4
         counter = int.from_bytes(self.workspace.bytes[4 * at : 4 * at + 4].numpy().tobytes(), "little")
-        return (
-            f"counter {at} of the {self._workspace_name} is {counter} after the launch, must be 0: the next one is wrong"
-        )
+        where = f"counter {at} of the {self._workspace_name}"
+        return f"{where} is {counter} after the launch, must be 0: the next one is wrong"
 
     def unwritten(self, name: str) -> int:
         """Elements of an output that still hold the poison."""

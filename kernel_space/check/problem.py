@@ -19,7 +19,11 @@ from kernel_space.core.traits import MachineTraits, traits_of
 
 EXERCISE_S = 1.0  # about how long one run of a small problem may take
 CLUSTERS = 3  # on the chip of a small problem: a number that divides few grids
-STEPS = (256, 32, 1)  # sizes are halved in whole steps, so that what is left beyond them stays: edges cut as before
+STEPS = (
+    256,
+    32,
+    1,
+)  # sizes are halved in whole steps, so that what is left beyond them stays: edges cut as before
 # Of the machine: 30,000 to 60,000 warp-instructions per second, with race checking half of that (plain loads, fp32).
 INSTRUCTIONS_PER_S = 3e4
 # A kernel for fp32 or integers issues one warp-instruction for 32 operations, one for matrices for 2048 or more.

@@ -4,7 +4,8 @@
 ``check_full``       the real problem once, without race checking
 
 Every element of every output must be right for the oracle, the outputs bitwise the same under every schedule, no byte
-outside of outputs and workspace changed, the workspace's counters zero again. What fails is a value, never an exception.
+outside of outputs and workspace changed, the counters of the workspace zero again. What fails is a value, never an
+exception.
 """
 
 from __future__ import annotations

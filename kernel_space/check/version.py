@@ -18,8 +18,9 @@ _SHARED = ("core/signature.py", "launch/capture.py", "numerics/output_check.py",
 
 @functools.cache
 def check_version(operator_name: str) -> str:
-    """Hash of all that a verdict on an operator's kernels depends on besides kernel, problem and seed: the machine, this
-    package, the operator's inputs and oracle, and what its kernels state of themselves for the machine.
+    """Hash of all that a verdict on an operator's kernels depends on besides kernel, problem and seed.
+
+    The machine, this package, the operator's inputs and oracle, and what its kernels state of themselves.
     """
     parts = [machine_version(), *(f"{module} {source_hash(module)}" for module in _modules(operator_name))]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,9 +1,9 @@
 """What the machine, its clock and reports may know of a kernel beside its PTX: all optional.
 
 ``Kernel.machine`` names a module with ``TRAITS``. A kernel without one has the defaults, which are right for every
-kernel: problems are cut from the operator's own (``kernel_space.check.problem``), the budget of instructions follows from
-the operator's work, operands are called by their arguments. What a kernel states here makes checks sharper and quicker,
-reports more readable, and searches shorter; it never decides what is right.
+kernel: problems are cut from the operator's own (``kernel_space.check.problem``), the budget of instructions follows
+from the operator's work, operands are called by their arguments. What a kernel states here makes checks sharper and
+quicker, reports more readable, and searches shorter; it never decides what is right.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class MachineTraits:
 
     ``exercise``   ``(config, problem)`` -> (problem, SMs): a small problem of the same class on which a run of a second
                    meets every edge, second turns of rings, and several tiles per CTA
-    ``cut``        ``(config, problem, seconds)`` -> ``problem``, or one with fewer tiles whose check takes about so long
+    ``cut``        ``(config, problem, seconds)`` -> ``problem``, or one with fewer tiles whose check takes that long
     ``most_instructions``  ``(config, problem, sms)`` -> warp-instructions that no correct run needs
-    ``barriers``   ``(row of the budget)`` -> is it a ring of mbarriers? States also that shared memory is laid out as the
-                   budget's rows say, in order and without gaps; then copies must keep to their slots
+    ``barriers``   ``(row of the budget)`` -> is it a ring of mbarriers? States also that shared memory is laid out as
+                   the budget's rows say, in order and without gaps; then copies must keep to their slots
     ``roles``      warp number -> name, for reports
     ``mutations``  module with defects of this kernel's PTX for ``check --inject``: ``MUTATIONS``, ``CASES``,
                    ``MutationContext``, ``NotApplicable``, ``find_mutation``
@@ -116,7 +116,9 @@ def traits_of(kernel: Kernel) -> MachineTraits:
     try:
         found = importlib.import_module(kernel.machine).TRAITS
     except (ImportError, AttributeError) as error:
-        raise InputError(f"{kernel.full_name} names the module {kernel.machine} for TRAITS: {error}") from error
+        raise InputError(
+            f"{kernel.full_name} names the module {kernel.machine} for TRAITS: {error}"
+        ) from error
     if not isinstance(found, MachineTraits):
         raise InputError(f"TRAITS of {kernel.machine} must be MachineTraits, got {type(found).__name__}")
     return found

@@ -10,13 +10,19 @@ from scipy.stats import spearmanr
 
 from kernel_space.core.arch import SM90A, SM103A
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tests.published import B200, Published, cutlass_rows, svdquant_rows
 from kernel_space.machine.clock.constants import B200 as CONSTANTS
 from kernel_space.machine.clock.constants import cluster_places
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.model.time import (
+    CORNERS,
+    NOMINAL,
+    agreement,
+    model_time,
+    model_us,
+)
 from kernel_space.operators.svdquant_gemm.sm100a.model.work import count_work
-from kernel_space.operators.svdquant_gemm.sm100a.model.time import CORNERS, NOMINAL, agreement, model_time, model_us
+from tests.published import B200, Published, cutlass_rows, svdquant_rows
 
 PRODUCTION = GemmProblem.parse("4352,3840,3072,128")
 STAGES = "num_ab_stage=4 num_lora_stage=2 num_acc_stage=2 num_c_stage=3"

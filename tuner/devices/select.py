@@ -129,6 +129,11 @@ def has_simulator(arch: Arch) -> bool:
     return arch.name in SIMULATED
 
 
+def simulated_names() -> str:
+    """Classes that have a simulator: ``b200 and b300``."""
+    return " and ".join(one.name for one in DEVICE_CLASSES.values() if has_simulator(one.arch))
+
+
 def _automatic(cards: list[Card]) -> Device:
     for card in cards:
         if _kernel_class(card) is not None:

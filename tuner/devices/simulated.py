@@ -141,11 +141,11 @@ class SimulatedDevice:
 
 
 @functools.cache
-def simulated_judge() -> str:
-    """What simulated rows of today depend on besides the kernel."""
-    from kernel_space.check.version import check_version
+def simulated_judge(operator: str = "") -> str:
+    """What simulated rows of today depend on besides the kernel; of an ``operator``, with its inputs and oracle."""
+    from kernel_space.check.version import check_version, machine_version
 
-    return f"{simulation_hash()} check {check_version()}"
+    return f"{simulation_hash()} check {check_version(operator) if operator else machine_version()[:16]}"
 
 
 def models_of(device: Device) -> dict[Kind, str]:

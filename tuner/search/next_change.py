@@ -58,9 +58,7 @@ def _or_last(us: float | None) -> float:
     return math.inf if us is None else us
 
 
-def _neighbours(
-    config: KernelConfig, problem: Problem, device: Chip
-) -> Iterator[tuple[str, str, Legal]]:
+def _neighbours(config: KernelConfig, problem: Problem, device: Chip) -> Iterator[tuple[str, str, Legal]]:
     """(knob, choice, legal config) of every other kernel one knob away, each once."""
     space = SearchSpace.load(problem.operator, device.arch)
     own = legalize(config, problem, device.arch)

@@ -50,7 +50,12 @@ class Task:
         """Where the verdict is kept: with the kernel, so that both go together. Its name is all that decides it."""
         from kernel_space.check.version import check_version
 
-        parts = [self.kind, self.compiled.cubin_sha256, check_version(self.problem.operator), *map(str, self._subject())]
+        parts = [
+            self.kind,
+            self.compiled.cubin_sha256,
+            check_version(self.problem.operator),
+            *map(str, self._subject()),
+        ]
         folder = self.compiled.directory
         if self.compiled.foreign:  # what lies there is no verdict of ours, nor is the hash that it states
             folder = default_cache_dir().parent / "verdicts"

@@ -9,7 +9,7 @@ from kernel_space.core.traits import PLAIN, Chip, MachineTraits, ModelledTime, t
 
 
 def modelled_us(config: KernelConfig, problem: Problem, chip: Chip) -> float | None:
-    """Microseconds of a resolved config by its kernel's formula, under nominal constants; None without one for the chip.
+    """Microseconds of a resolved config by its kernel's formula, nominal constants; None without one for the chip.
 
     A bound that is the same for every candidate (bytes over bandwidth) would be no substitute: nothing can be sorted by
     it, and beside another kernel's times it would look like the best of them.

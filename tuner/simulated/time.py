@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 # Pointers of a captured launch are made up, 4 GiB apart, so that a descriptor tells which argument it describes.
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ADDRESS_STEP: Final = 1 << 32
-EARLY: Final = "programmatic_stream_serialization"  # attribute of a launch that may overlap what runs before it
+EARLY: Final = (
+    "programmatic_stream_serialization"  # attribute of a launch that may overlap what runs before it
+)
 # Cause of the clock's account -> what it is called; a kernel may name its own (``core.traits``).
 CAUSES: Final = {
     "wait: arrive": "waiting for other warps",

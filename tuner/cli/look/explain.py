@@ -8,6 +8,7 @@ from typing import Any
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.core.traits import ModelledTime
 from kernel_space.operators.svdquant_gemm.parts.tiles import Waves, waves
@@ -54,12 +55,12 @@ def explain(
     return legal, schedule, time
 
 
-def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Device) -> Legal:
+def legal_config(problem: Problem, config: KernelConfig | None, device: Device) -> Legal:
     """Raises ``InputError`` with the rule and its reason for a config that is not legal."""
     if config is None:
         from tuner.space.space import SearchSpace
 
-        config = SearchSpace.load(GemmProblem.operator, device.arch).default(problem)
+        config = SearchSpace.load(problem.operator, device.arch).default(problem)
     legal = legalize(config, problem, device.arch)
     if isinstance(legal, Rejection):
         raise InputError(f"the config is not legal for {problem} by rule {legal.rule}: {legal.reason}")

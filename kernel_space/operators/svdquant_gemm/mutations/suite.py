@@ -12,7 +12,15 @@ from kernel_space.operators.svdquant_gemm.mutations import copies as mutate_copi
 from kernel_space.operators.svdquant_gemm.mutations import epilogue as mutate_epilogue
 from kernel_space.operators.svdquant_gemm.mutations import rings as mutate_rings
 from kernel_space.operators.svdquant_gemm.mutations import tensor as mutate_tensor
-from kernel_space.operators.svdquant_gemm.mutations.base import ALL, CASES, MUTATIONS, SURVIVES, Case, Mutation, find_mutation
+from kernel_space.operators.svdquant_gemm.mutations.base import (
+    ALL,
+    CASES,
+    MUTATIONS,
+    SURVIVES,
+    Case,
+    Mutation,
+    find_mutation,
+)
 from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
 from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable
 

@@ -1,5 +1,5 @@
-"""Which problems a check in the machine runs on: a small one that exercises the kernel, and the full one, cut if it must
-be; and how many instructions no correct run of one takes.
+"""Which problems a check in the machine runs on: a small one that exercises the kernel, and the full one, cut if it
+must be; and how many instructions no correct run takes.
 
 A kernel that is right on one tile can still be wrong: the second turn of a ring uses the other parity, ragged edges
 use out-of-bounds boxes, the last band of a raster is narrower. ``exercise`` chooses M, N, K so that all of these happen

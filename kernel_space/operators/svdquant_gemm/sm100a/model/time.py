@@ -82,9 +82,7 @@ def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Chip) -
     )
 
 
-def model_us(
-    config: KernelConfigSm100a, problem: GemmProblem, device: Chip, corner: str = NOMINAL
-) -> float:
+def model_us(config: KernelConfigSm100a, problem: GemmProblem, device: Chip, corner: str = NOMINAL) -> float:
     """Only the time, under one set of constants: what a ranking of many configs needs."""
     work = count_work(config, problem, device.sm_count)
     return sum(_timeline(work, _constants(device.arch, corner))[0].values())
