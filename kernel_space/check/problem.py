@@ -32,7 +32,7 @@ SCALAR_OPERATIONS, MATRIX_OPERATIONS = 32, 2048
 BYTES = 8  # of all tensors per warp-instruction: loads, arithmetic and addresses of an elementwise kernel
 ORACLE_S = 1.4e-10  # of an operation of a matrix product, in float64 on one core
 # A bound for live-locks and run-away loops, not a guess at what the kernel takes.
-LEAST_INSTRUCTIONS, MARGIN = 1_000_000, 100
+LEAST_INSTRUCTIONS, PER_SM, MARGIN = 100_000, 20_000, 50
 
 
 def exercises(config: KernelConfig, problem: Problem, arch: Arch) -> tuple[tuple[Problem, int], ...]:
@@ -60,7 +60,7 @@ def most_instructions(config: KernelConfig, problem: Problem, sms: int) -> int:
     """Warp-instructions that no correct run needs."""
     if own := _traits(config, problem).most_instructions:
         return own(config, problem, sms)
-    return LEAST_INSTRUCTIONS + MARGIN * _instructions(problem)
+    return LEAST_INSTRUCTIONS + PER_SM * sms + MARGIN * _instructions(problem)
 
 
 def _traits(config: KernelConfig, problem: Problem) -> MachineTraits:
