@@ -22,12 +22,13 @@ from benchmarks.clocked_rows import SM_COUNT, Row, cutlass_rows, ncu_rows
 from kernel_space.build.build import build
 from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.machine import OPERANDS, atomic_results
 from tuner.simulated.constants import witness as clock_witness
 from tuner.simulated.constants.sets import ConstantSets, draw_sets, store_sets
-from tuner.simulated.model_work import cluster_places
-from tuner.simulated.time import arrivals, capture_launch, map_names
+from tuner.simulated.time import capture_launch, map_names
 
 CUTLASS_BAND = 0.15
 STAND_IN_BAND = 0.20
@@ -79,7 +80,7 @@ def _witness(name: str, shape: str, text: str) -> clock_witness.Witness:
     launch = capture_launch(compiled, problem, places)
     return clock_witness.Witness(
         name=name, ptx=compiled.ptx, launch=launch, sm_count=SM_COUNT, places=places,
-        map_names=map_names(launch, compiled), atomic_results=arrivals(legal.config, problem, SM_COUNT),
+        map_names=map_names(launch, compiled, OPERANDS), atomic_results=atomic_results(legal.config, problem, SM_COUNT),
     )  # fmt: skip
 
 

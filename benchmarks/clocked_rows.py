@@ -23,10 +23,10 @@ from kernel_space.core.registry import kernel
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
+from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.machine.clock.estimate import simulate_launch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tuner.simulated.model_work import cluster_places
 from tuner.simulated.time import capture_launch
 
 DATA = Path(__file__).parents[1] / "tests" / "data"

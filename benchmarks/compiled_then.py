@@ -32,7 +32,7 @@ import numpy as np
 from benchmarks.sass_issue import NONE, Instruction, issue
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.clock import Times
-from tuner.simulated.constants.machine import Constant
+from kernel_space.machine.clock.constants import Constant
 
 DATA = Path(__file__).parents[1] / "tests" / "data"
 LOOPS = DATA / "svdquant_mma_loops.csv"

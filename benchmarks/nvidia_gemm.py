@@ -23,8 +23,8 @@ from typing import Any
 from kernel_space.build.dsl_env import import_dsl
 from kernel_space.core.arch import SM100A
 from kernel_space.launch.capture import CaptureRuntime, Launch, load
+from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.machine.run.launch import Exported, export
-from tuner.simulated.model_work import cluster_places
 
 Shape = tuple[int, int, int]
 SHAPES = (

@@ -21,12 +21,12 @@ from kernel_space.build.build import build
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.machine.clock.estimate import simulate_launch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.devices.simulated import Chip
 from tuner.simulated.constants.sets import admissible_sets
-from tuner.simulated.model_work import cluster_places
 from tuner.simulated.time import SimulatedTime, agreement, simulate, time_of
 from tuner.tables.dispatch import DispatchTable
 

@@ -21,11 +21,11 @@ from kernel_space.build.build import CompileError, build
 from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.model.time import model_us
 from tuner.cli.options.common import add_problem_options, problems_of
 from tuner.devices.simulated import Chip, simulated_outcome
 from tuner.search.prefilter import FACTOR
 from tuner.search.search import Search
-from tuner.simulated.timing_model import model_us
 from tuner.space.space import SearchSpace
 
 CHIP = Chip(name="b200", arch=SM100A, sm_count=148)

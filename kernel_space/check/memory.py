@@ -1,21 +1,20 @@
-"""The memory of one check: operands, y between guard bytes, a workspace, and what a run leaves of them."""
+"""The memory of one check: operands, outputs between guard bytes, a workspace, and what a run leaves of them."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 
-from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
-from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel_of, operator_of
+from kernel_space.numerics.output_check import OutputCheck
+from kernel_space.numerics.tensors import bytes_of, element_bytes, require_specs, view_as
 
 GUARD_BYTES = 4096
 GUARD = 0xA5
-POISON = 0xFF  # NaN in y and in the fp32 partial sums
-ALIGNMENT = 256  # the kernel asks for 16 bytes of y and 256 of the workspace
+# NaN in every format and -1 in integers; and what neither is, for outputs whose right value may be all ones.
+POISONS = (0xFF, 0x7F)
+ALIGNMENT = 256  # what kernels may ask of a workspace; of other pointers less
 
 
 class Guarded:
@@ -35,54 +34,79 @@ class Guarded:
 
 
 class CheckMemory:
-    """What one launch of ``config`` on ``problem`` is given. ``operands.y`` lies in guarded memory."""
+    """What one launch of ``config`` on ``problem`` is given. ``tensors``: inputs and outputs by name, contiguous.
 
-    def __init__(self, config: KernelConfigSm100a, problem: GemmProblem, seed: int) -> None:
-        operands = make_operands(problem, seed, source="scales")
-        dtype = TORCH_DTYPES[problem.out_dtype]
-        self._y = Guarded(problem.m * problem.n * dtype.itemsize)
-        y = self._y.bytes.view(dtype).view(problem.m, problem.n)
-        self.operands: Operands = dataclasses.replace(operands, y=y)
-        self._workspace = Guarded(max(ALIGNMENT, workspace_bytes(config, problem)))
-        self._counters = zeroed_bytes(config, problem)
-        self._inputs = {
-            name: tensor.clone() for name, tensor in self.operands.tensors().items() if name != "y"
-        }
+    Inputs are of the operator's last source, the least like those of a layer. Raises ``InputError`` when the operator
+    does not give the inputs that its signature names.
+    """
 
-    def poison(self) -> None:
-        """As before the first launch: y and the partial sums are NaN, the counters zero."""
-        self._y.bytes.fill_(POISON)
-        self._workspace.bytes.fill_(POISON)
-        self._workspace.bytes[: self._counters] = 0
+    def __init__(self, config: KernelConfig, problem: Problem, seed: int) -> None:
+        self._operator, self._config, self._problem = operator_of(problem), config, problem
+        signature = self._operator.signature
+        specs = signature.tensors(problem)
+        inputs = self._operator.inputs(problem, seed, self._operator.sources[-1], "cpu")
+        require_specs(inputs, {name: specs[name] for name in signature.inputs})
+        self._outputs = {name: Guarded(specs[name].nbytes) for name in signature.outputs}
+        outputs = {name: view_as(room.bytes, specs[name]) for name, room in self._outputs.items()}
+        self.tensors = {name: inputs[name] if name in inputs else outputs[name] for name in specs}
+        self._before = {name: inputs[name].clone() for name in signature.inputs}
+        room = kernel_of(config, problem).room(config, problem)
+        self.workspace = Guarded(room.size) if signature.workspace and room.size else None
+        self._zeroed = room.zeroed
 
-    def arguments(self) -> tuple[torch.Tensor, ...]:
-        """The pointers of the kernel in their order."""
-        return (*self.operands.tensors().values(), self._workspace.bytes)
+    def poison(self, run: int = 0) -> None:
+        """As before the first launch: outputs and workspace hold no number, the counters zero. Every other ``run``
+        finds other bytes in the outputs.
+        """
+        for room in self._outputs.values():
+            room.bytes.fill_(POISONS[run % 2])
+        self._poison = POISONS[run % 2]
+        if self.workspace is not None:
+            self.workspace.bytes.fill_(POISONS[0])
+            self.workspace.bytes[: self._zeroed] = 0
+
+    def values(self, clusters: int) -> list[object]:
+        """What the host function is given, in order; ``clusters``: at once on the chip."""
+        workspace = {} if self.workspace is None else {self._workspace_name: self.workspace.bytes}
+        pointers = {name: 0 for name in self._operator.signature.pointers} | self.tensors | workspace
+        return self._operator.signature.values(self._problem, pointers, clusters=clusters)
+
+    @property
+    def _workspace_name(self) -> str:
+        return self._operator.signature.workspace or ""
+
+    def outputs(self) -> dict[str, torch.Tensor]:
+        """A copy of the bytes of every output: uint8 [elements, bytes of one]."""
+        return {name: element_bytes(self.tensors[name]).clone() for name in self._outputs}
+
+    def check(self) -> dict[str, OutputCheck]:
+        """How each output compares with the operator's oracle."""
+        return self._operator.check(self._problem, self.tensors, self._config)
 
     def illegal_writes(self) -> list[str]:
         """Bytes changed that are not the kernel's, one line each."""
         found = []
-        for name, guarded in (("y", self._y), ("workspace", self._workspace)):
+        workspace = {} if self.workspace is None else {self._workspace_name: self.workspace}
+        for name, guarded in {**self._outputs, **workspace}.items():
             if (at := guarded.touched()) is not None:
                 found.append(f"byte {at} of {name}, which has {guarded.bytes.numel()}, was overwritten")
-        tensors = self.operands.tensors()
-        for name, before in self._inputs.items():
-            if not torch.equal(tensors[name].view(torch.uint8), before.view(torch.uint8)):
+        for name, before in self._before.items():
+            if not torch.equal(bytes_of(self.tensors[name]), bytes_of(before)):
                 found.append(f"operand {name} was overwritten")
         return found
 
     def left_counters(self) -> str:
-        """What is wrong with the split-K counters after a launch; empty if all are zero again."""
-        counters = self._workspace.bytes[: self._counters].view(torch.int32)
-        left = counters.nonzero()
+        """What is wrong with the zeroed part of the workspace after a launch; empty if it is zero again."""
+        if self.workspace is None:
+            return ""
+        left = self.workspace.bytes[: self._zeroed].nonzero()
         if not len(left):
             return ""
-        at = int(left[0])
-        return (
-            f"split-K counter {at} is {int(counters[at])} after the launch, must be 0: the next one is wrong"
-        )
+        at = int(left[0]) // 4
+        counter = int.from_bytes(self.workspace.bytes[4 * at : 4 * at + 4].numpy().tobytes(), "little")
+        where = f"counter {at} of the {self._workspace_name}"
+        return f"{where} is {counter} after the launch, must be 0: the next one is wrong"
 
-    def unwritten(self) -> int:
-        """Elements of y that still hold the poison."""
-        bits = self.operands.y.view(torch.int16)
-        return int((bits == -1).sum())
+    def unwritten(self, name: str) -> int:
+        """Elements of an output that still hold the poison."""
+        return int((element_bytes(self.tensors[name]) == self._poison).all(dim=1).sum())

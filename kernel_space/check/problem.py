@@ -1,118 +1,145 @@
-"""Which problems a candidate is checked on: a small one that exercises it, and the full one, cut if it must be.
+"""Which problems a candidate is checked on: small ones that exercise it, and the full one, cut if it must be.
 
-A kernel that is right on one tile can still be wrong: the second turn of a ring uses the other parity, ragged edges
-use out-of-bounds boxes, the last band of a raster is narrower. ``exercise`` chooses M, N, K so that all of these happen
-in a run of a second.
+A kernel may choose by itself (``core.traits``). For any other the operator's own problems are made small: the problem,
+its ragged variants, few clusters on the chip, so that a persistent grid takes several turns.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.tiles import cluster_extents, cluster_tiles
+from kernel_space.core.arch import Arch
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel_of, operator_of
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.core.traits import MachineTraits, traits_of
 
-LEAST_TILES_PER_CTA = 3
-LORA_UNIT_K = 64  # at most so many columns of R are issued together; each unit wants a k-tile before it
-MANY_CTA_TILES = 16  # CTA tiles (times splits) of a grid that is still cheap
-GRIDS = (
-    (3, 4, 2),
-    (2, 3, 2),
-    (2, 2, 1),
-    (1, 3, 1),
-)  # cluster tiles along M and N of the MMA, clusters on the chip
-RAGGED_K = {128: 96, 256: 160}  # K elements of the last k-tile: half a group of scale factors is padding
-# Machine and float64 comparison together: fitted to 1024x1536 at K = 480 and 8160, R = 128, for
-# four tiles and clusters; 15.9 s were measured for 4352x3840x3072 R = 128, for which these say 22.
-SECONDS_PER_PRODUCT = 2.7e-10
-SECONDS_PER_TILE = (
-    9e-3  # of 128x128: epilogue, barriers, and the parts of the comparison that K does not enter
-)
+EXERCISE_S = 1.0  # about how long one run of a small problem may take
+CLUSTERS = 3  # on the chip of a small problem: a number that divides few grids
+STEPS = (
+    256,
+    32,
+    1,
+)  # sizes are halved in whole steps, so that what is left beyond them stays: edges cut as before
+# Of the machine: 30,000 to 60,000 warp-instructions per second, with race checking half of that (plain loads, fp32).
+INSTRUCTIONS_PER_S = 3e4
+# A kernel for fp32 or integers issues one warp-instruction for 32 operations, one for matrices for 2048 or more.
+SCALAR_PIPES = ("fp32", "fp64", "int32", "int64")
+SCALAR_OPERATIONS, MATRIX_OPERATIONS = 32, 2048
+BYTES = 8  # of all tensors per warp-instruction: loads, arithmetic and addresses of an elementwise kernel
+ORACLE_S = 1.4e-10  # of an operation of a matrix product, in float64 on one core
+# A bound for live-locks and run-away loops, not a guess at what the kernel takes.
+LEAST_INSTRUCTIONS, PER_SM, MARGIN = 100_000, 20_000, 50
 
 
-def exercise(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[GemmProblem, int]:
-    """(problem, SMs of the chip) on which ``check_candidate`` runs ``config``, a resolved config.
+def exercises(config: KernelConfig, problem: Problem, arch: Arch) -> tuple[tuple[Problem, int], ...]:
+    """(problem, SMs of the chip) of every small problem on which ``check_candidate`` runs a resolved config.
 
-    R and dtypes are those of ``problem``. Every CTA has at least three tiles, tiles at both edges are ragged, the last
-    k-tile is ragged, the k-tiles of a tile are no multiple of the A/B stages (unless there is one) nor of the splits,
-    and every A/B slot is used at least twice.
+    All are of the class of ``problem`` and legal for ``config``.
     """
-    tiles_m, tiles_n, clusters = _grid(config)
-    rows, columns = cluster_extents(config)
-    m = (tiles_m - 1) * rows + _ragged(rows, 128, 69)
-    n = (tiles_n - 1) * columns + _ragged(columns, config.mma_tiler_mn[1], config.mma_tiler_mn[1] // 2 + 5)
-    if config.swap_ab:
-        m, n = n, m
-    k_tiles = _k_tiles(config, problem.r, tiles_m * tiles_n, clusters)
-    k = (k_tiles - 1) * config.mma_tiler_k + RAGGED_K[config.mma_tiler_k]
-    small = dataclasses.replace(problem, m=m, n=-(-n // 8) * 8, k=k)
-    return small, clusters * config.cluster_size
+    if own := _traits(config, problem).exercise:
+        return (own(config, problem),)
+    sms = CLUSTERS * config.cluster_size
+    small = (_cut(config, variant, arch, EXERCISE_S) for variant in _variants(config, problem, arch))
+    return tuple((one, sms) for one in dict.fromkeys(small))
 
 
-def tiles_per_cta(config: KernelConfigSm100a, problem: GemmProblem, sms: int) -> int:
-    """Tiles (output tiles times splits) that the CTA with the fewest has."""
-    tiles_m, tiles_n = cluster_tiles(config, problem)
-    work = tiles_m * tiles_n * config.split_k
-    return work // min(work, max(1, sms // config.cluster_size))
+def cut(config: KernelConfig, problem: Problem, arch: Arch, limit_s: float) -> Problem:
+    """``problem`` itself if ``check_full`` takes at most about ``limit_s`` seconds, else one of the same class that is
+    cut where it may be: sizes halved, batches first, as often as needed.
+    """
+    if own := _traits(config, problem).cut:
+        return own(config, problem, limit_s)
+    return _cut(config, problem, arch, limit_s)
 
 
-def _grid(config: KernelConfigSm100a) -> tuple[int, int, int]:
-    """Cluster tiles along M, N of the MMA, and clusters. Consecutive work items are the splits of a tile: with a
-    number of clusters that does not divide the splits, every cluster meets first and last ones."""
-    cost = config.cluster_size * config.split_k
-    cheap = [grid for grid in GRIDS if grid[0] * grid[1] * cost <= MANY_CTA_TILES]
-    tiles_m, tiles_n, clusters = cheap[0] if cheap else GRIDS[-1]
-    if config.split_k > 1:
-        if not cheap:
-            tiles_n = 2
-        work = tiles_m * tiles_n * config.split_k
-        clusters = next(count for count in (3, 2, 1) if work // count >= LEAST_TILES_PER_CTA)
-    return tiles_m, tiles_n, clusters
+def most_instructions(config: KernelConfig, problem: Problem, sms: int) -> int:
+    """Warp-instructions that no correct run needs."""
+    if own := _traits(config, problem).most_instructions:
+        return own(config, problem, sms)
+    return LEAST_INSTRUCTIONS + PER_SM * sms + MARGIN * _instructions(problem)
 
 
-def _ragged(extent: int, cta_extent: int, part: int) -> int:
-    """Rows or columns of the last cluster tile: half of its CTAs full, one partly filled, the others empty."""
-    return extent // 2 // cta_extent * cta_extent + part
+def _traits(config: KernelConfig, problem: Problem) -> MachineTraits:
+    return traits_of(kernel_of(config, problem))
 
 
-def _k_tiles(config: KernelConfigSm100a, r: int, tiles: int, clusters: int) -> int:
-    stages, splits = int(config.num_ab_stage), config.split_k
-    two_turns = -(-(2 * stages + 1) * clusters // tiles)
-    units = -(-r // LORA_UNIT_K)
-    k_tiles = max(two_turns, 2 * splits + 1 if splits > 1 else units + 2)
-    while (stages > 1 and k_tiles % stages == 0) or (splits > 1 and k_tiles % splits == 0):
-        k_tiles += 1
-    return k_tiles
+def _variants(config: KernelConfig, problem: Problem, arch: Arch) -> Iterator[Problem]:
+    """The problem and those that cut tiles elsewhere, as far as they are legal for ``config``."""
+    yield problem
+    ragged = operator_of(problem).ragged
+    for variant in ragged(config, problem) if ragged else _odd_sizes(problem):
+        if variant.problem_class == problem.problem_class and _is_legal(config, variant, arch):
+            yield variant
 
 
-def full_seconds(config: KernelConfigSm100a, problem: GemmProblem) -> float:
-    """About how long ``check_full`` takes on one core: the figure only decides what is worth starting."""
-    tiles_m, tiles_n = cluster_tiles(config, problem)
-    rows, columns = cluster_extents(config)
-    elements = tiles_m * tiles_n * rows * columns
-    products = elements * (problem.k + problem.r)
-    return products * SECONDS_PER_PRODUCT + elements / 128**2 * config.split_k * SECONDS_PER_TILE
+def _odd_sizes(problem: Problem) -> Iterator[Problem]:
+    """Each size that is not compiled in one step smaller, and as small as it can be."""
+    for name in _run_time_sizes(problem):
+        form, size = problem.forms()[name], getattr(problem, name)
+        least = -(-max(form.least, 1) // form.multiple) * form.multiple
+        for smaller in (size - form.multiple, least):
+            if least <= smaller < size and (found := _with_size(problem, name, smaller)):
+                yield found
 
 
-def cut(config: KernelConfigSm100a, problem: GemmProblem, limit_s: float) -> GemmProblem:
-    """``problem`` itself if ``check_full`` takes at most about ``limit_s`` seconds, else one with the same K, R and
-    ragged edges but fewer whole cluster tiles: halved along M or N, whichever has more, as often as needed."""
-    rows, columns = cluster_extents(config)
-    if config.swap_ab:
-        rows, columns = columns, rows
-    while full_seconds(config, problem) > limit_s:
-        smaller_m, smaller_n = _halved(problem.m, rows), _halved(problem.n, columns)
-        if (smaller_m, smaller_n) == (problem.m, problem.n):
+def _cut(config: KernelConfig, problem: Problem, arch: Arch, limit_s: float) -> Problem:
+    while seconds(problem) > limit_s:
+        smaller = next(
+            (one for one in _halves(problem) if _is_legal(config, one, arch)),
+            None,
+        )
+        if smaller is None:
             return problem
-        if smaller_n == problem.n or (smaller_m != problem.m and problem.m // rows >= problem.n // columns):
-            problem = dataclasses.replace(problem, m=smaller_m)
-        else:
-            problem = dataclasses.replace(problem, n=smaller_n)
+        problem = smaller
     return problem
 
 
-def _halved(size: int, step: int) -> int:
-    """Half as many whole steps, at least one, and the same remainder."""
-    whole = size // step
-    return size if whole <= 1 else (whole + 1) // 2 * step + size % step
+def _halves(problem: Problem) -> Iterator[Problem]:
+    """Problems with one size halved: in the largest steps first, batches before others, the largest first."""
+    for step in STEPS:
+        for name in _run_time_sizes(problem):
+            size = getattr(problem, name)
+            whole, rest = divmod(size, step * problem.forms()[name].multiple)
+            half = (whole + 1) // 2 * step * problem.forms()[name].multiple + rest
+            if whole > 1 and (found := _with_size(problem, name, half)):
+                yield found
+
+
+def _run_time_sizes(problem: Problem) -> list[str]:
+    """Sizes that are not compiled in, batches first, then the largest first."""
+    forms = problem.forms()
+    names = [name for name in problem.size_names() if not forms[name].compiled]
+    return sorted(names, key=lambda name: (not forms[name].batch, -getattr(problem, name)))
+
+
+def _with_size(problem: Problem, name: str, size: int) -> Problem | None:
+    """None where the operator's contract has no such problem."""
+    try:
+        return dataclasses.replace(problem, **{name: size})
+    except InputError:
+        return None
+
+
+def _is_legal(config: KernelConfig, problem: Problem, arch: Arch) -> bool:
+    legal = legalize(config, problem, arch)
+    return isinstance(legal, Legal) and legal.config == config
+
+
+def _instructions(problem: Problem) -> int:
+    """About how many warp-instructions any kernel takes for ``problem``."""
+    operator = operator_of(problem)
+    count = sum(operator.tensor_bytes(problem).values()) / BYTES
+    for pipe, operations in operator.work(problem).operations.items():
+        count += operations / (SCALAR_OPERATIONS if pipe in SCALAR_PIPES else MATRIX_OPERATIONS)
+    return int(count)
+
+
+def seconds(problem: Problem) -> float:
+    """About how long one run and its comparison take: the figure only decides what is worth starting."""
+    operations = operator_of(problem).work(problem).operations
+    matrix = sum(count for pipe, count in operations.items() if pipe not in SCALAR_PIPES)
+    return _instructions(problem) / INSTRUCTIONS_PER_S + matrix * ORACLE_S

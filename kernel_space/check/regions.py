@@ -1,12 +1,14 @@
 """The kernel's shared memory by name: which barrier an offset is, and whether copies keep to their region.
 
-Offsets come from the budget, whose rows are in the order in which the kernel lays out its regions, without gaps.
+For kernels that lay out shared memory as the rows of their budget say, in order and without gaps (``core.traits``).
+``is_barrier`` tells which rows are rings of mbarriers.
 """
 
 from __future__ import annotations
 
 import bisect
 import dataclasses
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.budget import Budget
@@ -15,18 +17,21 @@ from kernel_space.machine.observe.trace import Observer
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Machine
 
-ROLES = {0: "epilogue0", 1: "epilogue1", 2: "epilogue2", 3: "epilogue3", 4: "mma_warp", 5: "tma_warp"}
-_SINGLE_BARRIER = "tmem_dealloc"
-_BARRIER_SIDES = ("_full", "_empty")
+IsBarrier = Callable[[str], bool]
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
     """One piece of shared memory: bytes [``start``, ``end``) from the start of dynamic shared memory."""
 
-    name: str
+    row: str
+    number: int
     start: int
     end: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}[{self.number}]"
 
 
 def smem_slots(budget: Budget) -> list[Slot]:
@@ -34,19 +39,14 @@ def smem_slots(budget: Budget) -> list[Slot]:
     slots, offset = [], 0
     for row in budget.smem.rows:
         for number in range(row.copies):
-            slots.append(Slot(f"{row.name}[{number}]", offset, offset + row.each))
+            slots.append(Slot(row.name, number, offset, offset + row.each))
             offset += row.each
     return slots
 
 
-def barrier_names(budget: Budget) -> dict[int, str]:
+def barrier_names(budget: Budget, is_barrier: IsBarrier) -> dict[int, str]:
     """Offset from the start of dynamic shared memory -> name: ``{230016: "ab_full[0]", ...}``."""
-    return {slot.start: slot.name for slot in smem_slots(budget) if _is_barrier(slot.name)}
-
-
-def _is_barrier(name: str) -> bool:
-    ring = name.partition("[")[0]
-    return ring == _SINGLE_BARRIER or ring.endswith(_BARRIER_SIDES)
+    return {slot.start: slot.name for slot in smem_slots(budget) if is_barrier(slot.row)}
 
 
 class RegionWatch(Observer):
@@ -56,8 +56,8 @@ class RegionWatch(Observer):
     wrong. A TMA box may be smaller than its slot, never larger.
     """
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
+    def __init__(self, budget: Budget, is_barrier: IsBarrier) -> None:
+        self._budget, self._is_barrier = budget, is_barrier
         self._slots = smem_slots(budget)
         self._starts = [slot.start for slot in self._slots]
         self._known: set[tuple[str, int, int]] = set()
@@ -90,7 +90,7 @@ class RegionWatch(Observer):
             return
         self._known.add((what, start, size))
         first = self._slot(start)
-        if first is None or _is_barrier(first.name) or start + size > first.end:
+        if first is None or self._is_barrier(first.row) or start + size > first.end:
             last = self._slot(start + size - 1)
             self.findings.append(
                 f"a {what} of {size} bytes at offset {start:#x} must lie inside one slot, but reaches from "
@@ -103,7 +103,7 @@ class RegionWatch(Observer):
             return
         self._known.add(("barrier", start, 8))
         slot = self._slot(start)
-        if slot is None or not _is_barrier(slot.name) or slot.start != start:
+        if slot is None or not self._is_barrier(slot.row) or slot.start != start:
             self.findings.append(
                 f"an mbarrier at offset {start:#x} is no barrier of the budget ({slot.name if slot else 'no region'})"
             )

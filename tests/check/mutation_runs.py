@@ -7,9 +7,9 @@ import functools
 import re
 
 from kernel_space.build.build import CompiledKernel, build
-from kernel_space.check.mutations.suite import CASES, Mutation, MutationContext
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM100A
+from kernel_space.operators.svdquant_gemm.mutations.suite import CASES, Mutation, MutationContext
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.compiled_cases import resolved

@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.check.mutations.suite import CASES, MUTATIONS, NotApplicable, find_mutation, table
 from kernel_space.core.errors import InputError
 from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.svdquant_gemm.mutations.suite import (
+    CASES,
+    MUTATIONS,
+    NotApplicable,
+    find_mutation,
+    table,
+)
 from tests.check.mutation_runs import case_kernel, failure, run_mutation, run_text
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "mutations.md"

@@ -14,7 +14,6 @@ import torch
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.build.readback import with_layouts
 from kernel_space.check.memory import GUARD_BYTES, CheckMemory, Guarded
-from kernel_space.check.problem import cut, full_seconds
 from kernel_space.check.regions import RegionWatch, barrier_names, smem_slots
 from kernel_space.check.validate import (
     ALL,
@@ -22,7 +21,6 @@ from kernel_space.check.validate import (
     CheckStatus,
     check_candidate,
     check_full,
-    exercise,
 )
 from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
@@ -30,6 +28,8 @@ from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.budget import budget
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.exercise import cut, exercise, full_seconds
+from kernel_space.operators.svdquant_gemm.sm100a.machine import is_barrier
 from kernel_space.operators.svdquant_gemm.sm100a.rules import EPI_TILES_N, MMA_TILERS_MN
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
@@ -156,7 +156,7 @@ def test_barrier_offsets_are_those_of_the_layouts(text: str) -> None:
         return names
 
     expected = with_layouts(config, PROBLEM.problem_class, "sm_100a", offsets)
-    assert barrier_names(budget(config, PROBLEM.problem_class, SM100A)) == expected
+    assert barrier_names(budget(config, PROBLEM.problem_class, SM100A), is_barrier) == expected
     assert {"ab_full[1]", "ab_empty[0]", "acc_full[0]"} < set(expected.values())
 
 
@@ -182,10 +182,10 @@ def test_changed_operands_and_counters_are_told() -> None:
     memory = CheckMemory(config, exercise(config, PROBLEM)[0], 0)
     memory.poison()
     assert memory.illegal_writes() == [] and memory.left_counters() == ""
-    assert memory.unwritten() == memory.operands.y.numel()
-    memory.arguments()[-1].view(torch.int32)[2] = 1
-    assert memory.left_counters().startswith("split-K counter 2 is 1 after the launch")
-    memory.operands.bias[3] += 1
+    assert memory.unwritten("y") == memory.tensors["y"].numel()
+    memory.workspace.bytes.view(torch.int32)[2] = 1
+    assert memory.left_counters().startswith("counter 2 of the workspace is 1 after the launch")
+    memory.tensors["bias"][3] += 1
     assert memory.illegal_writes() == ["operand bias was overwritten"]
 
 
@@ -198,8 +198,8 @@ def test_right_kernel_passes_under_every_schedule(text: str) -> None:
     assert result.ok, result.findings
     assert [run.schedule for run in result.runs] == list(ALL)
     assert result.bitwise is True and len({run.digest for run in result.runs}) == 1
-    assert result.output is not None and result.output.bad == 0
-    assert result.output.elements == result.problem.m * result.problem.n
+    assert result.outputs["y"].bad == 0
+    assert result.outputs["y"].elements == result.problem.m * result.problem.n
     assert result.instructions == sum(run.instructions for run in result.runs) > 0
     assert str(result).startswith(f"OK: {result.problem} on {result.sms} SMs")
 
@@ -241,8 +241,8 @@ def test_missing_column_scale_is_a_wrong_result() -> None:
     result = check(SMALL, ptx, schedules=("eager",))
     assert result.status is CheckStatus.WRONG_RESULT
     assert "elements beyond the tolerance" in result.reason and "\n" not in result.reason
-    assert result.output is not None and result.output.bad > 0
-    column = result.output.worst_index[1]
+    assert result.outputs["y"].bad > 0
+    column = result.outputs["y"].worst_index[1]
     assert column % 32 < 2, "the worst element lies in one of the two columns of a subtile"
 
 
@@ -275,7 +275,7 @@ def test_missing_proxy_fence_is_a_race_though_the_numbers_are_right() -> None:
     ptx = mutated(SMALL, r"fence\.proxy\.async\.shared::cta;", "")
     result = check(SMALL, ptx, schedules=("eager",))
     assert result.status is CheckStatus.RACE and "fence.proxy.async" in result.reason
-    assert result.output is not None and result.output.ok
+    assert result.outputs["y"].ok
     silent = check(SMALL, ptx, schedules=("eager",), check_races=False)
     assert silent.ok, "only the race checker sees it"
 
@@ -295,12 +295,12 @@ def test_counter_left_behind_is_a_wrong_result() -> None:
     """The last split to arrive resets the tile's counter; left at 1, the numbers are right, but only this time."""
     ptx = mutated(SPLIT, r"(st\.global\.b32\s+\[%rd\d+\]), 0;", r"\1, 1;")
     result = check(SPLIT, ptx, schedules=("eager",))
-    assert result.status is CheckStatus.WRONG_RESULT and result.output is not None and result.output.ok
-    assert "split-K counter 0 is 1 after the launch" in result.reason
+    assert result.status is CheckStatus.WRONG_RESULT and result.outputs["y"].ok
+    assert "counter 0 of the workspace is 1 after the launch" in result.reason
 
 
 def test_copies_must_keep_to_one_slot() -> None:
-    watch = RegionWatch(budget(resolved(SMALL), PROBLEM.problem_class, SM100A))
+    watch = RegionWatch(budget(resolved(SMALL), PROBLEM.problem_class, SM100A), is_barrier)
     watch._base = 1024
     watch._within("TMA load", 1024, 16384)
     assert watch.findings == []

@@ -199,7 +199,7 @@ def test_verdict_belongs_to_cubin_version_and_problem(monkeypatch: pytest.Monkey
     assert len(paths) == 3
     assert larger.path == task.path, "the exercising problem does not depend on M"
     assert dataclasses.replace(larger, kind=FULL).path not in paths
-    monkeypatch.setattr("kernel_space.check.version.check_version", lambda: "another machine")
+    monkeypatch.setattr("kernel_space.check.version.check_version", lambda operator: "another machine")
     assert task.path not in paths
 
 

@@ -183,10 +183,9 @@ def test_judge_changes_with_machine_constants_and_sets(
         for name in (
             "kernel_space/machine/clock/engines.py",
             "kernel_space/machine/ptx/parse.py",
-            "tuner/simulated/constants/machine.py",
+            "kernel_space/machine/clock/constants.py",
             "tuner/simulated/constants/clock.py",
             "tuner/simulated/constants/clock_sets.json",
-            "tuner/simulated/model_work.py",
             "tuner/simulated/time.py",
         ):
             before = len(seen)

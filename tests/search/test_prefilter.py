@@ -15,13 +15,13 @@ from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.model.time import model_us
 from tests.fakes import FakeDevice, small_space
 from tests.published import B200
 from tuner.search.prefilter import FACTOR, PREFILTER, Prefilter, prefilter_fact
 from tuner.search.progress import State
 from tuner.search.search import Candidate, Search
 from tuner.search.trial_of import illegal_trial
-from tuner.simulated.timing_model import model_us
 from tuner.trials.outcome import Origin, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")

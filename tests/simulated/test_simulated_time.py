@@ -12,15 +12,16 @@ from kernel_space.build.build import CompiledKernel, build
 from kernel_space.core.arch import SM100A, SM103A
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal
+from kernel_space.machine.clock.constants import B200 as TABLE
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.machine import atomic_results
 from tests.compiled_cases import resolved
 from tests.published import B200
 from tuner.simulated import time as simulated_time
 from tuner.simulated.constants import sets as clock_sets
 from tuner.simulated.constants.clock import mma_cycles, records_of
-from tuner.simulated.constants.machine import B200 as TABLE
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
 from tuner.simulated.time import SimulatedTime, agreement, simulate, simulate_time
 from tuner.trials.outcome import Kind
@@ -163,7 +164,7 @@ def test_one_piece_in_split_k_reduces() -> None:
     config, problem = resolved("mma_tiler_mn=256x128 split_k=4 lora_schedule=tail", "1024,3840,512,128")
     one_pair = dataclasses.replace(B200(), sm_count=2)
     compiled = build(config, problem.problem_class, SM100A)
-    counted = simulated_time.arrivals(config, problem, one_pair.sm_count)
+    counted = atomic_results(config, problem, one_pair.sm_count)
     assert (len(counted), sum(value == 3 for value in counted), counted[-1]) == (64, 16, 3)
     launch = simulated_time.capture_launch(compiled, problem, 1)
     turns, always = (

@@ -10,12 +10,19 @@ from scipy.stats import spearmanr
 
 from kernel_space.core.arch import SM90A, SM103A
 from kernel_space.core.errors import InputError
+from kernel_space.machine.clock.constants import B200 as CONSTANTS
+from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.model.time import (
+    CORNERS,
+    NOMINAL,
+    agreement,
+    model_time,
+    model_us,
+)
+from kernel_space.operators.svdquant_gemm.sm100a.model.work import count_work
 from tests.published import B200, Published, cutlass_rows, svdquant_rows
-from tuner.simulated.constants.machine import B200 as CONSTANTS
-from tuner.simulated.model_work import cluster_places, count_work
-from tuner.simulated.timing_model import CORNERS, NOMINAL, agreement, model_time, model_us
 
 PRODUCTION = GemmProblem.parse("4352,3840,3072,128")
 STAGES = "num_ab_stage=4 num_lora_stage=2 num_acc_stage=2 num_c_stage=3"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, Final
 
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.devices.device import Device
 from tuner.devices.select import has_simulator
 from tuner.trials.outcome import Kind, Timing
@@ -21,7 +21,7 @@ NO_SIMULATION: Final = "simulated"  # why there is none, in words
 
 
 def with_simulation(
-    timing: Timing, compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Device
+    timing: Timing, compiled: CompiledKernel, legal: Legal, problem: Problem, device: Device
 ) -> Timing:
     """``timing`` with the simulated time of the same kernel in its evidence, if it was measured on a kind of device
     that has a simulator. A kernel that the clock cannot run has the reason there instead."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
+from kernel_space.machine.archs import SIMULATED
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEFAULT_CLASS, DEVICE_CLASSES, Card, DeviceClass, class_of, names
@@ -125,7 +126,12 @@ def require_times(device: Device) -> None:
 
 def has_simulator(arch: Arch) -> bool:
     """Can the PTX machine run and clock the kernels of ``arch``?"""
-    return arch.tmem_columns > 0
+    return arch.name in SIMULATED
+
+
+def simulated_names() -> str:
+    """Classes that have a simulator: ``b200 and b300``."""
+    return " and ".join(one.name for one in DEVICE_CLASSES.values() if has_simulator(one.arch))
 
 
 def _automatic(cards: list[Card]) -> Device:

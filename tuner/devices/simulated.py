@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Self
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.devices.abilities import Abilities
 from tuner.devices.device import Device
 from tuner.devices.select import device_class_of, has_simulator
 from tuner.simulated.check_worker import CheckDied, CheckHung, CheckPool
 from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.machine_check import CANDIDATE, FULL, STATUS, MachineChecker, Task, run_task
-from tuner.simulated.timing_model import model_hash
 from tuner.trials.answer import answered, then
 from tuner.trials.outcome import Kind, Outcome, Status
 
@@ -51,7 +50,7 @@ class TimeTask:
 
     compiled: CompiledKernel
     legal: Legal
-    problem: GemmProblem
+    problem: Problem
     chip: Chip
     limit_s: float
 
@@ -59,7 +58,7 @@ class TimeTask:
         return simulated_outcome(self.compiled, self.legal, self.problem, self.chip)
 
 
-def simulated_outcome(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, chip: Chip) -> Outcome:
+def simulated_outcome(compiled: CompiledKernel, legal: Legal, problem: Problem, chip: Chip) -> Outcome:
     """OK with a ``SIMULATED`` timing, UNSUPPORTED for PTX or host code that the clock does not know, or the fault of
     the program that the clocked run found."""
     from kernel_space.launch.capture import CaptureError
@@ -75,7 +74,7 @@ def simulated_outcome(compiled: CompiledKernel, legal: Legal, problem: GemmProbl
         return Outcome(status=status, reason=f"clocked run: {fault.reason}")
 
 
-def outcome_in_a_worker(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, chip: Chip) -> Outcome:
+def outcome_in_a_worker(compiled: CompiledKernel, legal: Legal, problem: Problem, chip: Chip) -> Outcome:
     """``simulated_outcome``, whose run of the object's host code may take its process with it: not this one."""
     task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
     return _outcome(_pool().submit(task))
@@ -123,39 +122,39 @@ class SimulatedDevice:
     def begin(self) -> bool:
         return True
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         chip = Chip(name=self.name, arch=self.arch, sm_count=self.sm_count)
         task = TimeTask(compiled=compiled, legal=legal, problem=problem, chip=chip, limit_s=LIMIT_S)
         return then(self.checker.pool.submit(task), _outcome)
 
-    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         return self.checker.check(_check(CANDIDATE, compiled, legal, problem))
 
-    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         return self.checker.check(_check(FULL, compiled, legal, problem))
 
     def interleave(
-        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> Future[list[Samples] | Outcome]:
         """A clock that is the same for all has nothing to gain from rounds."""
         return answered(lambda: Outcome(status=Status.UNSUPPORTED, reason=f"{self.name} is simulated"))
 
 
 @functools.cache
-def simulated_judge() -> str:
-    """What simulated rows of today depend on besides the kernel."""
-    from kernel_space.check.version import check_version
+def simulated_judge(operator: str = "") -> str:
+    """What simulated rows of today depend on besides the kernel; of an ``operator``, with its inputs and oracle."""
+    from kernel_space.check.version import check_version, machine_version
 
-    return f"{simulation_hash()} check {check_version()}"
+    return f"{simulation_hash()} check {check_version(operator) if operator else machine_version()[:16]}"
 
 
 def models_of(device: Device) -> dict[Kind, str]:
     """What rows of ``device`` that nobody measured depend on today besides the kernel, by what they are."""
-    models = {Kind.MODELLED: model_hash()}
+    models: dict[Kind, str] = {}
     if has_simulator(device.arch):
         models[Kind.SIMULATED] = device.judge if device.kind is Kind.SIMULATED else simulated_judge()
     return models
 
 
-def _check(kind: str, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Task:
+def _check(kind: str, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Task:
     return Task(kind=kind, compiled=compiled, config=legal.config, problem=problem)

@@ -8,20 +8,16 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.core.traits import Chip
 from kernel_space.machine.values.faults import Fault, Unsupported
-from tuner.search.prefilter import modelled_us
+from tuner.simulated.model import modelled_us
 from tuner.simulated.time import SimulatedTime, agreement, simulate
 from tuner.space.space import SearchSpace
-
-if TYPE_CHECKING:
-    from tuner.simulated.timing_model import Machine
-
 
 _Neighbour = tuple[str, str, Legal]  # knob, choice, what comes of it
 
@@ -38,7 +34,7 @@ class Change:
 
 
 def best_changes(
-    config: KernelConfig, time: SimulatedTime, problem: Problem, device: Machine, *, limit: int
+    config: KernelConfig, time: SimulatedTime, problem: Problem, device: Chip, *, limit: int
 ) -> list[Change]:
     """The ``limit`` most promising neighbours, by simulated time, the fastest first.
 
@@ -55,7 +51,7 @@ def best_changes(
     return sorted(changes, key=lambda change: change.time.us)
 
 
-def _neighbours(config: KernelConfig, problem: Problem, device: Machine) -> Iterator[_Neighbour]:
+def _neighbours(config: KernelConfig, problem: Problem, device: Chip) -> Iterator[_Neighbour]:
     """(knob, choice, legal config) of every other point of the same kernel one knob away, each once."""
     space = SearchSpace.load(problem.operator, device.arch).of(config)
     own = legalize(config, problem, device.arch)
@@ -70,7 +66,7 @@ def _neighbours(config: KernelConfig, problem: Problem, device: Machine) -> Iter
                 yield knob, choice, legal
 
 
-def _promising(neighbours: Iterable[_Neighbour], problem: Problem, device: Machine) -> list[_Neighbour]:
+def _promising(neighbours: Iterable[_Neighbour], problem: Problem, device: Chip) -> list[_Neighbour]:
     """By the model's time. Without a model the first of each knob, then the second of each."""
     turns: Counter[str] = Counter()
     ranked: list[tuple[float, _Neighbour]] = []
@@ -81,7 +77,7 @@ def _promising(neighbours: Iterable[_Neighbour], problem: Problem, device: Machi
     return [one for _, one in sorted(ranked, key=lambda item: item[0])]
 
 
-def _simulated(legal: Legal, problem: Problem, device: Machine) -> SimulatedTime | None:
+def _simulated(legal: Legal, problem: Problem, device: Chip) -> SimulatedTime | None:
     """None for a neighbour that does not compile or run: it is no change to recommend."""
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)

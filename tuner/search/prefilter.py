@@ -1,22 +1,20 @@
-"""Proposals that the timing model cannot imagine near the best are not compiled.
+"""Proposals that a kernel's own formula cannot imagine near the best are not compiled.
 
-The model (``timing_model``) is right about what a candidate cannot do, within a factor; it does not rank. What the
-filter loses is found by ``benchmarks/prefilter_loss.py`` and told in docs/search.md.
+A formula (``tuner.simulated.model``) is right about what a candidate cannot do, within a factor; it does not rank. A
+kernel without one has every legal proposal compiled. What the filter loses is found by ``benchmarks/prefilter_loss.py``
+and told in docs/search.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
-from tuner.simulated import timing_model
-
-if TYPE_CHECKING:
-    from tuner.simulated.timing_model import Machine
+from kernel_space.core.traits import Chip
+from tuner.simulated.model import modelled_us
 
 PREFILTER: Final = "prefilter"  # stands where a rule's name stands
 FACTOR: Final = 1.75
@@ -36,13 +34,6 @@ def prefilter_fact(rejected: Mapping[Any, Rejection]) -> dict[str, str]:
     }
 
 
-def modelled_us(config: KernelConfig, problem: Problem, machine: Machine) -> float | None:
-    """Microseconds of a resolved config by the model of its kernel; None for a kernel without one."""
-    if not isinstance(config, timing_model.KernelConfigSm100a):
-        return None
-    return timing_model.model_us(config, problem, machine)
-
-
 class Prefilter:
     """Judges proposals of one search, in their order: by the lowest modelled time of their kernel among those so far.
 
@@ -50,7 +41,7 @@ class Prefilter:
     the other from ever being compiled. Nothing is known of a kernel without a model, so all of it is tried.
     """
 
-    def __init__(self, problem: Problem, machine: Machine, factor: float = FACTOR) -> None:
+    def __init__(self, problem: Problem, machine: Chip, factor: float = FACTOR) -> None:
         self._problem, self._machine, self._factor = problem, machine, factor
         self._best_us: dict[str, float] = {}  # of each kernel
 

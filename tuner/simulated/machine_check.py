@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.plain_files import read_plain
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.store import atomic_write, make_folder
 from tuner.simulated.check_worker import CheckDied, CheckPool
 from tuner.trials.answer import answered, then
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from kernel_space.build.build import CompiledKernel
-    from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+    from kernel_space.check.result import CheckResult
+    from kernel_space.core.config import KernelConfig
+    from kernel_space.core.problem import Problem
 
 CHECKED = "checked in the sm_100a machine"
 CANDIDATE, FULL = "candidate", "full"
@@ -41,15 +42,20 @@ class Task:
 
     kind: str
     compiled: CompiledKernel
-    config: KernelConfigSm100a
-    problem: GemmProblem
+    config: KernelConfig
+    problem: Problem
 
     @property
     def path(self) -> Path:
         """Where the verdict is kept: with the kernel, so that both go together. Its name is all that decides it."""
         from kernel_space.check.version import check_version
 
-        parts = [self.kind, self.compiled.cubin_sha256, check_version(), *map(str, self._subject())]
+        parts = [
+            self.kind,
+            self.compiled.cubin_sha256,
+            check_version(self.problem.operator),
+            *map(str, self._subject()),
+        ]
         folder = self.compiled.directory
         if self.compiled.foreign:  # what lies there is no verdict of ours, nor is the hash that it states
             folder = default_cache_dir().parent / "verdicts"
@@ -58,11 +64,12 @@ class Task:
         return folder / f"check-{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:16]}.json"
 
     def _subject(self) -> tuple[object, ...]:
-        from kernel_space.check.validate import ALL, FULL_LIMIT_S, exercise
+        from kernel_space.check.validate import ALL, FULL_LIMIT_S, exercises
+        from kernel_space.core.arch import arch
 
         if self.kind == FULL:
             return (self.problem, FULL_LIMIT_S, SEED)
-        return (*exercise(self.config, self.problem), *ALL, SEED)
+        return (*exercises(self.config, self.problem, arch(self.compiled.arch)), *ALL, SEED)
 
     def run(self) -> dict[str, Any]:
         """The verdict as JSON holds it; takes seconds."""
@@ -87,17 +94,21 @@ def run_task(task: Any) -> Any:
     return task.run()
 
 
-def describe(result: Any, task: Task) -> str:
+def describe(result: CheckResult, task: Task) -> str:
     """What was checked, for the table and the report."""
-    worst = f"worst error {result.output.max_ratio:.2f} x tolerance"
+    from kernel_space.check.result import worst_errors
+
+    worst = worst_errors(result.outputs)
     if task.kind == CANDIDATE:
+        what = " and ".join(map(str, result.problems))
+        schedules = len({run.schedule for run in result.runs})
         return (
-            f"{CHECKED}: M,K,N,R={result.problem} on {result.sms} SMs under {len(result.runs)} schedules with race "
+            f"{CHECKED}: {task.problem.form()}={what} on {result.sms} SMs under {schedules} schedules with race "
             f"checking, {worst}"
         )
     if result.problem == task.problem:
         return f"full problem {result.problem} once, {worst}"
-    return f"the full problem takes too long, so {result.problem}, of the same K, R and ragged edges, once, {worst}"
+    return f"the full problem takes too long, so {result.problem}, with edges cut as its are, once, {worst}"
 
 
 class MachineChecker:

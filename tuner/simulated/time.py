@@ -7,55 +7,58 @@ sets under which it holds; docs/timing.md says what was compared with published 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import kernel_of, operator_of
+from kernel_space.core.traits import Chip, traits_of
 from kernel_space.launch.capture import Launch, capture
 from kernel_space.machine.clock.clock import Times
-from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.machine.clock.constants import cluster_places
+from kernel_space.machine.clock.estimate import TimedRun, joined_runs, simulate_launch
 from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets
-from tuner.simulated.model_work import cluster_places, count_work
 from tuner.trials.outcome import Kind, Timing
 from tuner.trials.rank_stability import JUDGE, SETS_US, pack_times
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
+    from kernel_space.core.config import KernelConfig
+    from kernel_space.core.problem import Problem
     from kernel_space.core.rules import Legal
-    from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-    from tuner.simulated.timing_model import Machine
 
 # Pointers of a captured launch are made up, 4 GiB apart, so that a descriptor tells which argument it describes.
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ADDRESS_STEP: Final = 1 << 32
-OPERANDS: Final = {
-    "act": "A/B", "wgt": "A/B", "ascales": "A/B", "wscales": "A/B", "lora_act_in": "LoRA", "lora_up": "LoRA", "y": "y",
-}  # fmt: skip
+EARLY: Final = (
+    "programmatic_stream_serialization"  # attribute of a launch that may overlap what runs before it
+)
+# Cause of the clock's account -> what it is called; a kernel may name its own (``core.traits``).
 CAUSES: Final = {
-    "wait: tma A/B": "waiting for A/B",
-    "wait: tma LoRA": "waiting for LoRA",
-    "wait: arrive": "waiting for the accumulator",
+    "wait: arrive": "waiting for other warps",
     "wait: tensor": "waiting for the tensor core",
     "wait: issue": "MMA warp issuing",
     "tensor: mma mxf4nvf4": "tensor, NVFP4",
-    "tensor: mma f16": "tensor, LoRA",
+    "tensor: mma f16": "tensor, fp16",
     "tensor: scale factor copy": "tensor, scale-factor copies",
     "tensor: kind switch": "tensor, change of kind",
 }
+LOADS: Final = "wait: tma "  # and the operand's name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SimulatedTime:
-    """Microseconds of one launch, simulated.
+    """Microseconds of one call, simulated: of all its launches together.
 
     ``sets_us``  Times: under each admissible set of constants, nominal first
     ``discrepancy``  share by which the interval goes beyond the extremes of ``sets_us``
     ``about``    which sets these are
     ``terms``    nominal microseconds by cause; they add up to ``us``
-    ``run``      what the clocked run saw, in cycles
+    ``run``      what the clocked run saw, in cycles; of several launches, one after the other
     """
 
     sets_us: Times
@@ -89,48 +92,64 @@ class SimulatedTime:
 
 def simulate(
     compiled: CompiledKernel,
-    config: KernelConfigSm100a,
-    problem: GemmProblem,
-    device: Machine,
+    config: KernelConfig,
+    problem: Problem,
+    device: Chip,
     *,
     cold: bool = True,
     record: bool = False,
     sets: ConstantSets | None = None,
 ) -> SimulatedTime:
-    """Simulated time of one launch of ``compiled``, the kernel of the resolved ``config``.
+    """Simulated time of one call of ``compiled``, the kernel of the resolved ``config``.
 
-    ``cold``: operands come from DRAM, as for ``timing_model``. ``sets``: by default the admissible ones. Needs no GPU.
-    Raises ``Unsupported`` for PTX that the clock does not model, ``Fault`` for what the program does wrong.
+    ``cold``: operands come from DRAM, in every launch of the call. ``sets``: by default the admissible ones. Needs no
+    GPU. Raises ``Unsupported`` for PTX that the clock does not model, ``Fault`` for what the program does wrong.
     """
     chosen = sets or admissible_sets(device.arch)
-    places = cluster_places(device.sm_count, config.cluster_size)
-    launch = capture_launch(compiled, problem, places)
-    run = simulate_launch(
-        launch, compiled.ptx, chosen.clock, sm_count=device.sm_count, places=places, cold=cold,
-        map_names=map_names(launch, compiled), record=record,
-        atomic_results=arrivals(config, problem, device.sm_count),
-    )  # fmt: skip
-    return time_of(run, chosen, use_pdl=config.use_pdl)
+    traits, ptx = traits_of(kernel_of(config, problem)), compiled.ptx
+    results = traits.atomic_results(config, problem, device.sm_count) if traits.atomic_results else (0,)
+    at_once = cluster_places(device.sm_count, config.cluster_size) * config.ctas_per_sm
+    launches = capture_launches(compiled, problem, at_once)
+    runs = [
+        simulate_launch(
+            launch, ptx, chosen.clock, sm_count=device.sm_count, places=places_of(launch, device), cold=cold,
+            map_names=map_names(launch, compiled, traits.operands), record=record, atomic_results=results,
+        )
+        for launch in launches
+    ]  # fmt: skip
+    return time_of_launches(runs, [launches_early(one) for one in launches], chosen, traits.causes)
 
 
-def arrivals(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) -> tuple[int, ...]:
-    """What the split counter returns for the pieces of cluster 0, in turn.
+def places_of(launch: Launch, device: Chip) -> int:
+    """Clusters of the launch's shape that the chip holds at once."""
+    return cluster_places(device.sm_count, math.prod(launch.cluster))
 
-    One piece in ``split_k`` is the last of its tile to arrive; the cluster's last piece is one of them, for that is
-    when the launch ends.
-    """
-    pieces = count_work(config, problem, sm_count).schedule.waves
-    last = config.split_k - 1
-    return tuple(last if (pieces - 1 - number) % config.split_k == 0 else 0 for number in range(pieces))
+
+def launches_early(launch: Launch) -> bool:
+    """Whether it may begin before what runs before it has ended: programmatic dependent launch."""
+    return bool(launch.attributes.get(EARLY))
 
 
 def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> SimulatedTime:
-    """Cycles of a run and the launch, in microseconds."""
-    launch = sets.values["launch_us"] - (sets.values["pdl_gain_us"] if use_pdl else 0.0)
+    """Cycles of the run of a call's only launch, and the launch, in microseconds."""
+    return time_of_launches([run], [use_pdl], sets)
+
+
+def time_of_launches(
+    runs: Sequence[TimedRun],
+    early: Sequence[bool],
+    sets: ConstantSets,
+    causes: Mapping[str, str] | None = None,
+) -> SimulatedTime:
+    """Of launches that follow one another: their cycles add up, and each is launched. ``early``: which of them overlap
+    with what runs before them, and gain what programmatic launch does. ``causes``: the kernel's own names.
+    """
+    run = joined_runs(runs)
+    launch = len(runs) * sets.values["launch_us"] - sum(early) * sets.values["pdl_gain_us"]
     per_cycle = 1e-3 / float(sets.values["clock_ghz"][0])
     terms = {"launch": float(launch[0])}
     for cause, cycles in run.account.items():
-        name = CAUSES.get(cause, cause)
+        name = cause_name(cause, causes or {})
         terms[name] = terms.get(name, 0.0) + cycles * per_cycle
     sets_us = sets.microseconds(run.cycles) + launch
     return SimulatedTime(
@@ -138,7 +157,16 @@ def time_of(run: TimedRun, sets: ConstantSets, *, use_pdl: bool = False) -> Simu
     )
 
 
-def simulate_time(compiled: CompiledKernel, legal: Legal, problem: GemmProblem, device: Machine) -> Timing:
+def cause_name(cause: str, own: Mapping[str, str]) -> str:
+    """What reports call a cause of the clock's account."""
+    if cause in own:
+        return own[cause]
+    if cause.startswith(LOADS):
+        return f"waiting for {cause.removeprefix(LOADS)}"
+    return CAUSES.get(cause, cause)
+
+
+def simulate_time(compiled: CompiledKernel, legal: Legal, problem: Problem, device: Chip) -> Timing:
     """``simulate`` as the time of a trial: the nominal set's time with the interval of the admissible sets."""
     time = simulate(compiled, legal.config, problem, device)
     return Timing(
@@ -166,25 +194,42 @@ def agreement(faster: SimulatedTime, slower: SimulatedTime) -> float:
     return float(np.mean(faster.sets_us < slower.sets_us))
 
 
-def capture_launch(compiled: CompiledKernel, problem: GemmProblem, places: int) -> Launch:
-    """The one launch of ``compiled`` for ``problem``, with ``places`` clusters at once and made-up addresses."""
-    values = [FIRST_ADDRESS + ADDRESS_STEP * number for number in range(len(compiled.arguments))]
-    sizes = {"m": problem.m, "n": problem.n, "k": problem.k, "max_active_clusters": places, "stream": 0}
-    for number, argument in enumerate(compiled.arguments):
-        if argument.kind != "pointer":
-            values[number] = sizes[argument.name]
-    launches = capture(compiled, *values)
+def capture_launches(compiled: CompiledKernel, problem: Problem, at_once: int) -> list[Launch]:
+    """The launches of one call of ``compiled`` for ``problem``, with ``at_once`` clusters on the chip and made-up
+    addresses. Raises ``InputError`` for host code that launches nothing.
+    """
+    signature = operator_of(problem).signature
+    addresses = {
+        argument.name: FIRST_ADDRESS + ADDRESS_STEP * number
+        for number, argument in enumerate(compiled.arguments)
+        if argument.kind == "pointer"
+    }
+    launches = capture(compiled, *signature.values(problem, addresses, clusters=at_once))
+    if not launches:
+        raise InputError(f"the host code of {compiled.prefix} launches no kernel")
+    return launches
+
+
+def capture_launch(compiled: CompiledKernel, problem: Problem, at_once: int) -> Launch:
+    """The launch of a call that makes one. Raises ``InputError`` for another number of launches."""
+    launches = capture_launches(compiled, problem, at_once)
     if len(launches) != 1:
-        raise InputError(f"a candidate is one launch, {compiled.prefix} makes {len(launches)}")
+        raise InputError(f"one launch is wanted, {compiled.prefix} makes {len(launches)}")
     return launches[0]
 
 
-def map_names(launch: Launch, compiled: CompiledKernel) -> dict[int, str]:
-    """Kernel parameter -> operand group of its TMA descriptor."""
+def map_names(
+    launch: Launch, compiled: CompiledKernel, operands: Mapping[str, str] | None = None
+) -> dict[int, str]:
+    """Kernel parameter -> operand of its TMA descriptor: the argument that it describes, or what ``operands`` calls it.
+    A descriptor of other memory is called by its parameter.
+    """
     names = {}
     for index, tensor in launch.tensor_maps.items():
-        argument = compiled.arguments[(tensor.address - FIRST_ADDRESS) // ADDRESS_STEP]
-        names[index] = OPERANDS[argument.name]
+        number = (tensor.address - FIRST_ADDRESS) // ADDRESS_STEP
+        known = 0 <= number < len(compiled.arguments)
+        name = compiled.arguments[number].name if known else f"parameter {index}"
+        names[index] = (operands or {}).get(name, name)
     return names
 
 

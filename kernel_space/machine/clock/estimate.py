@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -81,6 +82,37 @@ def simulate_launch(
         cycles=end * rounds, account=account, rounds=rounds, clusters=clusters, active_sms=active,
         filled=ran.ctas[0].filled, stored=ran.ctas[0].stored, record=machine.record,
     )  # fmt: skip
+
+
+def joined_runs(runs: Sequence[TimedRun]) -> TimedRun:
+    """Launches that follow one another as one run: cycles, account and bytes add up, the timelines stand one behind the
+    other. Rounds, clusters and SMs are those of the longest.
+    """
+    if len(runs) == 1:
+        return runs[0]
+    account: dict[str, float] = {}
+    for run in runs:
+        for cause, cycles in run.account.items():
+            account[cause] = account.get(cause, 0.0) + cycles
+    return dataclasses.replace(
+        max(runs, key=lambda run: run.cycles[0]),
+        cycles=np.sum([run.cycles for run in runs], axis=0),
+        account=account,
+        filled=sum(run.filled for run in runs),
+        stored=sum(run.stored for run in runs),
+        record=_joined_records(runs),
+    )
+
+
+def _joined_records(runs: Sequence[TimedRun]) -> Record | None:
+    """In nominal cycles since the first launch began; None unless every run has one."""
+    joined, begun = [], 0.0
+    for run in runs:
+        if run.record is None:
+            return None
+        joined += [(lane, what, begun + begin, begun + end) for lane, what, begin, end in run.record]
+        begun += float(run.cycles[0])
+    return joined
 
 
 PROLOGUE, EPILOGUE, OTHER = "prologue", "epilogue exposed", "no tensor work"

@@ -23,6 +23,7 @@ from kernel_space.machine.clock.clock import Clock
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.machine import OPERANDS as LOADS_OF
 from tuner.simulated.constants.sets import admissible_sets
 from tuner.simulated.time import capture_launch, map_names
 
@@ -54,7 +55,7 @@ def run(kernel: CompiledKernel, problem: GemmProblem, ptx: str = "", **options: 
     launch = capture_launch(kernel, problem, 74)
     return simulate_launch(
         launch, ptx or kernel.ptx, admissible_sets(SM100A).clock, sm_count=148, places=74,
-        map_names=map_names(launch, kernel), **options,
+        map_names=map_names(launch, kernel, LOADS_OF), **options,
     )  # fmt: skip
 
 

@@ -14,7 +14,6 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernels_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.calibration.calibrate import Calibration, Row, calibrate
 from tuner.calibration.measured_trials import Measurement, read_measured
 from tuner.cli.options import text
@@ -74,11 +73,10 @@ def simulated_rows(
 
 def _simulated(one: Measurement, device: DeviceClass, pool: ConstantSets) -> Any:
     """Microseconds under each set, or why there are none."""
-    if one.source_hash and one.source_hash != space_source_hash(
-        kernels_of(GemmProblem.operator, device.arch)
-    ):
+    operator = one.problem.operator
+    if one.source_hash and one.source_hash != space_source_hash(kernels_of(operator, device.arch)):
         return "measured with another version of the kernel"
-    legal = legalize(parse_config(GemmProblem.operator, device.arch, one.config), one.problem, device.arch)
+    legal = legalize(parse_config(operator, device.arch, one.config), one.problem, device.arch)
     if not isinstance(legal, Legal):
         return f"{legal.rule}: {legal.reason}"
     chip = Chip(name=device.name, arch=device.arch, sm_count=device.sm_count)

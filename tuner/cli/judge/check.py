@@ -6,25 +6,30 @@ Exit code 0 when every check passed, 1 when one failed, 2 for bad input. Times a
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 from pathlib import Path
 from typing import Any
 
 from kernel_space.build.build import CompiledKernel, CompileError, build
-from kernel_space.check.mutations.suite import CASES, MUTATIONS, MutationContext, NotApplicable, find_mutation
-from kernel_space.check.validate import ALL, CheckResult, check_candidate, check_full
+from kernel_space.check.result import CheckResult, ScheduleRun
+from kernel_space.check.validate import ALL, check_candidate, check_full
 from kernel_space.core.errors import InputError
+from kernel_space.core.kernel import Kernel
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel_of, kernels_of
 from kernel_space.core.rules import Legal
+from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Timeline
 from kernel_space.machine.run.schedules import SCHEDULES
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.numerics.output_check import OutputCheck
 from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.cli.options.exits import CommandError
 from tuner.devices.device import Device
-from tuner.devices.select import has_simulator, select_device
+from tuner.devices.select import has_simulator, select_device, simulated_names
 from tuner.files.store import atomic_write
 
 EVERY, LIST = "all", "list"
@@ -32,16 +37,17 @@ EVERY, LIST = "all", "list"
 
 def check_command(args: argparse.Namespace) -> int:
     if args.inject == LIST:
-        return _list_mutations(args.json)
+        return _list_mutations(args)
     problems, device = problems_of(args), _machine_device(args.device)
     config = config_of(args, device.arch)
     check_out(args.out)
     schedules = _schedules(args.schedule)
     if args.trace is not None:
         _check_trace(args.trace)
-    if args.inject is not None:
-        find_mutation(args.inject)
     legals = [(problem, legal_config(problem, config, device)) for problem in problems]
+    if args.inject is not None:
+        for problem, legal in legals:
+            _mutation(problem, legal, args.inject)
     checked = [(problem, legal, _check(problem, legal, device, schedules, args)) for problem, legal in legals]
     if args.json:
         records = [_record(problem, legal, results, args) for problem, legal, results in checked]
@@ -57,7 +63,7 @@ def _machine_device(name: str) -> Device:
     device = select_device(name)
     if not has_simulator(device.arch):
         raise InputError(
-            f"the machine runs kernels of b200 and b300, not of {device.name}; use --device b200"
+            f"the machine runs kernels of {simulated_names()}, not of {device.name}; use --device b200"
         )
     return device
 
@@ -76,7 +82,7 @@ def _schedules(name: str) -> tuple[str, ...]:
 
 
 def _check(
-    problem: GemmProblem, legal: Legal, device: Device, schedules: tuple[str, ...], args: argparse.Namespace
+    problem: Problem, legal: Legal, device: Device, schedules: tuple[str, ...], args: argparse.Namespace
 ) -> list[CheckResult]:
     """The check of the candidate and, if that passes and is wanted, of the full problem."""
     compiled = _build(problem, legal, device)
@@ -95,47 +101,68 @@ def _check(
     ]
 
 
-def _build(problem: GemmProblem, legal: Legal, device: Device) -> CompiledKernel:
+def _build(problem: Problem, legal: Legal, device: Device) -> CompiledKernel:
     try:
         return build(legal.config, problem.problem_class, device.arch)
     except CompileError as error:
         raise CommandError(f"{legal.config} does not compile for {device.arch.name}: {error}") from None
 
 
-def _mutated(compiled: CompiledKernel, problem: GemmProblem, legal: Legal, name: str | None) -> str | None:
+def _mutated(compiled: CompiledKernel, problem: Problem, legal: Legal, name: str | None) -> str | None:
     """Raises ``InputError`` when the kernel lacks what the mutation changes."""
     if name is None:
         return None
-    mutation = find_mutation(name)
-    case = CASES[mutation.case]
-    context = MutationContext.of(legal.config, problem.problem_class, compiled.arch)
+    suite, mutation = _mutation(problem, legal, name)
+    case = suite.CASES[mutation.case]
+    context = suite.MutationContext.of(legal.config, problem.problem_class, compiled.arch)
     try:
         return mutation.apply(compiled.ptx, context)
-    except NotApplicable as error:
+    except suite.NotApplicable as error:
         raise InputError(
             f"--inject {name} does not apply to this kernel ({error}); it does to --shape {case.shape} "
             f'--config "{case.config}"'
         ) from None
 
 
-def _list_mutations(as_json: bool) -> int:
-    if as_json:
-        text.print_json({name: _mutation_record(name) for name in MUTATIONS})
+def _suite(kernel: Kernel) -> Any:
+    """The module with the mutations of a kernel's PTX. Raises ``InputError`` for a kernel that brings none."""
+    if not (module := traits_of(kernel).mutations):
+        raise InputError(
+            f"--inject changes the PTX of kernels that bring mutations, {kernel.full_name} brings none"
+        )
+    return importlib.import_module(module)
+
+
+def _mutation(problem: Problem, legal: Legal, name: str) -> tuple[Any, Any]:
+    """(the suite of the config's kernel, its mutation ``name``). Raises ``InputError``."""
+    suite = _suite(kernel_of(legal.config, problem))
+    return suite, suite.find_mutation(name)
+
+
+def _list_mutations(args: argparse.Namespace) -> int:
+    """Of every kernel of the operator for the device that brings some."""
+    kernels = kernels_of(args.op, _machine_device(args.device).arch)
+    suites = [_suite(one) for one in kernels if traits_of(one).mutations]
+    if not suites:
+        raise InputError(f"no kernel of {args.op} brings mutations for --inject")
+    records = {name: _mutation_record(suite, name) for suite in suites for name in suite.MUTATIONS}
+    if args.json:
+        text.print_json(records)
         return 0
-    for name, mutation in MUTATIONS.items():
-        print(f"{name}: {mutation.what}")
-        print(f'    reported as {" or ".join(mutation.expected)}; --config "{CASES[mutation.case].config}"')
+    for name, one in records.items():
+        print(f"{name}: {one['what']}")
+        print(f'    reported as {" or ".join(one["expected"])}; --config "{one["config"]}"')
     return 0
 
 
-def _mutation_record(name: str) -> dict[str, Any]:
-    mutation = MUTATIONS[name]
-    case = CASES[mutation.case]
+def _mutation_record(suite: Any, name: str) -> dict[str, Any]:
+    mutation = suite.MUTATIONS[name]
+    case = suite.CASES[mutation.case]
     return {"what": mutation.what, "expected": mutation.expected, "config": case.config, "shape": case.shape}
 
 
 def _record(
-    problem: GemmProblem, legal: Legal, results: list[CheckResult], args: argparse.Namespace
+    problem: Problem, legal: Legal, results: list[CheckResult], args: argparse.Namespace
 ) -> dict[str, Any]:
     return {
         **text.problem_record(problem),
@@ -152,24 +179,31 @@ def _check_record(result: CheckResult) -> dict[str, Any]:
         "status": str(result.status),
         "reason": result.reason,
         "shape": str(result.problem),
+        "also": [str(problem) for problem in result.also],
         "sms": result.sms,
         "race_checking": result.races,
-        "schedules": [
-            {
-                "name": run.schedule,
-                "status": str(run.status),
-                "instructions": run.instructions,
-                "seconds": round(run.seconds, 3),
-                "y_sha256": run.digest,
-            }
-            for run in result.runs
-        ],
+        "schedules": [_run_record(run) for run in result.runs],
         "same_under_all_schedules": result.bitwise,
-        "output": result.output and {name: _finite(value) for name, value in vars(result.output).items()},
+        "outputs": {name: _output_record(output) for name, output in result.outputs.items()},
         "instructions": result.instructions,
         "seconds": round(result.seconds, 3),
         "findings": result.findings,
     }
+
+
+def _run_record(run: ScheduleRun) -> dict[str, Any]:
+    return {
+        "name": run.schedule,
+        "shape": str(run.problem),
+        "status": str(run.status),
+        "instructions": run.instructions,
+        "seconds": round(run.seconds, 3),
+        "outputs_sha256": run.digest,
+    }
+
+
+def _output_record(output: OutputCheck) -> dict[str, Any]:
+    return {name: _finite(value) for name, value in vars(output).items()}
 
 
 def _finite(value: Any) -> Any:
@@ -177,8 +211,11 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print(problem: GemmProblem, legal: Legal, results: list[CheckResult], args: argparse.Namespace) -> None:
-    injected = [("injected", f"{args.inject}: {MUTATIONS[args.inject].what}")] if args.inject else []
+def _print(problem: Problem, legal: Legal, results: list[CheckResult], args: argparse.Namespace) -> None:
+    injected = []
+    if args.inject:
+        _, mutation = _mutation(problem, legal, args.inject)
+        injected = [("injected", f"{args.inject}: {mutation.what}")]
     text.print_block(
         [("problem", text.describe_problem(problem)), ("config", legal.config), *injected],
     )
@@ -194,18 +231,27 @@ def _print(problem: GemmProblem, legal: Legal, results: list[CheckResult], args:
 
 def _print_result(result: CheckResult) -> None:
     races = "with race checking" if result.races else "without race checking"
+    shapes = "; ".join(text.describe_problem(problem) for problem in result.problems)
+    runs = (f"{run.schedule} {run.status}" for run in result.runs if run.problem == result.problem)
     text.print_block(
         [
             ("verdict", f"{result.status}{f': {result.reason}' if result.reason else ''}"),
-            ("ran", f"{text.describe_problem(result.problem)} on {result.sms} SMs, {races}"),
-            ("errors", result.output if result.output is not None else "no run came to its end"),
-            ("schedules", ", ".join(f"{run.schedule} {run.status}" for run in result.runs)),
-            ("y", _same(result)),
+            ("ran", f"{shapes} on {result.sms} SMs, {races}"),
+            *_errors(result),
+            ("schedules", ", ".join(runs)),
+            (next(iter(result.outputs)) if len(result.outputs) == 1 else "outputs", _same(result)),
             ("simulated", f"{result.instructions} warp-instructions in {result.seconds:.2f} s"),
         ]
     )
     if result.findings:
         print(f"\n{result.findings}")
+
+
+def _errors(result: CheckResult) -> list[tuple[str, object]]:
+    if not result.outputs:
+        return [("errors", "no run came to its end")]
+    named = len(result.outputs) > 1
+    return [("errors", f"{name}: {output}" if named else output) for name, output in result.outputs.items()]
 
 
 def _same(result: CheckResult) -> str:

@@ -9,28 +9,26 @@ from typing import Any
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
 from kernel_space.machine.clock.chip import Record
 from kernel_space.machine.values.faults import Fault, Unsupported
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device
-from tuner.devices.select import select_device
+from tuner.devices.select import has_simulator, select_device, simulated_names
 from tuner.search.next_change import Change, best_changes
 from tuner.simulated.tail_wave import tail_wave
 from tuner.simulated.time import SimulatedTime, simulate
 from tuner.space.space import SearchSpace
 
-TIMED_FAMILY = "sm_10"
-
 
 def time_command(args: argparse.Namespace) -> int:
     problems, device = problems_of(args), select_device(args.device, results=args.out)
     check_out(args.out)
-    if not device.arch.name.startswith(TIMED_FAMILY):
-        raise InputError(f"times are simulated for b200 and b300 only, got {device.name}")
+    if not has_simulator(device.arch):
+        raise InputError(f"times are simulated for {simulated_names()} only, got {device.name}")
     if args.trace is not None and len(problems) > 1:
         raise InputError(f"--trace writes one timeline, but {len(problems)} shapes were given; give one")
     documents = [_one(args, problem, device) for problem in problems]
@@ -39,10 +37,8 @@ def time_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _one(args: argparse.Namespace, problem: GemmProblem, device: Device) -> dict[str, Any]:
-    asked = config_of(args, device.arch) or SearchSpace.load(GemmProblem.operator, device.arch).default(
-        problem
-    )
+def _one(args: argparse.Namespace, problem: Problem, device: Device) -> dict[str, Any]:
+    asked = config_of(args, device.arch) or SearchSpace.load(problem.operator, device.arch).default(problem)
     legal = legal_config(problem, asked, device)
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)
@@ -59,7 +55,7 @@ def _one(args: argparse.Namespace, problem: GemmProblem, device: Device) -> dict
     return _record(problem, legal, time, changes)
 
 
-def _record(problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: list[Change]) -> dict[str, Any]:
+def _record(problem: Problem, legal: Legal, time: SimulatedTime, changes: list[Change]) -> dict[str, Any]:
     return {
         **text.problem_record(problem),
         "config": str(legal.config),
@@ -80,9 +76,12 @@ def _record(problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: li
 
 
 def _print(
-    problem: GemmProblem, legal: Legal, time: SimulatedTime, changes: list[Change], device: Device
+    problem: Problem, legal: Legal, time: SimulatedTime, changes: list[Change], device: Device
 ) -> None:
-    lost, waves = tail_wave(time, legal.config, problem, device.sm_count)
+    tail = tail_wave(time, legal.config, problem, device.sm_count)
+    waves = (
+        [("tail wave", f"{tail[1]}: {tail[0]:.2f} us of the tile loop are idle on average")] if tail else []
+    )
     text.print_block(
         [
             ("problem", text.describe_problem(problem)),
@@ -90,7 +89,7 @@ def _print(
             ("config", legal.config),
             ("time", text.describe_time(time.us, time.low_us, time.high_us, "simulated")),
             ("bound", time.bound),
-            ("tail wave", f"{waves}: {lost:.2f} us of the tile loop are idle on average"),
+            *waves,
         ]
     )
     print(f"\nsimulated time by cause (the busiest cluster)\n{text.terms_lines(time.terms)}")

@@ -8,15 +8,17 @@ from typing import Any
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.traits import ModelledTime
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.tiles import Waves, waves
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
-from tuner.simulated.constants.machine import has_model
-from tuner.simulated.timing_model import ModelledTime, model_time
+from tuner.simulated.model import modelled_time
+from tuner.simulated.tail_wave import schedule_of
 
 
 def explain_command(args: argparse.Namespace) -> int:
@@ -46,19 +48,19 @@ def explain(
     """
     legal = legal_config(problem, config, device)
     schedule = waves(legal.config, problem, device.sm_count)
-    if not has_model(device.arch):
-        return legal, schedule, None
-    time = model_time(legal.config, problem, device)
-    # The model knows that clusters do not fill groups of SMs.
-    return legal, dataclasses.replace(schedule, places=time.work.schedule.places), time
+    time = modelled_time(legal.config, problem, device)
+    # A kernel that says how it deals out its work knows that clusters do not fill groups of SMs.
+    if own := schedule_of(legal.config, problem, device.sm_count):
+        schedule = dataclasses.replace(schedule, places=own.places)
+    return legal, schedule, time
 
 
-def legal_config(problem: GemmProblem, config: KernelConfig | None, device: Device) -> Legal:
+def legal_config(problem: Problem, config: KernelConfig | None, device: Device) -> Legal:
     """Raises ``InputError`` with the rule and its reason for a config that is not legal."""
     if config is None:
         from tuner.space.space import SearchSpace
 
-        config = SearchSpace.load(GemmProblem.operator, device.arch).default(problem)
+        config = SearchSpace.load(problem.operator, device.arch).default(problem)
     legal = legalize(config, problem, device.arch)
     if isinstance(legal, Rejection):
         raise InputError(f"the config is not legal for {problem} by rule {legal.rule}: {legal.reason}")

@@ -82,7 +82,8 @@ def cause_rows(shown: Sequence[Clocked]) -> list[list[str]]:
     causes.sort(key=lambda cause: list(CLASSES).index(cause) if cause in CLASSES else len(CLASSES))
     rows = [[cause, *_against_first([one.time.terms.get(cause, 0.0) for one in shown])] for cause in causes]
     rows.append(["sum", *_against_first([one.time.us for one in shown])])
-    rows.append(["tail wave, within the above", *_against_first([one.tail_us for one in shown])])
+    if any(one.waves for one in shown):
+        rows.append(["tail wave, within the above", *_against_first([one.tail_us for one in shown])])
     return rows
 
 

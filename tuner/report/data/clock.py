@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING
 from kernel_space.core.errors import InputError
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.select import has_simulator
 from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
 from tuner.report.data.timeline import Timeline, timeline_of
-from tuner.simulated.model_work import count_work
-from tuner.simulated.tail_wave import tail_wave
+from tuner.simulated.tail_wave import schedule_of, tail_wave
 from tuner.space.published import Published, published_config
 
 if TYPE_CHECKING:
@@ -37,7 +35,7 @@ class Clocked:
     """One candidate. ``roles``: winner, runner-up, next best, published, default; one config may be several.
 
     ``config`` is resolved and printed; ``tail_us``: what the average cluster idles in the last wave, which ``waves``
-    describes.
+    describes: 0 and empty for a kernel that does not say how it deals out its work.
     """
 
     roles: tuple[str, ...]
@@ -159,23 +157,23 @@ def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
     from kernel_space.machine.values.faults import Fault, Unsupported
     from tuner.simulated.time import simulate
 
-    parsed = parse_config(GemmProblem.operator, sweep.arch, config)
+    parsed = parse_config(sweep.problem.operator, sweep.arch, config)
     compiled = _from_cache(config, sweep)
     try:
         time = simulate(compiled, parsed, sweep.problem, sweep, record=True)
     except (Unsupported, Fault, CaptureError) as error:
         raise _NoClock(f"the clock cannot run it: {error}") from error
-    work = count_work(parsed, sweep.problem, sweep.sm_count)
+    schedule = schedule_of(parsed, sweep.problem, sweep.sm_count)
     run = time.run
     timeline = timeline_of(
         run.record or [],
         us_per_cycle=(time.us - time.terms[LAUNCH]) / float(run.cycles[0]),
         launch_us=time.terms[LAUNCH],
         end_us=time.us,
-        pieces=work.schedule.waves if run.rounds == 1 else 0,
-        k_tiles=work.loop.k_tiles,
+        pieces=schedule.waves if schedule and run.rounds == 1 else 0,
+        k_tiles=schedule.steps if schedule else 0,
     )
-    tail_us, waves = tail_wave(time, parsed, sweep.problem, sweep.sm_count)
+    tail_us, waves = tail_wave(time, parsed, sweep.problem, sweep.sm_count) or (0.0, "")
     return Clocked(roles=roles, config=config, time=time, timeline=timeline, tail_us=tail_us, waves=waves)
 
 
@@ -183,7 +181,7 @@ def _from_cache(config: str, sweep: Sweep) -> CompiledKernel:
     from kernel_space.build.build import cached_build
 
     try:
-        parsed = parse_config(GemmProblem.operator, sweep.arch, config)
+        parsed = parse_config(sweep.problem.operator, sweep.arch, config)
         found = cached_build(parsed, sweep.problem.problem_class, sweep.arch, cache_dir=sweep.cache_dir)
     except InputError as error:
         raise _NoClock(str(error)) from error

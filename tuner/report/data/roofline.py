@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from kernel_space.core.arch import SM90A
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, operator_of
+from kernel_space.machine.clock.constants import Constant, constants_of, has_constants
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.report.data.sweep import microseconds, tflops
-from tuner.simulated.constants.machine import Constant, constants_of, has_model
 from tuner.trials.outcome import Trial
 
 # Operations per clock and SM by pipe, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
@@ -62,7 +62,7 @@ def roofs(problem: Problem, device_class: DeviceClass | None, sm_count: int) -> 
     tensor = {pipe: count for pipe, count in work.items() if pipe in FLOPS_CLK and count}
     if device_class.arch.name == SM90A.name:
         return (*dram, _hopper_tensor(device_class, sm_count)) if tensor else dram
-    if not has_model(device_class.arch):
+    if not has_constants(device_class.arch):
         return dram
     constants = constants_of(device_class.arch)
     clock = constants["clock_ghz"].value

@@ -1,7 +1,7 @@
-"""Constants of the clocked PTX machine: those of the timing model, and what only a clocked run needs.
+"""Constants of the clocked PTX machine: those of the chip, and what only a clocked run needs.
 
-One table (``RECORDS``): value, bounds, unit, source and kind of every number, as in ``machine_constants``; a number
-that both use exists once. ``make_clock`` turns one or many sets of values into what the machine computes with.
+Value, bounds, unit, source and kind of every number, as in ``kernel_space.machine.clock.constants``; a number that
+others use too exists once. ``make_clock`` turns one or many sets of values into what the machine computes with.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.clock import Clock, Times
-from tuner.simulated.constants.machine import (
+from kernel_space.machine.clock.constants import (
     MAINLOOP,
     MICROBENCH,
     MMA_CYCLES,
@@ -44,7 +44,7 @@ OWN: Final[dict[str, Constant]] = {
     "tma_latency": _clk(
         600.0, 400.0, 850.0, "derived",
         f"{MAINLOOP}, 1 SM: stages * time less fill, MMAs, commit and issue of one stage is 620-780; 450 from the "
-        "published 2-stage SVDQuant profile", group="memory",
+        "profile of a published kernel of 2 stages", group="memory",
     ),
     "tma_latency_cold": _clk(
         1300.0, 1050.0, 1650.0, "derived", f"{MAINLOOP}: the same with 96 MB of operands is 1250-1370", group="memory"

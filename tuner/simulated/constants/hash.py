@@ -1,4 +1,7 @@
-"""What a simulated time depends on besides the kernel, as one hash; imports nothing that is slow to import."""
+"""What a simulated time depends on besides the kernel, as one hash; imports nothing that is slow to import.
+
+What a kernel states of itself (``core.traits``) is part of ``kernel_space.check.version`` of its operator.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,7 @@ _MODULES: Final = (
     "kernel_space/launch/loading.py",
     "kernel_space/launch/tensor_map.py",
     "tuner/simulated/constants/clock.py",
-    "tuner/simulated/constants/machine.py",
     "tuner/simulated/constants/sets.py",
-    "tuner/simulated/model_work.py",
     "tuner/simulated/time.py",
 )
 SETS_FILE: Final = Path(__file__).with_name("clock_sets.json")

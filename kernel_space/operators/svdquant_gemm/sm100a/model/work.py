@@ -7,12 +7,11 @@ units between the segments of the K loop. Per-tile numbers are one CTA's share o
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 from kernel_space.core.config import ALL
+from kernel_space.machine.clock.constants import L2_OPERAND_BYTES, cluster_places
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tuner.simulated.constants.machine import L2_OPERAND_BYTES, SM_GROUPS, TYPICAL_GROUP
 
 SF_ATOM_ROWS = 128  # rows of one scale-factor atom: 512 bytes per 64 elements of K
 SF_ATOM_BYTES = 512
@@ -111,18 +110,6 @@ def count_work(config: KernelConfigSm100a, problem: GemmProblem, sm_count: int) 
         loads=_loads(config, problem, schedule, loop),
         drain=_drain(config, schedule),
     )
-
-
-@functools.cache
-def cluster_places(sm_count: int, size: int) -> int:
-    """Clusters of ``size`` CTAs that run at once; a cluster stays within its group of SMs."""
-    groups, left = [], sm_count
-    for group in SM_GROUPS:
-        groups.append(min(group, left))
-        left -= groups[-1]
-    full, rest = divmod(left, TYPICAL_GROUP)
-    groups += [TYPICAL_GROUP] * full + [rest]
-    return sum(group // size for group in groups)
 
 
 def _ceil_div(value: int, by: int) -> int:

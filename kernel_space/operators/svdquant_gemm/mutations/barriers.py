@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from kernel_space.check.mutations.base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, mutation
-from kernel_space.check.mutations.text import NotApplicable, PtxEditor
+from kernel_space.operators.svdquant_gemm.mutations.base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, mutation
+from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable, PtxEditor
 
 # -- initial parities --------------------------------------------------------------------------------------------------
 

@@ -10,44 +10,25 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-from kernel_space.build.source_identity import identity
 from kernel_space.core.arch import Arch
+from kernel_space.core.traits import Chip, ModelledTime
+from kernel_space.machine.clock.constants import MMA_CYCLES, MMA_LATENCY
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from tuner.simulated import model_work
-from tuner.simulated.constants import machine as machine_constants
-from tuner.simulated.constants.machine import MMA_CYCLES, MMA_LATENCY, constants_of
-from tuner.simulated.model_work import Lora, Work, count_work
+from kernel_space.operators.svdquant_gemm.sm100a.model.constants import constants_of
+from kernel_space.operators.svdquant_gemm.sm100a.model.work import Lora, Work, count_work
 
 # Bounds are taken in groups, not one by one: memory is fast or slow as a whole, and so are the warps.
 CORNERS: Final = ("fast memory", "slow memory", "fast core", "slow core")
 NOMINAL: Final = "nominal"
 
 
-class Machine(Protocol):
-    """What the model needs of a device."""
-
-    arch: Arch
-    sm_count: int
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ModelledTime:
-    """Microseconds of one launch.
+class ModelledWork(ModelledTime):
+    """A modelled time with what was counted for it."""
 
-    ``low_us`` and ``high_us`` are the extremes over the corner sets of the constants. ``terms`` add up to
-    ``us``. ``demands`` are what each resource would need alone, in microseconds; ``bound`` names the largest.
-    """
-
-    us: float
-    low_us: float
-    high_us: float
-    terms: dict[str, float]
-    demands: dict[str, float]
-    bound: str
     work: Work
 
 
@@ -81,7 +62,7 @@ class Constants:
     partial_rate: float
 
 
-def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Machine) -> ModelledTime:
+def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Chip) -> ModelledWork:
     """Time of one launch. ``config`` is resolved (no ``auto``) and legal for ``problem``.
 
     Raises ``InputError`` for an arch without constants.
@@ -90,7 +71,7 @@ def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Machine
     terms, demands = _timeline(work, _constants(device.arch, NOMINAL))
     us = sum(terms.values())
     corners = [sum(_timeline(work, _constants(device.arch, corner))[0].values()) for corner in CORNERS]
-    return ModelledTime(
+    return ModelledWork(
         us=us,
         low_us=min(us, *corners),
         high_us=max(us, *corners),
@@ -101,16 +82,14 @@ def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Machine
     )
 
 
-def model_us(
-    config: KernelConfigSm100a, problem: GemmProblem, device: Machine, corner: str = NOMINAL
-) -> float:
+def model_us(config: KernelConfigSm100a, problem: GemmProblem, device: Chip, corner: str = NOMINAL) -> float:
     """Only the time, under one set of constants: what a ranking of many configs needs."""
     work = count_work(config, problem, device.sm_count)
     return sum(_timeline(work, _constants(device.arch, corner))[0].values())
 
 
 def agreement(
-    faster: KernelConfigSm100a, slower: KernelConfigSm100a, problem: GemmProblem, device: Machine
+    faster: KernelConfigSm100a, slower: KernelConfigSm100a, problem: GemmProblem, device: Chip
 ) -> float:
     """Share of the constant sets (nominal and corners) under which ``faster`` is faster than ``slower``."""
     sets = (NOMINAL, *CORNERS)
@@ -241,16 +220,3 @@ def _split_k(work: Work, c: Constants) -> float:
         return 0.0
     transfers = 1 + work.config.split_k
     return c.split_sync + transfers * work.drain.partial_bytes / c.partial_rate
-
-
-def model_hash() -> str:
-    """Changes with any constant or formula: rows made under another hash are stale."""
-    return MODEL_HASH
-
-
-def _source_hash() -> str:
-    modules = (machine_constants.__file__, model_work.__file__, __file__)
-    return identity(Path(path).read_bytes() for path in modules)[:16]
-
-
-MODEL_HASH: Final = _source_hash()

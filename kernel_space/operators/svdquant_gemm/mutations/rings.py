@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernel_space.check.mutations.base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, mutation
-from kernel_space.check.mutations.text import NotApplicable, PtxEditor, operand_texts
 from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.operators.svdquant_gemm.mutations.base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, mutation
+from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable, PtxEditor, operand_texts
 
 # -- stage rings -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Numbers of the B200 that the timing model computes with: each with bounds, unit, source and kind.
+"""Numbers of chips that times are computed from: each with bounds, unit, source and kind.
 
 Kinds: ``measured`` on a B200 by the source, ``derived`` from measurements by arithmetic, ``fitted`` to the
 published GEMM times that docs/timing_model.md lists (so agreement with those is no evidence for the number),
@@ -9,6 +9,7 @@ published GEMM times that docs/timing_model.md lists (so agreement with those is
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Final
 
 from kernel_space.core.arch import SM100A, SM103A, Arch
@@ -41,7 +42,7 @@ class Constant:
         return self.low if self.more_is_faster else self.high
 
 
-def _rate(
+def rate(
     value: float, low: float, high: float, unit: str, kind: str, source: str, group: str = "memory"
 ) -> Constant:
     return Constant(
@@ -49,24 +50,24 @@ def _rate(
     )
 
 
-def _cost(
+def cost(
     value: float, low: float, high: float, unit: str, kind: str, source: str, group: str = "core"
 ) -> Constant:
     return Constant(value=value, low=low, high=high, unit=unit, kind=kind, source=source, group=group)
 
 
 B200: Final[dict[str, Constant]] = {
-    "clock_ghz": _rate(
+    "clock_ghz": rate(
         1.85, 1.65, 1.965, "GHz", "measured", "sustained 1.845-1.85, maximum 1.965, profiler 1.65", "core"
     ),
     # Operand supply
-    "fill_narrow": _rate(
+    "fill_narrow": rate(
         80.0, 74.0, 88.0, "B/clk/SM", "measured", f"{MAINLOOP}: 78-79 with boxes of 128 rows or fewer, 1 SM"
     ),
-    "fill_wide": _rate(
+    "fill_wide": rate(
         61.0, 55.0, 68.0, "B/clk/SM", "measured", f"{MAINLOOP}: 61.5 with a box of 256 rows, 1 SM"
     ),
-    "l2_bytes_clk": _rate(
+    "l2_bytes_clk": rate(
         100.0,
         74.0,
         128.0,
@@ -74,32 +75,10 @@ B200: Final[dict[str, Constant]] = {
         "assumed",
         "74 is reached by the published 256x128 rows; no limit found",
     ),
-    "dram_tb_s": _rate(7.2, 7.0, 7.48, "TB/s", "measured", f"{MICROBENCH} tma2d_throughput: 7.1-7.3"),
-    "latency_l2": _cost(
-        1250.0, 1000.0, 1500.0, "clk", "derived", f"{MAINLOOP}: stages * time - fill, L2 resident", "memory"
-    ),
-    "latency_dram": _cost(
-        1850.0, 1600.0, 2300.0, "clk", "derived", f"{MAINLOOP}: the same with 96 MB of operands", "memory"
-    ),
-    "multicast_wait": _cost(
-        150.0,
-        50.0,
-        300.0,
-        "clk",
-        "assumed",
-        "all receivers must have freed the slot",
-        "memory",
-    ),
-    "tma_issue": _cost(
-        180.0, 100.0, 250.0, "clk/stage", "assumed", "about 40 SASS instructions of the TMA warp per stage"
-    ),
-    "prefetch_issue": _cost(30.0, 10.0, 60.0, "clk/stage", "assumed", "two or four more TMA instructions"),
+    "dram_tb_s": rate(7.2, 7.0, 7.48, "TB/s", "measured", f"{MICROBENCH} tma2d_throughput: 7.1-7.3"),
     # MMA warp
-    "issue_clk": _cost(
-        4.5, 3.0, 5.0, "clk/instruction", "derived", "clocked PTX runs that meet published GEMM times"
-    ),
-    "sf_copy": _cost(4.0, 0.0, 6.0, "clk/copy", "fitted", f"{PUBLISHED}; Thor copies 512 B in 12 clk"),
-    "kind_switch": _cost(
+    "sf_copy": cost(4.0, 0.0, 6.0, "clk/copy", "fitted", f"{PUBLISHED}; Thor copies 512 B in 12 clk"),
+    "kind_switch": cost(
         40.0,
         0.0,
         140.0,
@@ -108,36 +87,13 @@ B200: Final[dict[str, Constant]] = {
         "up to one MMA latency less N/2; profiles show none",
     ),
     # Epilogue
-    "affine_load": _cost(
-        700.0, 400.0, 1000.0, "clk", "assumed", "wcscale and bias of a tile: DRAM load latency and a barrier"
-    ),
-    "subtile_fixed": _cost(
-        170.0, 100.0, 300.0, "clk/subtile", "assumed", "tcgen05.ld latency, two barriers, proxy fence 179"
-    ),
-    "subtile_column": _cost(
-        5.0,
-        3.0,
-        7.0,
-        "clk/column",
-        "derived",
-        "tcgen05.ld at 57 B/clk/warp is 2.2; scale, convert, store",
-    ),
-    "store_latency": _cost(
+    "store_latency": cost(
         500.0, 300.0, 800.0, "clk", "assumed", "TMA store has read its SMEM, so that the C slot is free"
     ),
-    "store_byte": _cost(
-        0.035,
-        0.02,
-        0.045,
-        "clk/B",
-        "fitted",
-        f"{PUBLISHED}: time lost per byte of y",
-        "memory",
-    ),
-    "drain": _cost(800.0, 400.0, 1500.0, "clk", "assumed", "last store lands, TMEM freed, CTA exits"),
+    "drain": cost(800.0, 400.0, 1500.0, "clk", "assumed", "last store lands, TMEM freed, CTA exits"),
     # Once per launch
-    "launch_us": _cost(2.2, 1.5, 3.5, "us", "fitted", f"{PUBLISHED}: M=256"),
-    "pdl_gain_us": _rate(
+    "launch_us": cost(2.2, 1.5, 3.5, "us", "fitted", f"{PUBLISHED}: M=256"),
+    "pdl_gain_us": rate(
         0.44,
         0.2,
         0.6,
@@ -146,12 +102,11 @@ B200: Final[dict[str, Constant]] = {
         "TGV GEMM with PDL 6.54 -> 6.10 us",
         "core",
     ),
-    "setup": _cost(1000.0, 600.0, 1500.0, "clk", "assumed", "barrier init, TMEM alloc, cluster barrier"),
     # Split-K
-    "split_sync": _cost(
+    "split_sync": cost(
         1000.0, 500.0, 2000.0, "clk", "assumed", "gpu fence 292 and one atomic round trip to L2"
     ),
-    "partial_rate": _rate(
+    "partial_rate": rate(
         40.0,
         24.0,
         64.0,
@@ -162,7 +117,7 @@ B200: Final[dict[str, Constant]] = {
 }
 
 B300: Final[dict[str, Constant]] = B200 | {
-    "clock_ghz": _rate(
+    "clock_ghz": rate(
         1.85, 1.65, 1.92, "GHz", "measured", "Antoniomv7/gb300-microbench: 1.92 maximum", "core"
     )
 }
@@ -188,23 +143,26 @@ L2_OPERAND_BYTES: Final = 64 * 2**20
 
 _BY_ARCH: Final = {SM100A.name: B200, SM103A.name: B300}
 
-# Limits of an H200 SXM that a roofline draws; no timing model computes with them. The data sheet states half-precision
-# with sparsity, 1979 TFLOP/s; half of that is dense, 4096 FLOP/clk on each of 132 SMs at 1.83 GHz.
-H200_ROOFS: Final[dict[str, Constant]] = {
-    "dram_tb_s": _rate(4.8, 4.8, 4.8, "TB/s", "published", "NVIDIA H200 SXM data sheet"),
-    "half_tflops": _rate(
-        989.5, 989.5, 989.5, "TFLOP/s", "published", "NVIDIA H200 SXM data sheet, dense, 132 SMs", "core"
-    ),
-}
 
-
-def has_model(arch: Arch) -> bool:
-    """Is there a timing model for kernels of ``arch``?"""
+def has_constants(arch: Arch) -> bool:
+    """Is there a table for chips of ``arch``?"""
     return arch.name in _BY_ARCH
 
 
 def constants_of(arch: Arch) -> dict[str, Constant]:
     """The table of ``arch``. Raises ``InputError`` where there is none."""
     if arch.name not in _BY_ARCH:
-        raise InputError(f"the timing model knows {', '.join(_BY_ARCH)}, got {arch.name}")
+        raise InputError(f"there are constants of {', '.join(_BY_ARCH)}, got {arch.name}")
     return _BY_ARCH[arch.name]
+
+
+@functools.cache
+def cluster_places(sm_count: int, size: int) -> int:
+    """Clusters of ``size`` CTAs that run at once; a cluster stays within its group of SMs."""
+    groups, left = [], sm_count
+    for group in SM_GROUPS:
+        groups.append(min(group, left))
+        left -= groups[-1]
+    full, rest = divmod(left, TYPICAL_GROUP)
+    groups += [TYPICAL_GROUP] * full + [rest]
+    return sum(group // size for group in groups)

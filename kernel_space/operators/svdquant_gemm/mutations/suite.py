@@ -2,19 +2,27 @@
 
 ``MUTATIONS[name].apply(ptx, MutationContext.of(config, problem_class))`` gives the mutated text; ``run_compiled`` and
 ``validate.check_candidate`` run it (``ptx=``) with the launch of the unmodified kernel. ``python -m
-kernel_space.check.mutations.suite`` prints the table of docs/mutations.md.
+kernel_space.operators.svdquant_gemm.mutations.suite`` prints the table of docs/mutations.md.
 """
 
 from __future__ import annotations
 
-from kernel_space.check.mutations import barriers as mutate_barriers
-from kernel_space.check.mutations import copies as mutate_copies
-from kernel_space.check.mutations import epilogue as mutate_epilogue
-from kernel_space.check.mutations import rings as mutate_rings
-from kernel_space.check.mutations import tensor as mutate_tensor
-from kernel_space.check.mutations.base import ALL, CASES, MUTATIONS, SURVIVES, Case, Mutation, find_mutation
-from kernel_space.check.mutations.layout import MutationContext
-from kernel_space.check.mutations.text import NotApplicable
+from kernel_space.operators.svdquant_gemm.mutations import barriers as mutate_barriers
+from kernel_space.operators.svdquant_gemm.mutations import copies as mutate_copies
+from kernel_space.operators.svdquant_gemm.mutations import epilogue as mutate_epilogue
+from kernel_space.operators.svdquant_gemm.mutations import rings as mutate_rings
+from kernel_space.operators.svdquant_gemm.mutations import tensor as mutate_tensor
+from kernel_space.operators.svdquant_gemm.mutations.base import (
+    ALL,
+    CASES,
+    MUTATIONS,
+    SURVIVES,
+    Case,
+    Mutation,
+    find_mutation,
+)
+from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
+from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable
 
 __all__ = [
     "CASES",

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from kernel_space.check.mutations.base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, WRONG, mutation
-from kernel_space.check.mutations.text import NotApplicable, PtxEditor, head, operand_texts
 from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.operators.svdquant_gemm.mutations.base import (
+    DEADLOCK,
+    ILLEGAL,
+    PROTOCOL,
+    RACE,
+    WRONG,
+    mutation,
+)
+from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable, PtxEditor, head, operand_texts
 
 STORE = r"cp\.async\.bulk\.tensor\.\dd\.global"
 OWN_BIT = (

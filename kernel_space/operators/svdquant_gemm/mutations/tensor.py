@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from kernel_space.check.mutations.base import DEADLOCK, ILLEGAL, PROTOCOL, RACE, SURVIVES, WRONG, mutation
-from kernel_space.check.mutations.rings import without_elect
-from kernel_space.check.mutations.text import NotApplicable, PtxEditor, operand_texts
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Vec
+from kernel_space.operators.svdquant_gemm.mutations.base import (
+    DEADLOCK,
+    ILLEGAL,
+    PROTOCOL,
+    RACE,
+    SURVIVES,
+    WRONG,
+    mutation,
+)
+from kernel_space.operators.svdquant_gemm.mutations.rings import without_elect
+from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable, PtxEditor, operand_texts
 
 NVFP4 = r"tcgen05\.mma\..*mxf4nvf4"
 LORA = r"tcgen05\.mma\..*kind::f16"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from kernel_space.check.mutations.base import DEADLOCK, RACE, SURVIVES, WRONG, mutation
-from kernel_space.check.mutations.text import NotApplicable, PtxEditor, operand_texts
 from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.operators.svdquant_gemm.mutations.base import DEADLOCK, RACE, SURVIVES, WRONG, mutation
+from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable, PtxEditor, operand_texts
 
 EPILOGUE_BARRIER = 1
 SPLIT_FLAG_REASON = (

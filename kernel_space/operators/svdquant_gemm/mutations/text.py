@@ -10,11 +10,11 @@ import functools
 import re
 from collections.abc import Callable
 
-from kernel_space.check.mutations.layout import MutationContext
 from kernel_space.core.errors import InputError
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Imm, Mem, Operand, Pair, Reg, Symbol, Vec, split_top
 from kernel_space.machine.ptx.parse import parse_ptx
+from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
 
 _FOLLOWED = ("mov", "mapa", "and", "shfl", "cvt", "cvta")
 _NO_RESULT = ("st", "bra", "bar", "barrier", "fence", "ret", "prefetch", "red")

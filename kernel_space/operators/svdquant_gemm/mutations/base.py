@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from kernel_space.check.mutations.layout import MutationContext
-from kernel_space.check.mutations.text import PtxEditor
 from kernel_space.core.errors import InputError
 from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
+from kernel_space.operators.svdquant_gemm.mutations.text import PtxEditor
 
 Edit = Callable[[PtxEditor], None]
 ALL = tuple(SCHEDULES)

@@ -1,0 +1,124 @@
+"""What the machine, its clock and reports may know of a kernel beside its PTX: all optional.
+
+``Kernel.machine`` names a module with ``TRAITS``. A kernel without one has the defaults, which are right for every
+kernel: problems are cut from the operator's own (``kernel_space.check.problem``), the budget of instructions follows
+from the operator's work, operands are called by their arguments. What a kernel states here makes checks sharper and
+quicker, reports more readable, and searches shorter; it never decides what is right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.errors import InputError
+from kernel_space.core.kernel import Kernel
+
+
+class Chip(Protocol):
+    """What a time depends on besides kernel and problem."""
+
+    @property
+    def arch(self) -> Arch: ...
+    @property
+    def sm_count(self) -> int: ...
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """How a launch is dealt out: ``pieces`` of equal work over ``places`` clusters at once, each of ``steps`` turns of
+    the main loop.
+    """
+
+    pieces: int
+    places: int
+    steps: int
+
+    @property
+    def waves(self) -> int:
+        """Pieces of the cluster that has the most."""
+        return -(-self.pieces // self.places)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ModelledTime:
+    """Microseconds of one launch by a formula.
+
+    ``low_us`` and ``high_us`` are the extremes over what the formula's constants may be. ``terms`` add up to ``us``.
+    ``demands`` are what each resource would need alone, in microseconds; ``bound`` names the largest.
+    """
+
+    us: float
+    low_us: float
+    high_us: float
+    terms: dict[str, float]
+    demands: dict[str, float]
+    bound: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class MachineTraits:
+    """Of one kernel. ``config`` is always resolved, ``problem`` one that it is legal for.
+
+    The check in the machine:
+
+    ``exercise``   ``(config, problem)`` -> (problem, SMs): a small problem of the same class on which a run of a second
+                   meets every edge, second turns of rings, and several tiles per CTA
+    ``cut``        ``(config, problem, seconds)`` -> ``problem``, or one with fewer tiles whose check takes that long
+    ``most_instructions``  ``(config, problem, sms)`` -> warp-instructions that no correct run needs
+    ``barriers``   ``(row of the budget)`` -> is it a ring of mbarriers? States also that shared memory is laid out as
+                   the budget's rows say, in order and without gaps; then copies must keep to their slots
+    ``roles``      warp number -> name, for reports
+    ``mutations``  module with defects of this kernel's PTX for ``check --inject``: ``MUTATIONS``, ``CASES``,
+                   ``MutationContext``, ``NotApplicable``, ``find_mutation``
+
+    The clock:
+
+    ``operands``   argument -> the operand that its TMA loads bring, where several arguments are one
+    ``causes``     cause of the clock's account -> what reports call it
+    ``atomic_results``  ``(config, problem, sm_count)`` -> what the atomics of a CTA return in turn
+    ``schedule``   ``(config, problem, sm_count)`` -> ``Schedule`` of a persistent grid
+
+    A formula, for a kernel that has one:
+
+    ``model``      ``(config, problem, chip)`` -> ``ModelledTime``
+    ``model_us``   ``(config, problem, chip)`` -> microseconds, quicker: a search asks for thousands
+    ``modelled``   names of the architectures that it is for
+    """
+
+    exercise: Callable[[Any, Any], tuple[Any, int]] | None = None
+    cut: Callable[[Any, Any, float], Any] | None = None
+    most_instructions: Callable[[Any, Any, int], int] | None = None
+    barriers: Callable[[str], bool] | None = None
+    roles: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    mutations: str = ""
+    operands: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    causes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    atomic_results: Callable[[Any, Any, int], tuple[int, ...]] | None = None
+    schedule: Callable[[Any, Any, int], Schedule] | None = None
+    model: Callable[[Any, Any, Chip], ModelledTime] | None = None
+    model_us: Callable[[Any, Any, Chip], float] | None = None
+    modelled: tuple[str, ...] = ()
+
+
+PLAIN = MachineTraits()
+
+
+@functools.cache
+def traits_of(kernel: Kernel) -> MachineTraits:
+    """Those that ``kernel.machine`` states, or the defaults. Raises ``InputError`` when that module cannot be had."""
+    if not kernel.machine:
+        return PLAIN
+    try:
+        found = importlib.import_module(kernel.machine).TRAITS
+    except (ImportError, AttributeError) as error:
+        raise InputError(
+            f"{kernel.full_name} names the module {kernel.machine} for TRAITS: {error}"
+        ) from error
+    if not isinstance(found, MachineTraits):
+        raise InputError(f"TRAITS of {kernel.machine} must be MachineTraits, got {type(found).__name__}")
+    return found
