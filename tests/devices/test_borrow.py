@@ -17,7 +17,7 @@ from tuner.devices.classes import DEVICE_CLASSES, Card
 from tuner.devices.recorded import keep_class
 from tuner.devices.select import select_device
 from tuner.runtime import explain, prepare, use_table
-from tuner.runtime.load.trampoline import SIGNATURE
+from tuner.runtime.load.trampoline import trampoline_of
 from tuner.tables.dispatch import Lookup, render_table
 
 SHAPE = "256,3840,3072,128"
@@ -96,7 +96,10 @@ def test_what_is_compiled_on_request_is_borrowed_if_its_config_is(
 ) -> None:
     """M = 300 takes the config of the sibling's row; for another layer the default rule has one, which is nobody's."""
     built = SimpleNamespace(
-        object_path=tmp_path / "kernel.o", prefix="kernel", arguments=SIGNATURE, object_sha256="00"
+        object_path=tmp_path / "kernel.o",
+        prefix="kernel",
+        arguments=trampoline_of("svdquant_gemm").arguments,
+        object_sha256="00",
     )
     built.object_path.write_bytes(b"object")
     monkeypatch.setattr(Lookup, "build", lambda self: built)

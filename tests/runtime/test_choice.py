@@ -30,9 +30,13 @@ from tuner.trials.outcome import Kind
 
 SIGNATURE = trampoline_of("svdquant_gemm").arguments
 STAGES = "num_ab_stage=4 num_dq_stage=2 num_lora_stage=1 num_c_stage=1"
-PLAIN = str(parse_config(GemmProblem.operator, SM90A, f"tile_mnk=128x128x128 {STAGES}"))
+PLAIN = str(parse_config(GemmProblem.operator, SM90A, f"kernel=sm90a_ring tile_mnk=128x128x128 {STAGES}"))
 SPLIT = str(
-    parse_config(GemmProblem.operator, SM90A, f"tile_mnk=64x32x128 consumer_warpgroups=1 {STAGES} split_k=4")
+    parse_config(
+        GemmProblem.operator,
+        SM90A,
+        f"kernel=sm90a_ring tile_mnk=64x32x128 consumer_warpgroups=1 {STAGES} split_k=4",
+    )
 )
 CLASS = "r=128 lora_dtype=fp16 out_dtype=fp16"
 
