@@ -101,7 +101,7 @@ def test_selfcheck_without_a_card_is_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [name for name in COMMANDS if name not in ("selfcheck", "calibrate")]
+    "command", [name for name in COMMANDS if name not in ("selfcheck", "calibrate", "ops")]
 )  # no --out
 @pytest.mark.parametrize("below", ["", "results", "results/deep"])
 def test_out_below_a_file(command: str, below: str, tmp_path: Path) -> None:
