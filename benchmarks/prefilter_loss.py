@@ -21,7 +21,7 @@ from kernel_space.build.build import CompileError, build
 from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.sm100a.model.time import model_us
+from kernel_space.operators.svdquant_gemm.sm100a.model_time import model_us
 from tuner.cli.options.common import add_problem_options, problems_of
 from tuner.devices.simulated import Chip, simulated_outcome
 from tuner.search.prefilter import FACTOR

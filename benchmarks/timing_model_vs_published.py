@@ -10,7 +10,7 @@ import timeit
 from scipy.stats import spearmanr
 
 from kernel_space.machine.clock.constants import B200 as CONSTANTS
-from kernel_space.operators.svdquant_gemm.sm100a.model.time import model_time, model_us
+from kernel_space.operators.svdquant_gemm.sm100a.model_time import model_time, model_us
 from tests.published import B200, Published, cutlass_rows, svdquant_rows
 
 

@@ -70,8 +70,8 @@ def test_json_holds_every_schedule(capsys: pytest.CaptureFixture[str]) -> None:
     names = [run["name"] for run in candidate["schedules"]]
     assert names == ["eager", "random", "slow_tma", "slow_tensor", "slow_epilogue"]
     assert candidate["same_under_all_schedules"] is True and candidate["race_checking"] is True
-    assert candidate["output"]["bad"] == 0 and 0 < candidate["output"]["max_ratio"] < 1
-    assert len({run["y_sha256"] for run in candidate["schedules"]}) == 1
+    assert candidate["outputs"]["y"]["bad"] == 0 and 0 < candidate["outputs"]["y"]["max_ratio"] < 1
+    assert len({run["outputs_sha256"] for run in candidate["schedules"]}) == 1
 
 
 def test_full_adds_the_shape_itself(capsys: pytest.CaptureFixture[str]) -> None:
@@ -83,7 +83,7 @@ def test_full_adds_the_shape_itself(capsys: pytest.CaptureFixture[str]) -> None:
 def test_seed_changes_the_operands(capsys: pytest.CaptureFixture[str]) -> None:
     first, same, other = (
         checked_json(capsys, "--schedule", "random", "--seed", seed)[1]["checks"][0]["schedules"][0][
-            "y_sha256"
+            "outputs_sha256"
         ]
         for seed in ("1", "1", "2")
     )
@@ -372,3 +372,26 @@ def test_tune_checks_real_kernels(tmp_path: Path) -> None:
     assert f"; then full problem {PROBLEM} once" in result.winner.validation
     checked = [trial for trial in result.trials if trial.validation]
     assert len(checked) == LEADERS and all(trial.ok for trial in checked)
+
+
+# -- an operator from outside --
+
+
+def test_stranger_s_operator_is_checked_and_named_by_its_outputs(capsys: pytest.CaptureFixture[str]) -> None:
+    outside = ["check", "--op", "rowstats", "--shape", "21,136", "--config", "rows=4", "--schedule", "eager"]
+    assert main(outside) == 0
+    lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if line.strip()]
+    errors = [rest[0] for label, *rest in lines if label == "errors"]
+    assert errors == ["y: 0 of 4624 elements differ", "count: 0 of 31 elements differ"]
+    assert main([*outside, "--json"]) == 0
+    (candidate,) = json.loads(capsys.readouterr().out)["results"][0]["checks"]
+    assert set(candidate["outputs"]) == {"y", "count"} and candidate["also"] == ["21,136", "9,196"]
+    assert [run["shape"] for run in candidate["schedules"]] == ["21,136", "9,196", "1,4"]
+
+
+def test_kernel_without_mutations_says_so_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    outside = ["check", "--op", "rowstats", "--shape", "21,136", "--inject"]
+    assert main([*outside, "no_ab_full_wait"]) == 2
+    assert capsys.readouterr().err.strip().endswith("kernels that bring mutations, rowstats/rows brings none")
+    assert main([*outside, "list"]) == 2
+    assert capsys.readouterr().err.strip() == "error: no kernel of rowstats brings mutations for --inject"

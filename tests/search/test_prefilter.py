@@ -15,7 +15,7 @@ from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.sm100a.model.time import model_us
+from kernel_space.operators.svdquant_gemm.sm100a.model_time import model_us
 from tests.fakes import FakeDevice, small_space
 from tests.published import B200
 from tuner.search.prefilter import FACTOR, PREFILTER, Prefilter, prefilter_fact

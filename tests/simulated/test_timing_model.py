@@ -14,14 +14,14 @@ from kernel_space.machine.clock.constants import B200 as CONSTANTS
 from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.sm100a.model.time import (
+from kernel_space.operators.svdquant_gemm.sm100a.model_time import (
     CORNERS,
     NOMINAL,
     agreement,
     model_time,
     model_us,
 )
-from kernel_space.operators.svdquant_gemm.sm100a.model.work import count_work
+from kernel_space.operators.svdquant_gemm.sm100a.model_work import count_work
 from tests.published import B200, Published, cutlass_rows, svdquant_rows
 
 PRODUCTION = GemmProblem.parse("4352,3840,3072,128")

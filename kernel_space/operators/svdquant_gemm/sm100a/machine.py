@@ -7,10 +7,10 @@ from kernel_space.core.traits import MachineTraits, Schedule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a import exercise
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.sm100a.model.constants import MODELLED
-from kernel_space.operators.svdquant_gemm.sm100a.model.work import count_work
+from kernel_space.operators.svdquant_gemm.sm100a.model_constants import MODELLED
+from kernel_space.operators.svdquant_gemm.sm100a.model_work import count_work
 
-_MODEL = "kernel_space.operators.svdquant_gemm.sm100a.model.time"
+_MODEL = "kernel_space.operators.svdquant_gemm.sm100a.model_time"
 _SINGLE_BARRIER = "tmem_dealloc"
 _BARRIER_SIDES = ("_full", "_empty")
 ROLES = {0: "epilogue0", 1: "epilogue1", 2: "epilogue2", 3: "epilogue3", 4: "mma_warp", 5: "tma_warp"}

@@ -17,8 +17,8 @@ from kernel_space.core.traits import Chip, ModelledTime
 from kernel_space.machine.clock.constants import MMA_CYCLES, MMA_LATENCY
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-from kernel_space.operators.svdquant_gemm.sm100a.model.constants import constants_of
-from kernel_space.operators.svdquant_gemm.sm100a.model.work import Lora, Work, count_work
+from kernel_space.operators.svdquant_gemm.sm100a.model_constants import constants_of
+from kernel_space.operators.svdquant_gemm.sm100a.model_work import Lora, Work, count_work
 
 # Bounds are taken in groups, not one by one: memory is fast or slow as a whole, and so are the warps.
 CORNERS: Final = ("fast memory", "slow memory", "fast core", "slow core")
