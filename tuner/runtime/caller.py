@@ -28,6 +28,7 @@ from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.trampoline import MISALIGNED
 from tuner.runtime.operands import require_launchable, require_memory, require_no_grad
 from tuner.runtime.quick import Quick, Tensors
+from tuner.runtime.quick_source import facts_of
 
 About = Problem | tuple[str, ...]
 """What a call is about besides its tensors: the problem itself, or the options that its caller chooses."""
@@ -49,6 +50,7 @@ class Caller:
         parts = [part.name for part in self.signature.parts if isinstance(part, In | Out)]
         given = (*self.signature.inputs, *self.signature.outputs)
         self._order = [given.index(name) for name in parts]  # of the launch, out of inputs and outputs
+        self._facts = facts_of(len(self.signature.inputs))
         self._plans: Recent[tuple, tuple[Problem, Plan | None]] = Recent(MAX_CALLS, of_tables=True)
         """By generation, what the call is about, and what the inputs look like."""
 
@@ -68,7 +70,7 @@ class Caller:
         """
         self.require_no_grad(inputs, outputs)
         tables, generation = state.active()
-        key = (generation, about, *[(one.dtype, one.device, one.shape, one.stride()) for one in inputs])
+        key = (generation, about, self._facts(*inputs))
         known = self._plans.get(key)
         if known is None:
             known = self._resolve(tables, inputs, about)
@@ -88,12 +90,9 @@ class Caller:
 
     def require_no_grad(self, inputs: Tensors, outputs: Tensors | None) -> None:
         """Raises ``InputError`` if gradients are recorded and somebody wants one."""
-        if torch.is_grad_enabled():
-            named = [
-                *zip(self.signature.inputs, inputs, strict=True),
-                *zip(self.labels, outputs or (), strict=False),
-            ]
-            require_no_grad(self.name, named)
+        tensors = inputs if outputs is None else (*inputs, *outputs)
+        if torch.is_grad_enabled() and any([one.requires_grad for one in tensors]):
+            require_no_grad(self.name, zip((*self.signature.inputs, *self.labels), tensors, strict=False))
 
     def require_placed(self, inputs: Tensors) -> None:
         """Raises ``InputError`` unless all are contiguous, aligned, and on one device."""

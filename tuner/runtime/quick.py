@@ -75,7 +75,8 @@ class QuickCall:
         self.generation = generation
         self.other = other
         self.only_card = torch.cuda.device_count() == 1
-        self.device, self.launch, self.outputs = plan.device, plan.launch, plan.outputs
+        self.device, self.launch = plan.device, plan.launch
+        self.outputs = tuple([tuple(one) for one in plan.outputs])  # a call unpacks no other kind as quickly
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes
 
