@@ -1,5 +1,5 @@
 """Which candidate to try next: the default, the neighbours' winners, then steps from the best known and Optuna's TPE in
-turn (or everything).
+turn (or everything), across all kernels of the space.
 
 The sequence of candidates depends on the seed and on the values told, never on when they arrive: result number
 ``i`` reaches the sampler exactly when candidate ``i + WINDOW`` is asked for, however many jobs run. Illegal points
@@ -155,8 +155,8 @@ class Search:
         )
 
     def _carried_over(self, config: KernelConfig) -> KernelConfig:
-        """A neighbour's winner for this problem, with other stage counts where its own do not fit: R = 0 has no LoRA
-        ring.
+        """A neighbour's winner for this problem, with other stage counts where its own do not fit: one of the two may
+        lack a ring that the other has.
         """
         if isinstance(self._rules(config, self._problem, self._arch), Legal):
             return config
