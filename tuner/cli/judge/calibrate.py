@@ -14,9 +14,6 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernel_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
-<<<<<<< HEAD
-=======
->>>>>>> 87b9670 (Rows, journals, bundles, manifests and results folders know a problem by its operator)
 from tuner.calibration.calibrate import Calibration, Row, calibrate
 from tuner.calibration.measured_trials import Measurement, read_measured
 from tuner.cli.options import text
@@ -76,17 +73,10 @@ def simulated_rows(
 
 def _simulated(one: Measurement, device: DeviceClass, pool: ConstantSets) -> Any:
     """Microseconds under each set, or why there are none."""
-<<<<<<< HEAD
-    operator = one.problem.operator
-    if one.source_hash and one.source_hash != space_source_hash(kernels_of(operator, device.arch)):
-        return "measured with another version of the kernel"
-    legal = legalize(parse_config(operator, device.arch, one.config), one.problem, device.arch)
-=======
     config = parse_config(one.problem.operator, device.arch, one.config)
     if one.source_hash and one.source_hash != kernel_source_hash(kernel_of(config, one.problem)):
         return "measured with another version of the kernel"
     legal = legalize(config, one.problem, device.arch)
->>>>>>> 87b9670 (Rows, journals, bundles, manifests and results folders know a problem by its operator)
     if not isinstance(legal, Legal):
         return f"{legal.rule}: {legal.reason}"
     chip = Chip(name=device.name, arch=device.arch, sm_count=device.sm_count)
