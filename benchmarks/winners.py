@@ -63,7 +63,7 @@ def line(trials: list[Trial]) -> str:
 
 def published_trial(order: list[Trial]) -> Trial | None:
     """The trial of the configuration published for this problem, if it has a time."""
-    problem = order[0].gemm_problem
+    problem = order[0].subject
     found = published_config(problem, SM100A)
     legal = legalize(found.config, problem, SM100A) if found else None
     wanted = str(legal.config) if isinstance(legal, Legal) else None

@@ -109,6 +109,12 @@ def _forms(config_class: type[KernelConfig]) -> dict[str, Callable[[str, str], A
     return {field.name: field.metadata[_FORM] for field in dataclasses.fields(config_class)}
 
 
+def kernel_name(text: str) -> str:
+    """Of a printed config the kernel; empty when it does not begin with one."""
+    first = text.lstrip().partition(" ")[0]
+    return first.removeprefix("kernel=") if first.startswith("kernel=") else ""
+
+
 def print_knob(value: Any) -> str:
     """One spelling for logs, YAML, Optuna, cache keys and tables."""
     if isinstance(value, tuple):

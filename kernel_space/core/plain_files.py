@@ -30,12 +30,15 @@ class NotPlain(InputError):
     """What stands where a plain file or folder was expected is something else: one line."""
 
 
-def below(folder: Path, *names: str) -> Path:
+AnyPath = str | os.PathLike[str]  # what public functions take as a path
+
+
+def below(folder: AnyPath, *names: str) -> Path:
     """``folder`` with ``names`` below it, whether or not they are there.
 
     Raises ``NotPlain`` when one of them is a link, or no name: that would lead out of the folder.
     """
-    path = folder
+    path = Path(folder)
     for name in names:
         if name in ("", ".", "..") or "/" in name or "\0" in name:
             raise NotPlain(f"a name in {folder} must be a plain one, got {name!r:.80}")

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from kernel_space.build.build import build
-from kernel_space.build.key import space_source_hash
+from kernel_space.build.key import kernel_source_hash
 from kernel_space.core.arch import SM100A, SM103A
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernels_of
+from kernel_space.core.registry import kernel
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.compiled_cases import resolved
 from tests.trials.test_rank_stability import trial
@@ -43,7 +43,7 @@ HELD_OUT = ("2048,3840,15360,128", "512,10240,3072,128")
 HIDDEN = 700  # number in the pool of the set that makes the "measured" times; it is not among the choices
 NOISE = 0.01
 
-TODAY = space_source_hash(kernels_of(GemmProblem.operator, SM100A))
+TODAY = kernel_source_hash(kernel("svdquant_gemm", "sm100a"))
 
 
 def times(text: str, shape: str) -> np.ndarray:
@@ -298,7 +298,7 @@ def test_journal_parquet_and_csv_say_the_same(tmp_path: Path) -> None:
         measured_trial(1, 40.0, TILES[1]),
         dataclasses.replace(measured_trial(2, 20.0, "mma_tiler_mn=256x128"), kind=Kind.SIMULATED),
     ]
-    folder = tmp_path / "b200" / "4352x3840x3072x128"
+    folder = tmp_path / "b200" / "svdquant_gemm" / "4352x3840x3072x128"
     folder.mkdir(parents=True)
     (folder / "trials.csv").write_text(trials_csv(trials))
     (folder / "trials.parquet").write_bytes(trials_parquet(trials))

@@ -165,12 +165,14 @@ def test_quick_commands_load_nothing_slow(arguments: list[str], dispatched: Path
 @pytest.fixture(scope="module")
 def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Results with one row, recorded by hand for the production shape."""
+    from kernel_space.build.key import kernel_source_hash
     from kernel_space.core.arch import SM100A
+    from kernel_space.core.registry import kernel
     from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
     from tuner.devices.select import select_device
     from tuner.stages.record import current
     from tuner.tables.dispatch import record
-    from tuner.tables.row import DispatchKey, Row
+    from tuner.tables.row import DispatchKey, Provenance, Row
     from tuner.trials.outcome import Kind
 
     device = select_device("b200")
@@ -183,7 +185,11 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         time_us=8.0,
         low_us=6.0,
         high_us=11.0,
-        provenance=now.provenance(Kind.MODELLED),
+        provenance=Provenance(
+            kernel_source=kernel_source_hash(kernel("svdquant_gemm", "sm100a")),
+            dsl_version=now.dsl_version,
+            model=now.models[Kind.MODELLED],
+        ),
         protocol="by hand",
         date="2026-01-01T00:00:00+00:00",
     )

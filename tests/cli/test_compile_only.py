@@ -87,7 +87,7 @@ def resolved(config: KernelConfig) -> str:
     [
         ("dispatch.json", "{", "dispatch.json is damaged"),
         ("dispatch.json", OTHER_ARCH, "one arch, got sm_100a, sm_90a"),
-        ("64x3840x3072x128/trials.parquet", "PAR", "cannot read trials"),
+        ("svdquant_gemm/64x3840x3072x128/trials.parquet", "PAR", "cannot read trials"),
     ],
 )
 def test_damaged_results_leave_no_folder_behind(

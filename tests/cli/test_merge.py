@@ -46,7 +46,7 @@ def test_everything_comes_over_into_an_empty_folder(
     code, (device,) = merge(capsys, tmp_path / "theirs", tmp_path / "ours")
     assert code == 0 and device["trials"] == 20 and [row["taken"] for row in device["rows"]] == [True]
     assert config_in(tmp_path / "ours") == config_in(tmp_path / "theirs")
-    assert (tmp_path / "ours" / "b200" / "4352x3840x3072x128" / "report.html").is_file()
+    assert (tmp_path / "ours" / "b200" / "svdquant_gemm" / "4352x3840x3072x128" / "report.html").is_file()
     assert theirs.winner is not None
     again = tuned(tmp_path / "ours", 20)
     assert (again.fresh, again.known) == (0, 20) and again.winner == theirs.winner
@@ -73,7 +73,7 @@ def test_the_better_row_stands_and_trials_add_up(tmp_path: Path, capsys: pytest.
         merge(capsys, tmp_path / first, out)
         _, (device,) = merge(capsys, tmp_path / second, out)
         assert config_in(out) == best.resolved
-        (journal,) = (out / ".studies" / "b200").glob("*.jsonl")
+        (journal,) = (out / ".studies" / "b200" / "svdquant_gemm").glob("*.jsonl")
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
         assert {line["resolved"] for line in lines if "resolved" in line} == both
 
@@ -90,7 +90,7 @@ def test_a_final_keeps_its_first_however_late_another_s_is_looked_at(
     """Both machines had the same two finalists; on the first the winner was checked again after the second's final."""
     result = tuned(tmp_path / "one", 2)
     tuned(tmp_path / "two", 2)
-    (path,) = (tmp_path / "one" / ".studies" / "b200").glob("*.jsonl")
+    (path,) = (tmp_path / "one" / ".studies" / "b200" / "svdquant_gemm").glob("*.jsonl")
     identity = read_journal(path).identity
     winner, second = sorted(result.trials, key=lambda trial: trial.us or 0)
     for name, final, look in (
@@ -110,7 +110,7 @@ def test_a_final_keeps_its_first_however_late_another_s_is_looked_at(
 def test_a_later_refusal_stands_against_any_final(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = tuned(tmp_path / "one", 2)
     tuned(tmp_path / "two", 2)
-    (path,) = (tmp_path / "one" / ".studies" / "b200").glob("*.jsonl")
+    (path,) = (tmp_path / "one" / ".studies" / "b200" / "svdquant_gemm").glob("*.jsonl")
     identity = read_journal(path).identity
     best = min(result.trials, key=lambda trial: trial.us or 0)
     ours, theirs = (Study(tmp_path / name / ".studies", identity) for name in ("one", "two"))
@@ -137,8 +137,8 @@ def test_a_renamed_journal_is_refused(tmp_path: Path) -> None:
 
 
 DAMAGE = {
-    "journal of bytes": (".studies/b200/x.jsonl", b"\xff\xfe\n", "no journal of trials"),
-    "journal of something else": (".studies/b200/x.jsonl", b"[1]\n", "no journal of trials"),
+    "journal of bytes": (".studies/b200/svdquant_gemm/x.jsonl", b"\xff\xfe\n", "no journal of trials"),
+    "journal of something else": (".studies/b200/svdquant_gemm/x.jsonl", b"[1]\n", "no journal of trials"),
     "index of objects": ("b200/objects/index.json", b"[]", "is damaged"),
 }
 

@@ -52,7 +52,7 @@ def test_a_report_of_merged_visits_leads_with_what_the_table_launches(
     finals = {"one": [in_final(a, "2026-01", 1, 9.0)], "two": late}
     monkeypatch.setattr(cli_report, "select_device", lambda _, **options: card)
     for name, placed in finals.items():
-        (path,) = (tmp_path / name / ".studies" / "b200").glob("*.jsonl")
+        (path,) = (tmp_path / name / ".studies" / "b200" / "svdquant_gemm").glob("*.jsonl")
         study = Study(tmp_path / name / ".studies", read_journal(path).identity)
         for trial in placed:
             study.append(trial)
@@ -62,7 +62,7 @@ def test_a_report_of_merged_visits_leads_with_what_the_table_launches(
         main(["merge", str(tmp_path / name), "--out", str(tmp_path / "ours")])
     command = ["report", "--shape", str(PROBLEM), "--device", "b200", "--out", str(tmp_path / "ours")]
     assert main(command) == 0
-    page = (tmp_path / "ours" / "b200" / "4352x3840x3072x128" / "report.md").read_text()
+    page = (tmp_path / "ours" / "b200" / "svdquant_gemm" / "4352x3840x3072x128" / "report.md").read_text()
     launched = DispatchTable.load(tmp_path / "ours" / "b200").lookup(PROBLEM).row
     assert launched is not None and launched.config == a.resolved
     assert f"## Winner\n\n```\n{a.resolved}\n```\n\n- **9 us, measured**" in page

@@ -22,18 +22,10 @@ from kernel_space.build.resources import Resources
 from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernels_of
+from kernel_space.core.registry import kernel_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.compile.manifest import (
-    FILE_NAME,
-    OBJECTS,
-    Entry,
-    Folder,
-    GivenCandidates,
-    Manifest,
-    ObjectsPool,
-    fill,
-)
+from tuner.compile.given import GivenCandidates, ObjectsPool
+from tuner.compile.manifest import FILE_NAME, OBJECTS, Entry, Folder, Manifest, fill
 from tuner.compile.worker import CompileResult
 from tuner.search.offline_search import choose_candidates
 from tuner.space.space import SearchSpace
@@ -72,14 +64,14 @@ class Compiler:
             "kernel.cubin": b"cubin",
         }
         meta = {
-            "kernel": arch.kernel,
+            "kernel": kernel_of(config, problem_class).full_name,
             "arch": arch.name,
             "config": str(config),
             "problem_class": str(problem_class),
             "prefix": f"k{key[:16]}",
             "arguments": [],
             "resources": dict.fromkeys([field.name for field in dataclasses.fields(Resources)], 168),
-            "source_hash": build_key.space_source_hash(kernels_of(GemmProblem.operator, arch)),
+            "source_hash": build_key.kernel_source_hash(kernel_of(config, problem_class)),
             "cubin_sha256": "cubin",
             "object_sha256": hashlib.sha256(files[OBJECT]).hexdigest(),
             "dsl_version": build_key.toolchain().dsl_version,
@@ -176,7 +168,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another device"):
         Folder(path, "b200", SM100A)
     record = json.loads((path / FILE_NAME).read_text())
-    (path / FILE_NAME).write_text(json.dumps({**record, "source_hash": "0" * 64}))
+    (path / FILE_NAME).write_text(json.dumps({**record, "sources": {"svdquant_gemm": "0" * 64}}))
     with pytest.raises(InputError, match="another source hash"):
         Folder(path, "h200", SM90A)
 
@@ -187,7 +179,8 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
         ("{", "damaged"),
         ("[]", "is no manifest"),
         ('{"version": 99}', "version 99"),
-        ('{"version": 1}', "is no manifest"),
+        ('{"version": 2}', "is no manifest"),
+        ('{"version": 1}', "version 1, this reads 2; compile again"),
     ],
 )
 def test_a_damaged_manifest_is_one_line(content: str, said: str, tmp_path: Path) -> None:
@@ -205,7 +198,7 @@ def test_objects_of_other_sources_are_not_measured(tmp_path: Path) -> None:
     filled(tmp_path / "dir", tmp_path / "home", 1)
     loaded = Manifest.load(tmp_path / "dir")
     with pytest.raises(InputError, match="compiled from other sources"):
-        dataclasses.replace(loaded, source_hash="0" * 64).adopt(SM90A)
+        dataclasses.replace(loaded, sources={"svdquant_gemm": "0" * 64}).adopt(SM90A)
     with pytest.raises(InputError, match="for sm_90a, this card runs sm_100a"):
         loaded.adopt(SM100A)
 
@@ -307,7 +300,7 @@ def test_measure_needs_neither_compiler_nor_sampler(tmp_path: Path) -> None:
     assert (first["shape"], second["shape"]) == (str(PROBLEM), str(OTHER))
     assert first["trials"]["new"] == 12 and first["winner"]["kind"] == "measured"
     assert first["winner"]["evidence"]["final_place"] == 1
-    assert first["row"]["recorded"] and (out / "h200" / "64x3840x3072x128" / "report.html").is_file()
+    assert first["row"]["recorded"] and (out / "h200" / "svdquant_gemm" / "64x3840x3072x128" / "report.html").is_file()
     again = on_a_bare_machine(
         tmp_path, "measure", str(path), "--out", str(out), "--json", "--shape", str(OTHER)
     )
@@ -323,7 +316,7 @@ def test_objects_chosen_for_a_sibling_are_measured_as_what_the_card_is(tmp_path:
     assert done.returncode == 0, done.stderr
     assert "the objects were chosen for h200; the results are those of h100" in done.stderr
     assert sorted(one.name for one in out.iterdir() if one.name != ".studies") == ["h100"]
-    assert (out / "h100" / "64x3840x3072x128" / "report.html").is_file()
+    assert (out / "h100" / "svdquant_gemm" / "64x3840x3072x128" / "report.html").is_file()
     [row] = DispatchTable.load(out / "h100").rows.values()
     assert row.protocol.startswith("measured on h100, ")
 
@@ -336,7 +329,7 @@ def test_a_spent_budget_leaves_problems_for_the_next_visit(tmp_path: Path) -> No
         tmp_path, "measure", str(path), "--out", str(out), "--json", "--budget-seconds", "0.001"
     )
     assert "1 problems are left for the next run" in done.stderr
-    assert not (out / "h200" / "128x3840x3072x0").exists()
+    assert not (out / "h200" / "svdquant_gemm" / "128x3840x3072x0").exists()
     again = on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out), "--json")
     first, second = json.loads(again.stdout)["results"]
     assert first["trials"]["new"] + first["trials"]["known"] == 4 and first["stopped"] is None

@@ -70,7 +70,7 @@ def results_folder(root: Path, cache: Path) -> Path:
         write_bundle(device, SM90A, rows, caches=[cache])
     for one in rows:
         folder = report_folder(root, "h200", one.key.problem)
-        folder.mkdir()
+        folder.mkdir(parents=True)
         for name in ("trials.csv", "trials.parquet", "report.md", "report.html", "final.json"):
             (folder / name).write_text(f"{name} of {one.key.problem}")
         study = Study(root / ".studies", identity_of(one))
@@ -90,8 +90,7 @@ def identity_of(one: Row) -> Identity:
         device="h200",
         arch=one.key.arch,
         problem=str(one.key.problem),
-        lora_dtype=one.key.lora_dtype,
-        out_dtype=one.key.out_dtype,
+        options=one.key.problem.options,
         source_hash="src",
         dsl_version="4.8.1",
         judge="a card",
@@ -101,9 +100,9 @@ def identity_of(one: Row) -> Identity:
 def trial_of(one: Row, number: int, config: str) -> Trial:
     return Trial(
         number=number,
+        op=one.key.op,
         problem=str(one.key.problem),
-        lora_dtype=one.key.lora_dtype,
-        out_dtype=one.key.out_dtype,
+        options=one.key.problem.options,
         device="h200",
         arch=one.key.arch,
         config=config,

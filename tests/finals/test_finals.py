@@ -28,9 +28,9 @@ PROBLEM = GemmProblem.parse("256,3840,3072,128")
 def trial(name: str, us: float, number: int = 0) -> Trial:
     return Trial(
         number=number,
+        op=PROBLEM.operator,
         problem=str(PROBLEM),
-        lora_dtype="fp16",
-        out_dtype="fp16",
+        options={"lora_dtype": "fp16", "out_dtype": "fp16"},
         device="h200",
         arch="sm_90a",
         config=name,

@@ -57,9 +57,9 @@ def trial(place: int, us: float | None, status: Status = Status.OK, **changes: A
     config = changes.pop("config", BASE)
     fields: dict[str, Any] = {
         "number": place,
+        "op": PROBLEM.operator,
         "problem": str(PROBLEM),
-        "lora_dtype": "fp16",
-        "out_dtype": "fp16",
+        "options": {"lora_dtype": "fp16", "out_dtype": "fp16"},
         "device": "b200",
         "arch": "sm_100a",
         "config": str(config),
@@ -359,7 +359,7 @@ def test_importance_says_when_it_cannot_tell(trials: list[Trial]) -> None:
 
 
 def test_report_folder() -> None:
-    assert report_folder(Path("r"), "b200", PROBLEM) == Path("r/b200/4352x3840x3072x128")
+    assert report_folder(Path("r"), "b200", PROBLEM) == Path("r/b200/svdquant_gemm/4352x3840x3072x128")
     other = dataclasses.replace(PROBLEM, lora_dtype="bf16")
     assert report_folder(Path("r"), "b200", other).name == "4352x3840x3072x128-bf16-fp16"
 

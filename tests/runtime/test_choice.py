@@ -70,13 +70,13 @@ def row(
 def entry(config: str, problem_class: str = CLASS, **changes: Any) -> Entry:
     data = data_of(config, problem_class)
     digest = hashlib.sha256(data).hexdigest()
-    rank = problem_class.split()[0].removeprefix("r=")
-    problem = GemmProblem.parse(f"256,3840,3072,{rank}")
+    rank, *options = (item.partition("=")[2] for item in problem_class.split())
+    dtypes = dict(zip(("lora_dtype", "out_dtype"), options, strict=True))
+    problem = GemmProblem.parse(f"256,3840,3072,{rank}", **dtypes)
     values: dict[str, Any] = {
         "arch": "sm_90a",
         "config": config,
-        "problem_class": problem_class,
-        "problem": str(problem),
+        "problem": problem,
         "host": platform.machine(),
         "file": f"{digest[:16]}.o",
         "sha256": digest,
@@ -346,7 +346,7 @@ def test_the_build_cache_serves_what_is_not_bundled(tmp_path: Path, whole: bool)
 
 @pytest.mark.parametrize(
     "text",
-    ["{", "[]", '{"schema": 1}', '{"schema": 2, "objects": []}'],
+    ["{", "[]", '{"schema": 2}', '{"schema": 1, "objects": []}', '{"schema": 3, "objects": []}'],
 )
 def test_a_damaged_index_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / INDEX).write_text(text)

@@ -58,13 +58,13 @@ def evaluate(
 def test_good_candidate_is_one_flat_record(candidate: Candidate) -> None:
     trial = evaluate(candidate, done(candidate), PROBLEM, FakeDevice())
     assert trial.ok and (trial.number, trial.seed, trial.origin) == (7, 5, Origin.NEIGHBOUR)
-    assert (trial.problem, trial.lora_dtype, trial.device, trial.arch) == (
+    assert (trial.problem, trial.options, trial.device, trial.arch) == (
         "17,3840,3072,64",
-        "bf16",
+        {"lora_dtype": "bf16", "out_dtype": "bf16"},
         "b200",
         "sm_100a",
     )
-    assert trial.gemm_problem == PROBLEM and trial.resolved_config == candidate.legal.config
+    assert trial.subject == PROBLEM and trial.resolved_config == candidate.legal.config
     assert KernelConfigSm100a.parse(trial.config) == candidate.config
     assert trial.kind is Kind.SIMULATED and math.isclose(trial.us or 0, fake_us(candidate.resolved))
     assert (trial.legal_seconds, trial.compile_seconds) == (0.25, 0.75)

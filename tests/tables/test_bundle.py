@@ -159,7 +159,8 @@ def test_other_dtypes_are_built_for_the_rows_configs(
     monkeypatch.setattr(bundle_write, "_built", build)
     bf16 = CLASS.replace("fp16", "bf16")
     done = write(
-        [tuned(tmp_path / "cache", f"{m},3840,3072,128") for m in (128, 256)], also=[("bf16", "bf16")]
+        [tuned(tmp_path / "cache", f"{m},3840,3072,128") for m in (128, 256)],
+        also=[{"lora_dtype": "bf16", "out_dtype": "bf16"}],
     )
     assert asked == [(PLAIN, bf16)]
     assert {one.problem_class for one in done.entries} == {CLASS, bf16}
@@ -225,8 +226,8 @@ def test_objects_of_another_results_folder_are_taken_over(
     ]
     write_bundle(tmp_path / "far" / "h200", SM90A, theirs, caches=[tmp_path / "theirs"])
     far = tmp_path / "far" / "h200" / FOLDER
-    assert take_over(Bundle.load(far, SM90A), tmp_path / "h200", SM90A, [SPLIT]) == 1
-    assert take_over(Bundle.load(far, SM90A), tmp_path / "h200", SM90A, [SPLIT]) == 0
+    assert take_over(Bundle.load(far, SM90A), tmp_path / "h200", SM90A, [("svdquant_gemm", SPLIT)]) == 1
+    assert take_over(Bundle.load(far, SM90A), tmp_path / "h200", SM90A, [("svdquant_gemm", SPLIT)]) == 0
     bundle = Bundle.load(tmp_path / "h200" / FOLDER, SM90A)
     assert sorted(entry.config for entry in bundle.entries) == sorted([PLAIN, SPLIT])
     (taken,) = (entry for entry in bundle.entries if entry.config == SPLIT)
@@ -238,5 +239,5 @@ def test_objects_of_another_results_folder_are_taken_over(
     assert main(["merge", str(tmp_path / "far"), "--out", str(tmp_path / "ours")]) == 2
     assert not (tmp_path / "ours").exists(), "no row without its object"
     with pytest.raises(InputError, match="SHA-256"):
-        take_over(Bundle.load(far, SM90A), tmp_path / "new", SM90A, [SPLIT])
+        take_over(Bundle.load(far, SM90A), tmp_path / "new", SM90A, [("svdquant_gemm", SPLIT)])
     assert (tmp_path / "h200" / FOLDER / taken.file).read_bytes() == expected

@@ -13,7 +13,7 @@ import torch
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernels_of, parse_config
+from kernel_space.core.registry import kernel_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -34,9 +34,10 @@ FEW_ROWS = str(
     parse_config(
         GemmProblem.operator,
         SM90A,
-        "mainloop=mma tile_mnk=32x8x128 num_ab_stage=3 num_dq_stage=0 num_lora_stage=0 num_c_stage=0",
+        "kernel=sm90a_small_m tile_mnk=32x8x128 num_ab_stage=3 num_dq_stage=0",
     )
 )
+BF16_OPTIONS = {"lora_dtype": "bf16", "out_dtype": "bf16"}
 BF16 = of_rank(256).replace("fp16", "bf16")
 SIZES = ("1,32,8,0", "5,64,16,16", "4352,15360,3840,240", "100000,3840,3072,144")
 
@@ -51,7 +52,9 @@ def built(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, st
         meta, data = cached(tmp_path / "built", one.config, problem_class=str(problem.problem_class))
         return {
             **meta,
-            "source_hash": bundle_widest.space_source_hash(kernels_of(GemmProblem.operator, SM90A)),
+            "source_hash": bundle_widest.kernel_source_hash(
+                kernel_of(parse_config(problem.operator, SM90A, one.config), problem)
+            ),
         }, data
 
     monkeypatch.setattr(bundle_write, "_built", build)
@@ -77,7 +80,7 @@ def test_every_pair_of_dtypes_has_one_and_any_rank_launches(
     tmp_path: Path, write: Callable[..., Bundled], built: list[tuple[str, str]]
 ) -> None:
     rows = [tuned(tmp_path / "cache", "16,3840,3072,128", FEW_ROWS)]
-    done = write(rows, also=[("bf16", "bf16")])
+    done = write(rows, also=[BF16_OPTIONS])
     assert not done.refused
     assert [asked for _, asked in built] == [of_rank(128).replace("fp16", "bf16"), of_rank(256), BF16]
     library = Library.load(tmp_path / "h200", SM90A, cache_dir=tmp_path / "nowhere")

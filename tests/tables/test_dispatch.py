@@ -30,8 +30,8 @@ CONFIG_A = str(
 )
 CONFIG_B = CONFIG_A.replace("num_ab_stage=4", "num_ab_stage=5")
 MODELS = {Kind.MODELLED: "model-1", Kind.SIMULATED: "sim-1"}
-CURRENT = Current(kernel_source="src-1", dsl_version="4.8.1", models=MODELS)
-KEY = DispatchKey("svdquant_gemm", "sm_100a", "fp16", "fp16", 4352, 3840, 3072, 128)
+CURRENT = Current(kernel_source=lambda row: "src-1", dsl_version="4.8.1", models=MODELS)
+KEY = DispatchKey("sm_100a", GemmProblem(m=4352, k=3840, n=3072, r=128))
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -63,8 +63,8 @@ def row(
     )
 
 
-def at(m: int, **changes: Any) -> DispatchKey:
-    return KEY._replace(m=m, **changes)
+def at(m: int, arch: str = "sm_100a", **changes: Any) -> DispatchKey:
+    return DispatchKey(arch, dataclasses.replace(KEY.problem, m=m, **changes))
 
 
 MEASURED, SIMULATED, MODELLED = Kind.MEASURED, Kind.SIMULATED, Kind.MODELLED
@@ -297,8 +297,10 @@ def test_file_is_sorted_json_with_one_row_per_line(tmp_path: Path) -> None:
     lines = (tmp_path / "dispatch.json").read_text().splitlines()
     assert len(lines) == 1 + len(keys) + 1
     document = json.loads("\n".join(lines))
-    assert document["schema"] == 1
-    shapes = [(entry["lora_dtype"], entry["m"], entry["k"]) for entry in document["rows"]]
+    assert document["schema"] == 2
+    shapes = [
+        tuple(entry["problem"][name] for name in ("lora_dtype", "m", "k")) for entry in document["rows"]
+    ]
     # dtypes as words, sizes as numbers: 17 before 256 before 4352
     assert shapes == [
         ("bf16", 256, 3840),
@@ -343,7 +345,7 @@ def test_two_tuners_on_one_table(tmp_path: Path) -> None:
         tuner.join(120)
         assert tuner.exitcode == 0
     expected = [*range(1, 51), *range(1001, 1051)]
-    assert [entry["m"] for entry in json.loads(path.read_text())["rows"]] == expected
+    assert [entry["problem"]["m"] for entry in json.loads(path.read_text())["rows"]] == expected
 
 
 def test_unknown_schema_is_refused_and_kept(tmp_path: Path) -> None:
@@ -351,12 +353,12 @@ def test_unknown_schema_is_refused_and_kept(tmp_path: Path) -> None:
     text = '{"schema": 99, "rows": []}'
     path.write_text(text)
     for attempt in (lambda: DispatchTable.load(path), lambda: record(path, [row()], CURRENT)):
-        with pytest.raises(InputError, match=r"dispatch\.json has schema 99, this version reads 1"):
+        with pytest.raises(InputError, match=r"dispatch\.json has schema 99, this version reads 2"):
             attempt()
     assert path.read_text() == text
 
 
-NO_TABLE = {"cut": '{"schema": 1, "ro', "no schema": "[]", "empty": "", "bytes": "\x00" * 9}
+NO_TABLE = {"cut": '{"schema": 2, "ro', "no schema": "[]", "empty": "", "bytes": "\x00" * 9}
 
 
 @pytest.mark.parametrize("text", NO_TABLE.values(), ids=NO_TABLE)
@@ -386,7 +388,7 @@ def test_rows_of_two_archs_do_not_share_a_table(tmp_path: Path) -> None:
 
 def test_a_table_without_rows_is_of_its_arch(tmp_path: Path) -> None:
     path = tmp_path / "dispatch.json"
-    text = '{"schema": 1, "arch": "sm_103a", "rows": [\n\n]}\n'
+    text = '{"schema": 2, "arch": "sm_103a", "rows": [\n\n]}\n'
     path.write_text(text)
     assert DispatchTable.load(tmp_path, arch=SM103A).rows == {}
     assert DispatchTable.load(tmp_path).arch is SM103A
@@ -399,7 +401,7 @@ def test_a_table_without_rows_is_of_its_arch(tmp_path: Path) -> None:
 
 
 def test_an_arch_that_is_no_name_is_damage(tmp_path: Path) -> None:
-    (tmp_path / "dispatch.json").write_text('{"schema": 1, "arch": 90, "rows": []}')
+    (tmp_path / "dispatch.json").write_text('{"schema": 2, "arch": 90, "rows": []}')
     with pytest.raises(InputError, match='"arch" must be a name, got 90'):
         DispatchTable.load(tmp_path, arch=SM100A)
 
@@ -444,7 +446,7 @@ def test_nearest_m(m: int, source: str) -> None:
     table = table_of(row(key=at(128)), row(key=at(512)))
     found = look(table, m)
     assert found.source == source
-    assert found.row is not None and f"{found.row.key.m}" in (source.split()[-1], str(m))
+    assert found.row is not None and f"{found.row.key.problem.m}" in (source.split()[-1], str(m))
     assert found.config == KernelConfigSm100a.parse(CONFIG_A)
     assert found.problem_class == GemmProblem(m=m, k=3840, n=3072, r=128).problem_class
     assert found.reason.startswith(source)
@@ -593,9 +595,9 @@ def test_object_path_checks_the_bytes(tmp_path: Path) -> None:
 def trial(number: int, us: float, config: str, **changes: Any) -> Trial:
     fields: dict[str, Any] = {
         "number": number,
+        "op": "svdquant_gemm",
         "problem": "4352,3840,3072,128",
-        "lora_dtype": "fp16",
-        "out_dtype": "fp16",
+        "options": {"lora_dtype": "fp16", "out_dtype": "fp16"},
         "device": "b200",
         "arch": "sm_100a",
         "config": config,

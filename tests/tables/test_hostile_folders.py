@@ -67,7 +67,10 @@ def names_in_index(field: str, value: Any) -> Callable[[Path, Path], None]:
 
 def named(folder: Path, name: str) -> Path:
     """``name`` may hold ``{object}`` and ``{journal}``: the first of them."""
-    objects, journals = (folder / "h200" / FOLDER).glob("*.o"), (folder / ".studies" / "h200").glob("*.jsonl")
+    objects, journals = (
+        (folder / "h200" / FOLDER).glob("*.o"),
+        (folder / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"),
+    )
     return folder / name.format(object=min(objects).name, journal=min(journals).name)
 
 
@@ -109,18 +112,18 @@ def huge(path: Path) -> None:
 def journal_named(device: str, problem: str) -> Callable[[Path, Path], None]:
     def change(folder: Path, victim: Path) -> None:
         from tests.files.trees import identity_of, table_rows
-        from tuner.trials.study import Identity
 
         row = table_rows(victim.parent / "other cache")[0]
-        identity = Identity(**{**vars(identity_of(row)), "device": device, "problem": problem})
-        name = identity.file_name.replace("/", "_")
-        (folder / ".studies" / "h200" / name).write_text(json.dumps(identity.header()) + "\n")
+        header = identity_of(row).header()
+        header["identity"] |= {"device": device, "problem": problem}
+        path = folder / ".studies" / "h200" / "svdquant_gemm" / "16x3840x3072x128-0123456789ab.jsonl"
+        path.write_text(json.dumps(header) + "\n")
 
     return change
 
 
 OBJECT = "h200/objects/{object}"
-REPORT = "h200/16x3840x3072x128"
+REPORT = "h200/svdquant_gemm/16x3840x3072x128"
 # name -> what is done to the good folder
 HOSTILE: dict[str, Callable[[Path, Path], None]] = {
     "key: a folder": names_in_table("key", "{victim}"),
@@ -165,10 +168,10 @@ HOSTILE: dict[str, Callable[[Path, Path], None]] = {
     "report's trials: huge": special(f"{REPORT}/trials.parquet", huge),
     "journals: link": link(".studies"),
     "journals of the device: link": link(".studies/h200"),
-    "journal: link": link(".studies/h200/{journal}"),
-    "journal: fifo": special(".studies/h200/{journal}", os.mkfifo),
-    "journal: huge": special(".studies/h200/{journal}", huge),
-    "journal's lock: link": link(".studies/h200/{journal}.lock", "{victim}/script.py"),
+    "journal: link": link(".studies/h200/svdquant_gemm/{journal}"),
+    "journal: fifo": special(".studies/h200/svdquant_gemm/{journal}", os.mkfifo),
+    "journal: huge": special(".studies/h200/svdquant_gemm/{journal}", huge),
+    "journal's lock: link": link(".studies/h200/svdquant_gemm/{journal}.lock", "{victim}/script.py"),
 }
 
 

@@ -25,9 +25,9 @@ from tuner.runtime.choice.choose import Library
 from tuner.stages.record import current
 from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.tables.dispatch import DispatchTable
+from tuner.tables.row import Row
 from tuner.trials.journal_lines import write_line
 from tuner.trials.journal_read import read_journal
-from tuner.trials.outcome import Kind
 from tuner.trials.rank_stability import ranked
 
 SHAPE = "256,3840,3072,128"
@@ -49,8 +49,16 @@ def with_row(text: str) -> Callable[[list[str]], list[str]]:
 
 
 def changed(**fields: Any) -> Callable[[list[str]], list[str]]:
-    """A third row, like the first but at M = 99 and with ``fields``."""
-    return lambda lines: with_row(json.dumps({**json.loads(lines[1].rstrip(",")), "m": 99, **fields}))(lines)
+    """A third row, like the first but at M = 99 and with ``fields``, of the row or of its problem."""
+
+    def change(lines: list[str]) -> list[str]:
+        record = json.loads(lines[1].rstrip(","))
+        problem = record["problem"] | {"m": 99}
+        problem |= {name: value for name, value in fields.items() if name in problem}
+        own = {name: value for name, value in fields.items() if name not in problem}
+        return with_row(json.dumps({**record, "problem": problem, **own}))(lines)
+
+    return change
 
 
 def raw(old: str, new: str) -> Callable[[list[str]], list[str]]:
@@ -79,7 +87,9 @@ BAD_ROWS: dict[str, Callable[[list[str]], list[str]]] = {
     "a number": with_row("7"),
     "text": with_row('"row"'),
     "an empty row": with_row("{}"),
-    "another operator": changed(op="gemm"),
+    "another operator": changed(op="../gemm"),
+    "an operator as number": changed(op=7),
+    "a problem of another form": changed(problem={"m": 99}),
     "another arch": changed(arch="sm_100a"),
     "an unknown arch": changed(arch="sm_1"),
     "an unknown kind": changed(kind="guessed"),
@@ -138,7 +148,7 @@ def test_a_bad_row_costs_itself_and_is_named(
 NO_TABLES = {
     "empty": b"",
     "zeros": b"\x00" * 1000,
-    "no UTF-8": b'{"schema": 1, "rows": [\xff]}',
+    "no UTF-8": b'{"schema": 2, "rows": [\xff]}',
     "nested": b"[" * 500_000,
     "a list": b"[]",
     "a number": b"9" * 10_000,
@@ -146,10 +156,10 @@ NO_TABLES = {
     "schema of truth": b'{"schema": true, "rows": []}',
     "another schema": b'{"schema": 99, "rows": []}',
     "a huge schema": b'{"schema": ' + b"9" * 1000 + b', "rows": []}',
-    "rows of text": b'{"schema": 1, "rows": "all"}',
-    "arch of number": b'{"schema": 1, "arch": 90, "rows": []}',
-    "unknown arch": b'{"schema": 1, "arch": "sm_1", "rows": []}',
-    "thousands of bad rows": b'{"schema": 1, "arch": "sm_90a", "rows": [' + b"0," * 5000 + b"0]}",
+    "rows of text": b'{"schema": 2, "rows": "all"}',
+    "arch of number": b'{"schema": 2, "arch": 90, "rows": []}',
+    "unknown arch": b'{"schema": 2, "arch": "sm_1", "rows": []}',
+    "thousands of bad rows": b'{"schema": 2, "arch": "sm_90a", "rows": [' + b"0," * 5000 + b"0]}",
 }
 
 
@@ -179,7 +189,7 @@ def test_a_table_with_bad_rows_is_kept_when_it_is_written(hostile: Path, tmp_pat
         assert main(["merge", str(theirs), "--out", str(hostile)]) == 0
         (aside,) = path.parent.glob("dispatch.json.damaged-*")
         assert aside.read_text() == spoiled
-        assert json.loads(path.read_text())["schema"] == 1
+        assert json.loads(path.read_text())["schema"] == 2
         path.write_text(spoiled)
 
 
@@ -212,11 +222,11 @@ def test_lookup_says_whether_what_it_names_is_there_and_whole(
 
 def test_lookup_asks_every_rule_of_a_row(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The row names a config that takes more shared memory than there is: fresh or not, it is passed over."""
-    today = current(select_device("h200")).provenance(Kind.MEASURED)
+    today = current(select_device("h200"))
 
     def change(document: Any) -> None:
         for row in document["rows"]:
-            row["evidence"]["provenance"] = vars(today)
+            row["evidence"]["provenance"] = vars(today.provenance(Row.from_record(row)))
             row["config"] = re.sub(r"num_ab_stage=\d+", "num_ab_stage=16", row["config"])
 
     edit(hostile / "h200" / "dispatch.json", change)
@@ -248,7 +258,7 @@ def test_mutants_of_committed_files_raise_input_errors_only(seed: int, tmp_path:
     dice, quiet = random.Random(seed), lambda line: None
     table = (COMMITTED / "dispatch.json").read_bytes()
     index = (COMMITTED / FOLDER / INDEX).read_bytes()
-    journal = min((hostile / ".studies" / "h200").glob("*.jsonl"))
+    journal = min((hostile / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"))
     whole = journal.read_bytes()
     rows = len(DispatchTable.load(COMMITTED, arch=SM90A).rows)
     (tmp_path / FOLDER).mkdir()
@@ -301,7 +311,7 @@ def test_records_with_odd_values_raise_input_errors_only(tmp_path: Path, hostile
     dice, quiet = random.Random(0), lambda line: None
     table, index = hostile / "h200" / "dispatch.json", hostile / "h200" / FOLDER / INDEX
     manifest = tmp_path / "carried" / "manifest.json"
-    journal = min((hostile / ".studies" / "h200").glob("*.jsonl"))
+    journal = min((hostile / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"))
     whole = {path: path.read_text() for path in (table, index, manifest)}
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
     refused = 0

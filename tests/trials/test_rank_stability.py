@@ -13,7 +13,8 @@ def trial(number: int, *sets_us: float, judge: str = "machine-1", **fields: obje
     """A simulated trial whose nominal time is the first of ``sets_us``."""
     evidence = {"judge": judge, "sets_us": pack_times(sets_us), "launch": 2.0}
     base = {
-        "number": number, "problem": "4352,3840,3072,128", "lora_dtype": "fp16", "out_dtype": "fp16", "device": "b200",
+        "number": number, "op": "svdquant_gemm", "problem": "4352,3840,3072,128",
+        "options": {"lora_dtype": "fp16", "out_dtype": "fp16"}, "device": "b200",
         "arch": "sm_100a", "config": f"split_k={number + 1}", "resolved": f"split_k={number + 1}", "status": Status.OK,
         "kind": Kind.SIMULATED, "us": sets_us[0], "low_us": min(sets_us), "high_us": max(sets_us), "evidence": evidence,
         "build": {"source_hash": "s", "dsl_version": "4", "cubin_sha256": "c"}, "finished": "2025-01-02T00:00:00+00:00",

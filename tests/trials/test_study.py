@@ -28,8 +28,7 @@ IDENTITY = Identity(
     device="b200",
     arch="sm_100a",
     problem="4352,3840,3072,128",
-    lora_dtype="fp16",
-    out_dtype="fp16",
+    options={"lora_dtype": "fp16", "out_dtype": "fp16"},
     source_hash="aaaa",
     dsl_version="4.8.1",
     judge="model 1",
@@ -39,9 +38,9 @@ IDENTITY = Identity(
 def trial(number: int, **changes: object) -> Trial:
     plain = Trial(
         number=number,
+        op="svdquant_gemm",
         problem="4352,3840,3072,128",
-        lora_dtype="fp16",
-        out_dtype="fp16",
+        options={"lora_dtype": "fp16", "out_dtype": "fp16"},
         device="b200",
         arch="sm_100a",
         config=f"num_ab_stage=auto prefetch_dist={number}",
@@ -159,7 +158,7 @@ def test_processes_at_once_lose_nothing(tmp_path: Path) -> None:
     study = Study(tmp_path, IDENTITY)
     assert {one.number for one in study.trials.values()} == set(range(100))
     lines = study.path.read_text().splitlines()
-    assert len(lines) == 101 and json.loads(lines[0])["version"] == 1
+    assert len(lines) == 101 and json.loads(lines[0])["version"] == 2
 
 
 def test_full_disk_keeps_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,12 +207,15 @@ def test_note_stays_what_it_was_first(tmp_path: Path) -> None:
 def test_any_change_of_what_trials_depend_on_starts_another_file(tmp_path: Path) -> None:
     study = Study(tmp_path, IDENTITY)
     study.append(trial(0))
-    for field in dataclasses.fields(Identity):
-        other = Study(tmp_path, dataclasses.replace(IDENTITY, **{field.name: "8,32,8,0"}))
+    stamp = {"op": "stamp", "problem": "32,0", "options": {"out_dtype": "fp16"}}
+    others = {field.name: {field.name: "8,32,8,0"} for field in dataclasses.fields(Identity)}
+    others |= {"op": stamp, "options": {"options": {"lora_dtype": "fp16", "out_dtype": "bf16"}}}
+    for changes in others.values():
+        other = Study(tmp_path, dataclasses.replace(IDENTITY, **changes))
         assert other.path != study.path and not other.trials
     assert list(Study(tmp_path, IDENTITY).trials) == [trial(0).resolved]
-    assert study.path.parent == tmp_path / "b200"
-    assert study.path.name.startswith("4352x3840x3072x128_fp16_fp16-")
+    assert study.path.parent == tmp_path / "b200" / "svdquant_gemm"
+    assert study.path.name.startswith("4352x3840x3072x128-")
 
 
 def test_file_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -282,8 +284,8 @@ def test_a_damaged_first_line_is_said_again_by_the_file_s_name(tmp_path: Path) -
 
 
 def test_lines_of_earlier_versions_are_read_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "b200" / IDENTITY.file_name
-    path.parent.mkdir()
+    path = tmp_path / "b200" / "svdquant_gemm" / IDENTITY.file_name
+    path.parent.mkdir(parents=True)
     records = [IDENTITY.header(), trial(0).to_record(), trial(1).to_record()]
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     study = Study(tmp_path, IDENTITY)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from kernel_space.build.key import space_source_hash
-from kernel_space.core.arch import SM100A
+from kernel_space.build.key import kernel_source_hash
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernels_of
+from kernel_space.core.registry import kernel
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.trials.test_study import IDENTITY
 from tuner.devices.device import Device
@@ -22,7 +21,9 @@ from tuner.trials.study import Identity, Study
 from tuner.tune.earlier import Earlier, earlier_visits, supersedes
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
-TODAY = space_source_hash(kernels_of(GemmProblem.operator, SM100A))
+KERNEL = "kernel=sm100a"
+TODAY = kernel_source_hash(kernel("svdquant_gemm", "sm100a"))
+BF16 = {"lora_dtype": "bf16", "out_dtype": "bf16"}
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,15 @@ def device() -> Device:
 def trial(name: str, us: float | None = None, kind: Kind | None = None, **changes: object) -> Trial:
     """Of the made-up config ``name``; with a time it is good."""
     plain = Trial(
-        number=0, problem=str(PROBLEM), lora_dtype="fp16", out_dtype="fp16", device="b200", arch="sm_100a",
-        config=f"asked {name}", resolved=name, status=Status.OK, kind=kind, us=us, low_us=us, high_us=us,
+        number=0, op="svdquant_gemm", problem=str(PROBLEM), options=PROBLEM.options, device="b200", arch="sm_100a",
+        config=f"asked {name}", resolved=f"{KERNEL} {name}", status=Status.OK, kind=kind, us=us, low_us=us, high_us=us,
         build={"source_hash": TODAY}, finished="2026-01-01",
     )  # fmt: skip
     return dataclasses.replace(plain, **changes)
+
+
+def known(*names: str) -> set[str]:
+    return {f"{KERNEL} {name}" for name in names}
 
 
 def measured(name: str, us: float, **changes: object) -> Trial:
@@ -72,7 +77,7 @@ def test_reports_and_journals_of_all_visits_count(tmp_path: Path, device: Device
     in_a_journal(tmp_path, "another card", measured("e", 4.0), refused("f", Status.TIMED_OUT))
     found = earlier_visits(tmp_path, PROBLEM, device)
     assert found.best == ("asked b", "asked c", "asked a", "asked e")
-    assert found.known == {"a", "b", "c", "d", "e"}, "a timeout of the worker is tried again"
+    assert found.known == known("a", "b", "c", "d", "e"), "a timeout of the worker is tried again"
 
 
 def test_a_simulated_time_is_something_to_start_from_and_settles_nothing(
@@ -83,7 +88,7 @@ def test_a_simulated_time_is_something_to_start_from_and_settles_nothing(
     in_a_journal(tmp_path, "a card", measured("real", 20.0))
     found = earlier_visits(tmp_path, PROBLEM, device)
     assert found.best == ("asked real", "asked fast", "asked slow")
-    assert found.known == {"real", "racing"}
+    assert found.known == known("real", "racing")
 
 
 def test_other_sources_of_the_kernel_are_a_start_and_nothing_that_is_known(
@@ -93,7 +98,7 @@ def test_other_sources_of_the_kernel_are_a_start_and_nothing_that_is_known(
     beside_the_report(tmp_path, measured("a", 1.0, build=old), refused("b", Status.COMPILE_FAILED))
     in_a_journal(tmp_path, "a card", measured("c", 2.0), refused("d", Status.COMPILE_FAILED))
     found = earlier_visits(tmp_path, PROBLEM, device)
-    assert found.best == ("asked a", "asked c") and found.known == {"c", "d"}
+    assert found.best == ("asked a", "asked c") and found.known == known("c", "d")
 
 
 def test_of_two_verdicts_the_later_stands(tmp_path: Path, device: Device) -> None:
@@ -101,7 +106,7 @@ def test_of_two_verdicts_the_later_stands(tmp_path: Path, device: Device) -> Non
     in_a_journal(tmp_path, "a card", refused("a", Status.RACE, finished="2026-01-02"))
     in_a_journal(tmp_path, "b card", refused("b", Status.RACE, finished="2025-12-31"))
     found = earlier_visits(tmp_path, PROBLEM, device)
-    assert found.best == ("asked b",) and found.known == {"a", "b"}
+    assert found.best == ("asked b",) and found.known == known("a", "b")
 
 
 def test_a_final_of_slow_ones_does_not_hide_the_fast_ones_of_another_visit(
@@ -137,8 +142,8 @@ def test_which_of_two_trials_stands(one: tuple[str, str, bool], other: tuple[str
 
 
 def test_other_problems_and_torn_ends_are_left_out(tmp_path: Path, device: Device) -> None:
-    other = dataclasses.replace(IDENTITY, lora_dtype="bf16", out_dtype="bf16")
-    in_a_journal(tmp_path, "a card", measured("x", 1.0, lora_dtype="bf16", out_dtype="bf16"), identity=other)
+    other = dataclasses.replace(IDENTITY, options=BF16)
+    in_a_journal(tmp_path, "a card", measured("x", 1.0, options=BF16), identity=other)
     path = in_a_journal(tmp_path, "a card", measured("a", 1.0))
     with path.open("a") as file:
         file.write('{"number": 1, "prob')

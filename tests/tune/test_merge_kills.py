@@ -124,7 +124,9 @@ def test_a_merge_killed_anywhere_is_completed_by_the_next(
                 bundle.file_of(entry).read()
             report = killed / "h200" / str(row.key.problem).replace(",", "x") / "report.html"
             assert report.read_text() == f"report.html of {row.key.problem}", killed.name
-            assert len(list((killed / ".studies" / "h200").glob("*.jsonl"))) == 2, killed.name
+            assert len(list((killed / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"))) == 2, (
+                killed.name
+            )
 
 
 def worse(folder: Path) -> None:
@@ -136,9 +138,9 @@ def worse(folder: Path) -> None:
         entry["evidence"]["date"] = "2020-01-01T00:00:00+00:00"
     path.write_text(json.dumps(document))
     shutil.rmtree(folder / "h200" / FOLDER)
-    for journal in (folder / ".studies" / "h200").glob("*.jsonl"):
+    for journal in (folder / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"):
         journal.write_text("".join(journal.read_text().splitlines(keepends=True)[:2]))
-    (folder / "h200" / "16x3840x3072x128" / "report.html").write_text("mine")
+    (folder / "h200" / "svdquant_gemm" / "16x3840x3072x128" / "report.html").write_text("mine")
 
 
 def test_what_an_interrupted_merge_of_rows_left_out_is_brought(
@@ -159,7 +161,7 @@ def test_what_an_interrupted_merge_of_rows_left_out_is_brought(
 def test_an_own_report_of_a_row_that_stands_is_left_alone(tmp_path: Path) -> None:
     source = results_folder(tmp_path / "source", tmp_path / "cache")
     ours = shutil.copytree(source, tmp_path / "ours")
-    page = ours / "h200" / "16x3840x3072x128" / "report.html"
+    page = ours / "h200" / "svdquant_gemm" / "16x3840x3072x128" / "report.html"
     page.write_text("written again here")
     (page.parent / "report.md").unlink()
     assert main(["merge", str(source), "--out", str(ours)]) == 0
@@ -201,7 +203,7 @@ def test_a_merge_leaves_its_source_as_it_is(tmp_path: Path) -> None:
     source = results_folder(tmp_path / "source", tmp_path / "cache")
     for lock in source.rglob("*.lock"):
         lock.unlink()
-    (journal, _) = sorted((source / ".studies" / "h200").glob("*.jsonl"))
+    (journal, _) = sorted((source / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"))
     with journal.open("ab") as file:
         file.write(b'{"number":9,"torn')
     before = listing(source)
@@ -209,7 +211,10 @@ def test_a_merge_leaves_its_source_as_it_is(tmp_path: Path) -> None:
     assert main(["merge", str(source), "--out", str(tmp_path / "ours")]) == 0
     assert listing(source) == before
     assert {path: path.stat().st_mtime_ns for path in folders} == folders
-    assert len(read_journal(tmp_path / "ours" / ".studies" / "h200" / journal.name).trials) == 2
+    assert (
+        len(read_journal(tmp_path / "ours" / ".studies" / "h200" / "svdquant_gemm" / journal.name).trials)
+        == 2
+    )
 
 
 def test_nothing_is_opened_for_writing_in_the_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

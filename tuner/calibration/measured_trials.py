@@ -1,7 +1,9 @@
 """Measured times from what a tune leaves: a journal, ``trials.parquet``, ``trials.csv``, or a CSV made by hand.
 
-A CSV needs the columns ``kind`` and ``us``; the config is a column ``config`` or one column per knob, the problem a
-column ``problem`` or the name of the folder (``results/b200/4352x3840x3072x128``), the device likewise.
+A CSV needs the columns ``kind`` and ``us``; the config is a column ``config`` or one column per knob (and ``kernel``,
+if the operator has several). Problem, operator and device are columns ``problem`` (with a column for each option that
+is not the default), ``op`` and ``device``, or else the names of the folders
+(``results/b200/OPERATOR/4352x3840x3072x128``).
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import read_plain
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.plain_files import AnyPath, read_plain
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel, operator, operator_names
+from kernel_space.operators import DEFAULT
 from tuner.report.write import read_trials
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Status, Trial
 
-FOLDER = re.compile(r"(\d+)x(\d+)x(\d+)x(\d+)(?:-(fp16|bf16)-(fp16|bf16))?")
+_SLUG = re.compile(r"([0-9]+(?:x[0-9]+)*)((?:-[A-Za-z0-9_]+)*)")  # ``Problem.slug``
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,24 +32,25 @@ class Measurement:
     """One measured time. ``noise``: share by which it may be off, as stated. ``source_hash``: kernel, if known."""
 
     device: str
-    problem: GemmProblem
+    problem: Problem
     config: str
     us: float
     noise: float
     source_hash: str = ""
 
 
-def read_measured(paths: Iterable[Path]) -> list[Measurement]:
-    """Every measured time of the files, the last of each kernel and problem. Raises ``InputError`` for a file that is
+def read_measured(paths: Iterable[AnyPath], op: str = DEFAULT) -> list[Measurement]:
+    """Every measured time of the files, the last of each kernel and problem. ``op``: the operator of a CSV that names
+    none, neither in a column nor by its folder. Raises ``InputError`` for a file that is
     none of these, and when nothing was measured or more than one kind of device was."""
-    found: dict[tuple[str, str], Measurement] = {}
+    found: dict[tuple[Problem, str], Measurement] = {}
     others = 0
-    for path in paths:
-        for one in _read(path):
+    for path in map(Path, paths):
+        for one in _read(path, op):
             if one is None:
                 others += 1
             else:
-                found[str(one.problem), one.config] = one
+                found[one.problem, one.config] = one
     if not found:
         raise InputError(
             f"none of the {others} trials was measured; times that were computed calibrate nothing"
@@ -55,14 +60,14 @@ def read_measured(paths: Iterable[Path]) -> list[Measurement]:
     return list(found.values())
 
 
-def _read(path: Path) -> Iterator[Measurement | None]:
+def _read(path: Path, op: str) -> Iterator[Measurement | None]:
     """None for a trial without a measured time."""
     if path.suffix == ".parquet":
         return (_of_trial(trial) for trial in read_trials(path, follow=True))
     if path.suffix == ".jsonl":
         return (_of_trial(trial) for trial in journal_trials(path, follow=True))
     if path.suffix == ".csv":
-        return _table(path)
+        return _table(path, op)
     raise InputError(f"trials are read from .csv, .parquet or a journal's .jsonl, got {path}")
 
 
@@ -72,7 +77,7 @@ def _of_trial(trial: Trial) -> Measurement | None:
         return None
     return Measurement(
         device=trial.device,
-        problem=trial.gemm_problem,
+        problem=trial.subject,
         config=trial.resolved,
         us=timing.us,
         noise=max(timing.high_us / timing.us, timing.us / timing.low_us) - 1,
@@ -80,7 +85,7 @@ def _of_trial(trial: Trial) -> Measurement | None:
     )
 
 
-def journal_trials(path: Path, *, follow: bool = False) -> Iterator[Trial]:
+def journal_trials(path: AnyPath, *, follow: bool = False) -> Iterator[Trial]:
     """The trials of a journal, in its order; several of one candidate, the later ones supplementing the earlier.
 
     Damaged lines are left out and named on stderr, a last line that a kill tore is left out. ``follow``: the user named
@@ -89,7 +94,7 @@ def journal_trials(path: Path, *, follow: bool = False) -> Iterator[Trial]:
     return iter(read_journal(path, follow=follow).trials)
 
 
-def _table(path: Path) -> Iterator[Measurement | None]:
+def _table(path: Path, op: str) -> Iterator[Measurement | None]:
     lines = csv.DictReader(_text(path).splitlines())
     missing = {"kind", "us"} - set(lines.fieldnames or ())
     if missing:
@@ -98,17 +103,21 @@ def _table(path: Path) -> Iterator[Measurement | None]:
         )
     for row in lines:
         is_measured = row["kind"] == Kind.MEASURED.value and row.get("status", "ok") == Status.OK.value
-        yield _of_row(row, path) if is_measured else None
+        yield _of_row(row, path, op) if is_measured else None
 
 
-def _of_row(row: dict[str, Any], path: Path) -> Measurement:
+def _of_row(row: dict[str, Any], path: Path, op: str) -> Measurement:
     try:
         us = float(row["us"])
         low, high = (float(row.get(name) or us) for name in ("low_us", "high_us"))
+        folder = path.resolve().parent
+        is_under_operator = folder.parent.name in operator_names()
+        named = row.get("op") or (folder.parent.name if is_under_operator else op)
+        problem = _problem(named, row, folder)
         return Measurement(
-            device=row.get("device") or path.resolve().parent.parent.name,
-            problem=_problem(row.get("problem") or "", path),
-            config=row.get("config") or _knobs(row),
+            device=row.get("device") or folder.parents[1 if is_under_operator else 0].name,
+            problem=problem,
+            config=row.get("config") or _knobs(row, problem.operator),
             us=us,
             noise=max(high / us, us / low) - 1,
         )
@@ -118,22 +127,27 @@ def _of_row(row: dict[str, Any], path: Path) -> Measurement:
         ) from None
 
 
-def _problem(text: str, path: Path) -> GemmProblem:
-    if text:
-        return GemmProblem.parse(text)
-    match = FOLDER.fullmatch(path.resolve().parent.name)
+def _problem(op: str, row: dict[str, Any], folder: Path) -> Problem:
+    """By its columns, else by the name of the folder."""
+    known = operator(op).problem
+    if text := row.get("problem"):
+        return known.parse(text, **{name: row[name] for name in known.option_names() if row.get(name)})
+    match = _SLUG.fullmatch(folder.name)
     if match is None:
         raise InputError(
-            f"needs a column problem, or a folder named like 4352x3840x3072x128, not {path.parent.name}"
+            f"needs a column problem, or a folder named like {(known.example or known.form()).replace(',', 'x')}, "
+            f"not {folder.name}"
         )
-    lora, out = match[5] or "fp16", match[6] or "fp16"
-    return GemmProblem.parse(",".join(match.groups()[:4]), lora_dtype=lora, out_dtype=out)
+    options = match[2].split("-")[1:]
+    if options and len(options) != len(known.option_names()):
+        raise InputError(f"{folder.name} is no problem of {op}: it has the options {known.option_names()}")
+    return known.parse(match[1].replace("x", ","), **dict(zip(known.option_names(), options, strict=False)))
 
 
-def _knobs(row: dict[str, Any]) -> str:
-    from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
-
-    names = KernelConfigSm100a.knob_names()
+def _knobs(row: dict[str, Any], op: str) -> str:
+    """From a column per knob, whichever kernel has it."""
+    kernels = (kernel(op, name) for name in operator(op).kernels)
+    names = dict.fromkeys(["kernel", *(knob for one in kernels for knob in one.config_class.knob_names())])
     return " ".join(f"{name}={row[name]}" for name in names if row.get(name))
 
 

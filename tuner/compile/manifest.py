@@ -16,26 +16,26 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from kernel_space.build import footprint_store
 from kernel_space.build.build import HEADER, OBJECT, CompiledKernel, cached_build
 from kernel_space.build.cache import META, BuildCache
 from kernel_space.build.key import Toolchain, adopt_toolchain, space_source_hash, toolchain
 from kernel_space.core.arch import Arch
+from kernel_space.core.arch import arch as find_arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below
-from kernel_space.core.problem import ProblemClass
-from kernel_space.core.registry import kernels_of, parse_config
-from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.compile.manifest_checks import check_footprints, checked, checked_toolchain, text_of
+from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.core.problem import Problem, ProblemClass
+from kernel_space.core.registry import kernels_of
+from tuner.compile.footprints import adopt_footprints, check_footprints, known_footprints
+from tuner.compile.manifest_checks import checked, checked_toolchain, text_of
 from tuner.compile.worker import CompileResult
 from tuner.files.record_checks import check_plain, shown
 from tuner.files.store import CorruptFile, make_folder, read_json, update_json
 from tuner.space.candidate import Candidate
 from tuner.trials.outcome import Origin, Status
+from tuner.trials.subject import problem_from_record
 
-VERSION = 1
+VERSION = 2
 FILE_NAME = "manifest.json"
 OBJECTS = "objects"
 NO_LIMIT = 1 << 62  # bytes: nothing is evicted from a folder that somebody will carry away
@@ -68,16 +68,17 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """``problems``: entries per problem, in the order in which they are measured. ``footprints``: by key, of
-    ``footprint_store``. ``device`` is a class such as ``h200``.
+    """``problems``: entries per problem, in the order in which they are measured. ``sources``: operator -> hash over
+    the sources of its kernels. ``footprints``: kernel -> those of ``footprint_store`` by key. ``device`` is a class
+    such as ``h200``.
     """
 
     device: str
     arch: str
-    source_hash: str
+    sources: Mapping[str, str]
     toolchain: Toolchain
     footprints: Mapping[str, Any]
-    problems: Mapping[GemmProblem, tuple[Entry, ...]]
+    problems: Mapping[Problem, tuple[Entry, ...]]
 
     @classmethod
     def empty(cls, device: str, arch: Arch) -> Self:
@@ -85,15 +86,16 @@ class Manifest:
         return cls(
             device=device,
             arch=arch.name,
-            source_hash=space_source_hash(kernels_of(GemmProblem.operator, arch)),
+            sources={},
             toolchain=toolchain(),
             footprints={},
             problems={},
         )
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: AnyPath) -> Self:
         """Raises ``InputError`` when there is none, or one of another version."""
+        folder = Path(folder)
         try:
             record = read_json(folder / FILE_NAME)
         except CorruptFile as error:
@@ -113,11 +115,12 @@ class Manifest:
             made_by = {**record["toolchain"], "packages": tuple(record["toolchain"]["packages"])}
             check_footprints(record["footprints"])
             return cls(
-                **{name: text_of(record, name) for name in ("device", "arch", "source_hash")},
+                **{name: text_of(record, name) for name in ("device", "arch")},
+                sources={op: text_of(record["sources"], op) for op in record["sources"]},
                 toolchain=checked_toolchain(Toolchain(**made_by)),
                 footprints=record["footprints"],
                 problems={
-                    GemmProblem(**one["problem"]): tuple(map(_entry, one["candidates"]))
+                    problem_from_record(one["op"], one["problem"]): tuple(map(_entry, one["candidates"]))
                     for one in record["problems"]
                 },
             )
@@ -129,23 +132,28 @@ class Manifest:
             "version": VERSION,
             "device": self.device,
             "arch": self.arch,
-            "source_hash": self.source_hash,
+            "sources": dict(self.sources),
             "toolchain": dataclasses.asdict(self.toolchain),
             "footprints": dict(self.footprints),
             "problems": [
                 {
-                    "problem": dataclasses.asdict(problem),
+                    "op": problem.operator,
+                    "problem": problem.record(),
                     "candidates": [dataclasses.asdict(entry) for entry in entries],
                 }
                 for problem, entries in self.problems.items()
             ],
         }
 
-    def with_entries(self, problem: GemmProblem, entries: Iterable[Entry]) -> Self:
-        """New entries go behind those there are; one about the same kernel takes its place."""
+    def with_entries(self, problem: Problem, entries: Iterable[Entry]) -> Self:
+        """New entries, of today's sources, go behind those there are; one about the same kernel takes its place."""
         merged = {entry.resolved: entry for entry in self.problems.get(problem, ())}
         merged.update((entry.resolved, entry) for entry in entries)
-        return dataclasses.replace(self, problems={**self.problems, problem: tuple(merged.values())})
+        return dataclasses.replace(
+            self,
+            sources={**self.sources, problem.operator: sources_here(problem.operator, find_arch(self.arch))},
+            problems={**self.problems, problem: tuple(merged.values())},
+        )
 
     def adopt(self, arch: Arch) -> None:
         """Make this process one that measures what the manifest's compiler made. Raises ``InputError`` when that is not
@@ -153,25 +161,31 @@ class Manifest:
         """
         if arch.name != self.arch:
             raise InputError(f"the objects are for {self.arch}, this card runs {arch.name}")
-        if (here := space_source_hash(kernels_of(GemmProblem.operator, arch))) != self.source_hash:
-            raise InputError(
-                f"the objects were compiled from other sources ({self.source_hash[:12]}) than this checkout's "
-                f"({here[:12]}); run tune.py compile-only with these, or measure with those"
-            )
+        for op in dict.fromkeys(problem.operator for problem in self.problems):
+            if (here := sources_here(op, arch)) != self.sources.get(op):
+                there = self.sources.get(op, "")
+                raise InputError(
+                    f"the objects of {op} were compiled from other sources ({there[:12]}) than this checkout's "
+                    f"({here[:12]}); run tune.py compile-only with these, or measure with those"
+                )
         adopt_toolchain(self.toolchain)
-        for kernel in kernels_of(GemmProblem.operator, arch):
-            footprint_store.adopt(kernel, dict(self.footprints))
+        adopt_footprints(self.footprints, self.problems, arch)
+
+
+def sources_here(op: str, arch: Arch) -> str:
+    """Hash over the sources of the kernels of ``op``, as they are here."""
+    return space_source_hash(kernels_of(op, arch))
 
 
 class Folder:
     """A folder of objects on the machine that compiles, made if need be. Raises ``InputError`` when it holds others."""
 
-    def __init__(self, path: Path, device: str, arch: Arch) -> None:
-        self.path = path
+    def __init__(self, path: AnyPath, device: str, arch: Arch) -> None:
+        self.path = path = Path(path)
         self._arch = arch
         self._own = Manifest.empty(device, arch)
         self._cache = BuildCache(below(path, OBJECTS), max_bytes=NO_LIMIT)
-        self._refused: dict[tuple[GemmProblem, str], Entry] = {}
+        self._refused: dict[tuple[Problem, str], Entry] = {}
         if (path / FILE_NAME).exists():
             there = self._joinable(Manifest.load(path))
             self._refused = {
@@ -186,7 +200,7 @@ class Folder:
         """Is the object there, whole?"""
         return cached_build(config, problem_class, self._arch, cache_dir=self.path / OBJECTS) is not None
 
-    def refused(self, problem: GemmProblem, resolved: str) -> Entry | None:
+    def refused(self, problem: Problem, resolved: str) -> Entry | None:
         """What an earlier run found that the compiler does not accept; it would say so again."""
         return self._refused.get((problem, resolved))
 
@@ -198,33 +212,34 @@ class Folder:
             compiled.key, files, {name: value for name, value in meta.items() if name != "files"}
         )
 
-    def write(self, problem: GemmProblem, entries: Iterable[Entry]) -> None:
+    def write(self, problem: Problem, entries: Iterable[Entry]) -> None:
         """Add ``entries`` to the manifest. Raises ``InputError`` and ``StoreError``."""
         entries = list(entries)
-        prefix = f"{self._arch.name} {problem.problem_class} "
-        known = {}
-        for kernel in kernels_of(GemmProblem.operator, self._arch):
-            known |= footprint_store.entries(kernel)
-        footprints = {key: fields for key, fields in known.items() if key.startswith(prefix)}
+        known = known_footprints(problem, self._arch)
 
         def change(record: Any | None) -> Any:
             there = self._own if record is None else self._joinable(Manifest.from_record(record, self.path))
+            footprints = {name: {**there.footprints.get(name, {}), **own} for name, own in known.items()}
             there = dataclasses.replace(there, footprints={**there.footprints, **footprints})
             return there.with_entries(problem, entries).to_record()
 
         update_json(self.path / FILE_NAME, change)
 
     def _joinable(self, there: Manifest) -> Manifest:
-        for what in ("device", "source_hash", "toolchain"):
+        for what in ("device", "toolchain"):
             if getattr(there, what) != getattr(self._own, what):
+                raise InputError(f"{self.path} holds objects of another {what}; choose another folder")
+        for op, source in there.sources.items():
+            if source != sources_here(op, self._arch):
                 raise InputError(
-                    f"{self.path} holds objects of another {what.replace('_', ' ')}; choose another folder"
+                    f"{self.path} holds objects of another source hash of {op}; choose another folder"
                 )
         return there
 
 
-def check_objects(folder: Path) -> Path:
+def check_objects(folder: AnyPath) -> Path:
     """``folder`` of a ``--objects`` option. Raises ``InputError`` when compile-only did not leave it."""
+    folder = Path(folder)
     if not below(folder, OBJECTS).is_dir():
         raise InputError(
             f"--objects must hold a folder {OBJECTS}, as tune.py compile-only leaves it, got {folder}"
@@ -232,66 +247,9 @@ def check_objects(folder: Path) -> Path:
     return folder
 
 
-class GivenCandidates:
-    """The candidates of one problem in a manifest, as ``candidate.Asks``; without those that are not legal any more.
-
-    ``Manifest.adopt`` must come first: legality reads sizes.
-    """
-
-    def __init__(self, entries: Iterable[Entry], problem: GemmProblem, arch: Arch) -> None:
-        self.rejected: dict[KernelConfig, Rejection] = {}
-        self._waiting: list[Candidate] = []
-        for entry in entries:
-            config = parse_config(GemmProblem.operator, arch, entry.config)
-            legal = legalize(config, problem, arch)
-            if isinstance(legal, Legal):
-                number = len(self._waiting)
-                self._waiting.append(
-                    Candidate(number=number, config=config, legal=legal, origin=entry.origin, seed=entry.seed)
-                )
-            else:
-                self.rejected[config] = legal
-        self.planned = len(self._waiting)
-        self._next = 0
-
-    def ask(self) -> Candidate | None:
-        if self._next == self.planned:
-            return None
-        self._next += 1
-        return self._waiting[self._next - 1]
-
-    def tell(self, number: int, us: float | None) -> None:
-        """What was compiled beforehand does not depend on times."""
-
-
-class ObjectsPool:
-    """``loop.Pool`` that answers from the folder; what is not there it passes on to ``otherwise``, if there is one."""
-
-    def __init__(self, folder: Path, entries: Iterable[Entry] = (), *, otherwise: Any | None = None) -> None:
-        self._objects = below(folder, OBJECTS)  # somebody else's, perhaps: it is only read
-        self._failed = {entry.resolved: entry for entry in entries if entry.status is not Status.OK}
-        self._otherwise = otherwise
-
-    def submit(
-        self, config: KernelConfig, problem_class: ProblemClass, arch: Arch
-    ) -> concurrent.futures.Future[CompileResult]:
-        found = cached_build(config, problem_class, arch, cache_dir=self._objects, foreign=True)
-        if found is None and self._otherwise is not None:
-            return self._otherwise.submit(config, problem_class, arch)
-        future: concurrent.futures.Future[CompileResult] = concurrent.futures.Future()
-        future.set_result(CompileResult(status=Status.OK, compiled=found) if found else self._missing(config))
-        return future
-
-    def _missing(self, config: KernelConfig) -> CompileResult:
-        if entry := self._failed.get(str(config)):
-            return CompileResult(status=entry.status, reason=entry.reason, seconds=entry.seconds)
-        # Transient: the next visit may bring it.
-        return CompileResult(status=Status.COMPILE_CRASHED, reason="its object is missing or damaged")
-
-
 def fill(
     folder: Folder,
-    problem: GemmProblem,
+    problem: Problem,
     candidates: Iterable[Candidate],
     pool: Any,
     arch: Arch,

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below, read_plain
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.plain_files import AnyPath, below, read_plain
+from kernel_space.core.problem import Problem
 from tuner.files.store import atomic_write, make_folder
 from tuner.report.data.clock import clock
 from tuner.report.data.peers import read_peers
@@ -23,13 +23,12 @@ from tuner.trials.rank_stability import SETS_US
 
 __all__ = ["ReportFiles", "Section", "Sweep", "read_trials", "report_folder", "write_final", "write_report"]
 
-DEFAULT_DTYPES = ("fp16", "fp16")
 FACTS = "facts"  # key of the parquet file's metadata
 REPORT_FILES = ("trials.csv", "trials.parquet", "report.md", "report.html")  # in the order of writing
 FINAL_FILE = "final.json"
 MAX_REASON = 160  # characters of a reason in trials.csv; trials.parquet holds it whole
 MOST_TRIALS, MOST_BYTES = 1_000_000, 1 << 30  # of a trials.parquet
-JSON_COLUMNS = ("evidence", "build")
+JSON_COLUMNS = ("options", "evidence", "build")
 # Without effect on what a reader of the CSV wants to know: the hash of every cubin is in trials.parquet.
 PARQUET_ONLY = frozenset({"cubin_sha256", "source_hash", "dsl_version", "variant"})
 
@@ -42,19 +41,17 @@ class ReportFiles:
     parquet: Path
 
 
-def report_folder(results: Path, device: str, problem: GemmProblem) -> Path:
-    """``results/b200/4352x3840x3072x128``; dtypes other than fp16 are added: ``...-bf16-fp16`` (LoRA, output).
+def report_folder(results: AnyPath, device: str, problem: Problem) -> Path:
+    """``results/b200/OPERATOR/4352x3840x3072x128``; see ``Problem.slug``.
 
     Raises ``NotPlain`` (an ``InputError``) when it is a link, which would lead out of ``results``.
     """
-    dtypes = (problem.lora_dtype, problem.out_dtype)
-    suffix = "" if dtypes == DEFAULT_DTYPES else "-" + "-".join(dtypes)
-    return below(results, device, str(problem).replace(",", "x") + suffix)
+    return below(results, device, problem.operator, problem.slug)
 
 
-def write_report(folder: Path, sweep: Sweep) -> ReportFiles:
+def write_report(folder: AnyPath, sweep: Sweep) -> ReportFiles:
     """Write the four files, each atomically. Raises ``InputError`` for a bad folder, ``StoreError`` for a full disk."""
-    make_folder(folder)
+    folder = make_folder(Path(folder))
     sweep = completed(sweep, folder)
     table, trials, markdown, page = (below(folder, name) for name in REPORT_FILES)
     files = ReportFiles(markdown, page, table, trials)
@@ -171,12 +168,13 @@ def _rounded(scalars: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def read_trials(path: Path, *, follow: bool = False) -> list[Trial]:
+def read_trials(path: AnyPath, *, follow: bool = False) -> list[Trial]:
     """The trials of a ``trials.parquet``. ``follow``: the user named it. Raises ``InputError`` when it is not one, and
     for one that says that it would take more than ``MOST_BYTES`` of memory."""
     import pyarrow
     import pyarrow.parquet
 
+    path = Path(path)
     try:
         file = pyarrow.parquet.ParquetFile(pyarrow.BufferReader(read_plain(path, follow=follow)))
         about = file.metadata
@@ -190,13 +188,13 @@ def read_trials(path: Path, *, follow: bool = False) -> list[Trial]:
         raise InputError(f"cannot read trials from {path}: {error}") from None
 
 
-def read_facts(path: Path) -> dict[str, str]:
+def read_facts(path: AnyPath) -> dict[str, str]:
     """The facts of the sweep that wrote this ``trials.parquet``; none when there is no such file or it has none."""
     import pyarrow
     import pyarrow.parquet
 
     try:
-        metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(read_plain(path))).metadata or {}
+        metadata = pyarrow.parquet.read_metadata(pyarrow.BufferReader(read_plain(Path(path)))).metadata or {}
         facts = json.loads(metadata.get(FACTS.encode(), b"{}"))
         return {str(name): str(value) for name, value in facts.items()}
     except (OSError, ValueError, AttributeError, RecursionError, pyarrow.ArrowException):

@@ -53,9 +53,9 @@ def trial_of(candidate: Candidate, problem: GemmProblem, device: Device) -> Tria
 def blank_trial(problem: GemmProblem, device_name: str, arch: Arch, config: KernelConfig) -> Trial:
     return Trial(
         number=-1,
+        op=problem.operator,
         problem=str(problem),
-        lora_dtype=problem.lora_dtype,
-        out_dtype=problem.out_dtype,
+        options=problem.options,
         device=device_name,
         arch=arch.name,
         config=str(config),

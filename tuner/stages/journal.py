@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from pathlib import Path
 
 from kernel_space.build.key import source_hash, space_source_hash, toolchain
-from kernel_space.core.plain_files import below
+from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernels_of
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.devices.recorded import keep_class_of
 from tuner.space.count import Count
@@ -20,28 +19,27 @@ from tuner.trials.study import Identity, Study
 STUDY_FOLDER = ".studies"
 
 
-def identity(problem: GemmProblem, device: Device) -> Identity:
+def identity(problem: Problem, device: Device) -> Identity:
     """Which journal the trials of ``problem`` on ``device`` belong to, as things are today."""
     return Identity(
-        op=GemmProblem.operator,
+        op=problem.operator,
         device=device.name,
         arch=device.arch.name,
         problem=str(problem),
-        lora_dtype=problem.lora_dtype,
-        out_dtype=problem.out_dtype,
-        source_hash=space_source_hash(kernels_of(GemmProblem.operator, device.arch)),
+        options=problem.options,
+        source_hash=space_source_hash(kernels_of(problem.operator, device.arch)),
         dsl_version=toolchain().dsl_version,
         judge=f"{device.kind} {device.judge} {device.sm_count} SMs",
     )
 
 
-def open_study(out: Path, problem: GemmProblem, device: Device) -> Study:
+def open_study(out: AnyPath, problem: Problem, device: Device) -> Study:
     """The journal below ``out``. Raises ``InputError`` and ``StoreError``."""
     keep_class_of(out, device)
     return Study(below(out, STUDY_FOLDER), identity(problem, device))
 
 
-def count_space(study: Study, space: SearchSpace, problem: GemmProblem, device: Device) -> Count:
+def count_space(study: Study, space: SearchSpace, problem: Problem, device: Device) -> Count:
     """``space.count``, from the journal when neither the rules nor the choices have changed since."""
     choices = {name: knob.choices for name, knob in space.knobs.items()}
     rules = [

@@ -9,17 +9,15 @@ import platform
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from kernel_space.build.key import space_source_hash, toolchain
+from kernel_space.build.key import toolchain
 from kernel_space.core.plain_files import below
-from kernel_space.core.registry import kernels_of
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.devices.simulated import models_of
 from tuner.stages.compile import kernel_of
 from tuner.stages.run import Run
 from tuner.stages.stage import When
 from tuner.tables.dispatch import FILE_NAME, record
-from tuner.tables.merge import Current
+from tuner.tables.merge import Current, own_kernel_source
 from tuner.tables.row import ObjectRef, Row, make_row
 from tuner.trials.checked import NEVER_CHECKED
 from tuner.trials.outcome import Trial
@@ -49,7 +47,7 @@ class Record:
 def current(device: Device) -> Current:
     """Today's provenance: rows made under another one are stale."""
     return Current(
-        kernel_source=space_source_hash(kernels_of(GemmProblem.operator, device.arch)),
+        kernel_source=own_kernel_source,
         dsl_version=toolchain().dsl_version,
         models=models_of(device),
     )
@@ -59,7 +57,7 @@ def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel
     """The row that ``order[0]`` claims, with the next best as its runner-up."""
     row = make_row(
         order[0],
-        model=current(device).provenance(device.kind).model,
+        model=current(device).models.get(device.kind, ""),
         protocol=f"{device.kind} on {device.name}, {device.sm_count} SMs",
         runner_up=order[1] if len(order) > 1 else None,
         object=compiled and object_ref(compiled),

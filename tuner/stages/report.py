@@ -7,8 +7,9 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from kernel_space.core.plain_files import AnyPath
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.devices.recorded import recorded_class
 from tuner.report.write import ReportFiles, Sweep, report_folder, write_final, write_report
@@ -73,8 +74,8 @@ def _facts(run: Run) -> dict[str, str]:
 
 
 def write_sweep(
-    out: Path,
-    problem: GemmProblem,
+    out: AnyPath,
+    problem: Problem,
     device: Device,
     trials: Sequence[Trial],
     *,
@@ -133,7 +134,7 @@ def recorded_provenance(trials: Iterable[Trial]) -> dict[str, str]:
     return {name: text for name, text in words.items() if text}
 
 
-def _provenance_facts(problem: GemmProblem, device: Device) -> dict[str, str]:
+def _provenance_facts(problem: Problem, device: Device) -> dict[str, str]:
     about = dataclasses.asdict(identity(problem, device))
     return {
         "times": f"{device.kind}; judge {device.judge}",

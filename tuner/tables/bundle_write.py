@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from kernel_space.build.dsl_compile import CompileError
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below, is_plain
+from kernel_space.core.plain_files import AnyPath, below, is_plain
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
-from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from tuner.files.store import is_whole, locked, make_folder, write_if_new
 from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.tables.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
@@ -33,6 +33,7 @@ SUFFIX = ".o"
 _NAME_DIGITS = 16
 _OURS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(SUFFIX)}")
 _OBJECT = "kernel.o"
+Options = Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,23 +42,24 @@ class Bundled:
 
     folder: Path
     entries: tuple[Entry, ...]
-    refused: tuple[tuple[GemmProblem, str], ...]
+    refused: tuple[tuple[Problem, str], ...]
     removed: tuple[str, ...]
 
 
 def write_bundle(
-    device_folder: Path,
+    device_folder: AnyPath,
     arch: Arch,
     rows: Iterable[Row],
     *,
-    also: Sequence[tuple[str, str]] = (),
-    caches: Sequence[Path] = (),
+    also: Sequence[Options] = (),
+    caches: Sequence[AnyPath] = (),
 ) -> Bundled:
     """Write ``device_folder/objects``: an object for every row, and what is there without a row is removed.
 
-    ``also``: further (LoRA, y) dtypes for which every row's config is compiled too, for layers that were not tuned in
-    them. A row that cannot be had keeps the object that an earlier bundle has for it, if that is the judged one.
-    ``caches``: folders laid out like the build cache, asked in this order; by default the build cache alone.
+    ``also``: further options, by name, for which every row's config is compiled too, as far as its operator has them:
+    for problems that were not tuned with them. A row that cannot be had keeps the object that an earlier bundle has
+    for it, if that is the judged one. ``caches``: folders laid out like the build cache, asked in this order; by
+    default the build cache alone.
 
     Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
     Raises ``StoreError`` when the disk refuses.
@@ -65,49 +67,53 @@ def write_bundle(
     folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
         old = Bundle.load(folder, arch)
-        found, refused = _collect(old, arch, list(rows), also, caches or (default_cache_dir(),))
+        found, refused = _collect(
+            old, arch, list(rows), also, [Path(one) for one in caches] or [default_cache_dir()]
+        )
         _keep_evidence(found, old)
         for entry, data in found.values():
             if data is not None:
                 write_if_new(folder / entry.file, data)
         entries = tuple(entry for entry, _ in found.values())
-        write_if_new(folder / INDEX, render_index(entries).encode())
-        removed = _remove_others(folder, {entry.file for entry in entries})
+        write_if_new(folder / INDEX, render_index(entries, old.foreign).encode())
+        kept = {entry.file for entry in entries} | {str(record.get("file")) for record in old.foreign}
+        removed = _remove_others(folder, kept)
     return Bundled(folder=folder, entries=entries, refused=tuple(refused), removed=removed)
 
 
 def take_over(
     theirs: Bundle,
-    device_folder: Path,
+    device_folder: AnyPath,
     arch: Arch,
-    configs: Collection[str],
+    configs: Collection[tuple[str, str]],
     *,
-    lacking: Collection[str] = (),
+    lacking: Collection[tuple[str, str]] = (),
 ) -> int:
-    """Copy the objects of ``configs`` from the bundle of another results folder, and those of ``lacking`` that the
-    bundle beside ``device_folder``'s table has not, or has damaged; returns how many.
+    """Copy the objects of ``configs``, (operator, config), from the bundle of another results folder, and those of
+    ``lacking`` that the bundle beside ``device_folder``'s table has not, or has damaged; returns how many.
 
     What the rows no longer need stays until the next ``write_bundle``. Objects are written before the index. Raises
     ``InputError`` for a damaged index or object, ``StoreError`` when the disk refuses.
     """
-    wanted = [entry for entry in theirs.entries if entry.config in {*configs, *lacking}]
+    wanted = [entry for entry in theirs.entries if (entry.op, entry.config) in {*configs, *lacking}]
     if not wanted:
         return 0
     folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
-        entries = {_key(entry): entry for entry in Bundle.load(folder, arch).entries}
+        ours = Bundle.load(folder, arch)
+        entries = {_key(entry): entry for entry in ours.entries}
         new = 0
         for entry in wanted:
             there = entries.get(_key(entry))
             whole = there is not None and is_whole(folder / there.file, there.sha256)
-            stands = _combined(there, entry, anew=entry.config in configs or not whole)
+            stands = _combined(there, entry, anew=(entry.op, entry.config) in configs or not whole)
             if stands == there and whole:
                 continue
             write_if_new(below(folder, stands.file), theirs.file_of(entry).read())
             entries[_key(entry)] = stands
             new += 1
         if new:
-            write_if_new(folder / INDEX, render_index(entries.values()).encode())
+            write_if_new(folder / INDEX, render_index(entries.values(), ours.foreign).encode())
     return new
 
 
@@ -121,55 +127,67 @@ def _combined(ours: Entry | None, theirs: Entry, *, anew: bool) -> Entry:
     return dataclasses.replace(stands, checked=stands.checked or ours.checked or theirs.checked)
 
 
-def _key(entry: Entry) -> tuple[str, str, str]:
-    return entry.config, entry.problem_class, entry.host
+_Key = tuple[str, str, str, str]
 
 
-_Found = dict[tuple[str, str, str], tuple[Entry, bytes | None]]
+def _key(entry: Entry) -> _Key:
+    return entry.op, entry.config, entry.problem_class, entry.host
+
+
+def _key_of(row: Row, problem: Problem) -> _Key:
+    """Of the object that launches ``problem`` with the config of ``row`` on this machine."""
+    return problem.operator, row.config, str(problem.problem_class), platform.machine()
+
+
+_Found = dict[_Key, tuple[Entry, bytes | None]]
 
 
 def _collect(
-    old: Bundle, arch: Arch, rows: list[Row], also: Sequence[tuple[str, str]], caches: Sequence[Path]
-) -> tuple[_Found, list[tuple[GemmProblem, str]]]:
-    """(config, class, host) -> entry and its bytes, None for those that stay as they are; and what was refused."""
+    old: Bundle, arch: Arch, rows: list[Row], also: Sequence[Options], caches: Sequence[Path]
+) -> tuple[_Found, list[tuple[Problem, str]]]:
+    """(operator, config, class, host) -> entry and its bytes, None for those that stay as they are; and what was
+    refused."""
     # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
-    wanted = {row.config for row in rows}
-    here = platform.machine()
+    wanted = {(row.key.op, row.config) for row in rows}
+    widest = widest_problems(problem for row in rows for problem in _problems(row, also))
+    classes = {(problem.operator, str(problem.problem_class)) for problem in widest}
     found: _Found = {
         _key(entry): (entry, None)
         for entry in old.entries
-        if entry.host != here and (entry.config in wanted or f"r={MAX_R} " in entry.problem_class)
+        if entry.host != platform.machine()
+        and ((entry.op, entry.config) in wanted or (entry.op, entry.problem_class) in classes)
     }
-    refused: list[tuple[GemmProblem, str]] = []
+    refused: list[tuple[Problem, str]] = []
     for row in rows:
         for problem in _problems(row, also):
-            key = (row.config, str(problem.problem_class), here)
+            key = _key_of(row, problem)
             if key in found:
                 continue
             try:
                 found[key] = _entry(row, problem, arch, old, caches)
             except (InputError, CompileError) as error:
                 refused.append((problem, str(error)))
-    _add_widest(found, refused, old, rows, also)
+    _add_widest(found, refused, old, rows, widest)
     return found, refused
 
 
 def _add_widest(
     found: _Found,
-    refused: list[tuple[GemmProblem, str]],
+    refused: list[tuple[Problem, str]],
     old: Bundle,
     rows: list[Row],
-    also: Sequence[tuple[str, str]],
+    widest: Sequence[Problem],
 ) -> None:
-    """An object that launches any shape of any rank, for each pair of dtypes; see ``bundle_widest.py``."""
+    """For each of ``widest`` an object that launches any size of its class; see ``bundle_widest.py``."""
     arch = old.arch
-    for problem in widest_problems(problem for row in rows for problem in _problems(row, also)):
+    for problem in widest:
         if widest_entry((entry for entry, _ in found.values()), problem, arch):
             continue
         try:
             entry, data = kept_widest(old, problem, arch), None
             if entry is None:
-                row = dataclasses.replace(rows[0], config=str(widest_config(rows, problem, arch)))
+                own = [row for row in rows if row.key.op == problem.operator]
+                row = dataclasses.replace(own[0], config=str(widest_config(own, problem, arch)))
                 meta, data = _built(row, problem, arch)
                 entry = _make_entry(row, problem, arch, meta, data)
             found[_key(entry)] = (entry, data)
@@ -185,14 +203,14 @@ def _keep_evidence(found: _Found, old: Bundle) -> None:
         found[key] = (dataclasses.replace(entry, checked=checked), data)
 
 
-def _problems(row: Row, also: Sequence[tuple[str, str]]) -> list[GemmProblem]:
+def _problems(row: Row, also: Sequence[Options]) -> list[Problem]:
     own = row.key.problem
-    others = [dataclasses.replace(own, lora_dtype=lora, out_dtype=out) for lora, out in also]
-    return list(dict.fromkeys([own, *others]))
+    known = [options for options in also if set(options) <= set(own.option_names())]
+    return list(dict.fromkeys([own, *(dataclasses.replace(own, **options) for options in known)]))
 
 
 def _entry(
-    row: Row, problem: GemmProblem, arch: Arch, old: Bundle, caches: Sequence[Path]
+    row: Row, problem: Problem, arch: Arch, old: Bundle, caches: Sequence[Path]
 ) -> tuple[Entry, bytes | None]:
     """Raises ``InputError`` or ``CompileError`` when the judged kernel cannot be had."""
     judged = row.cubin_sha256 if problem == row.key.problem else ""
@@ -215,7 +233,7 @@ def _entry(
     ), data  # what another machine made is read as strictly as an index
 
 
-def _cached(row: Row, problem: GemmProblem, caches: Sequence[Path]) -> tuple[dict[str, Any], bytes] | None:
+def _cached(row: Row, problem: Problem, caches: Sequence[Path]) -> tuple[dict[str, Any], bytes] | None:
     """Under the key that the row recorded; needs no compiler."""
     if row.object is None or problem != row.key.problem:
         return None
@@ -227,9 +245,9 @@ def _cached(row: Row, problem: GemmProblem, caches: Sequence[Path]) -> tuple[dic
     return None
 
 
-def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | None:
+def _kept(old: Bundle, row: Row, problem: Problem, judged: str) -> Entry | None:
     """The present entry, when it is the judged kernel and its file is whole."""
-    key = (row.config, str(problem.problem_class), platform.machine())
+    key = _key_of(row, problem)
     for entry in old.entries:
         if (
             _key(entry) == key
@@ -237,35 +255,34 @@ def _kept(old: Bundle, row: Row, problem: GemmProblem, judged: str) -> Entry | N
             and entry.cubin_sha256 == judged
             and is_whole(old.folder / entry.file, entry.sha256)
         ):
-            config = parse_config(GemmProblem.operator, old.arch, entry.config)
-            return dataclasses.replace(entry, problem=str(problem), launch=launch_facts(config, problem))
+            config = parse_config(problem.operator, old.arch, entry.config)
+            return dataclasses.replace(entry, problem=problem, launch=launch_facts(config, problem))
     return None
 
 
-def _built(row: Row, problem: GemmProblem, arch: Arch) -> tuple[dict[str, Any], bytes]:
+def _built(row: Row, problem: Problem, arch: Arch) -> tuple[dict[str, Any], bytes]:
     from kernel_space.build.build import build
 
-    compiled = build(parse_config(GemmProblem.operator, arch, row.config), problem.problem_class, arch)
+    compiled = build(parse_config(problem.operator, arch, row.config), problem.problem_class, arch)
     meta = json.loads((compiled.directory / "meta.json").read_text())
     return meta, compiled.object_path.read_bytes()
 
 
-def _make_entry(row: Row, problem: GemmProblem, arch: Arch, meta: dict[str, Any], data: bytes) -> Entry:
+def _make_entry(row: Row, problem: Problem, arch: Arch, meta: dict[str, Any], data: bytes) -> Entry:
     digest = hashlib.sha256(data).hexdigest()
     if digest != meta["object_sha256"]:
         raise InputError(f"the object of {row.config} changed while it was read; run it again")
     return Entry(
         arch=arch.name,
         config=row.config,
-        problem_class=str(problem.problem_class),
-        problem=str(problem),
+        problem=problem,
         host=platform.machine(),
         file=f"{digest[:_NAME_DIGITS]}{SUFFIX}",
         sha256=digest,
         cubin_sha256=meta["cubin_sha256"],
         prefix=meta["prefix"],
         arguments=tuple(Argument(**argument) for argument in meta["arguments"]),
-        launch=launch_facts(parse_config(GemmProblem.operator, arch, row.config), problem),
+        launch=launch_facts(parse_config(problem.operator, arch, row.config), problem),
         source_hash=meta["source_hash"],
         dsl_version=meta["dsl_version"],
     )

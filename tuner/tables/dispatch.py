@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,14 +14,14 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.arch import arch as arch_record
 from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below
-from kernel_space.core.problem import ProblemClass
+from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.core.problem import Problem, ProblemClass
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, Rejection, knob_rejection, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 from tuner.tables.dispatch_file import SCHEMA, TableFile, one_arch, read_table
+from tuner.tables.distance import batch_names, batch_order, doublings, shown_bucket, shown_sizes
 from tuner.tables.merge import Current, Decision, choose, stale_reason
 from tuner.tables.row import DispatchKey, Row
 from tuner.trials.checked import Check
@@ -33,19 +31,19 @@ if TYPE_CHECKING:
 
 FILE_NAME = "dispatch.json"
 MAX_READY = (
-    65536  # problems answered from memory; M is whatever the user's batch is, so the number is not bounded
+    65536  # problems answered from memory; a batch is whatever the user's is, so the number is not bounded
 )
 
-Default = Callable[[GemmProblem], KernelConfig]
-Legalize = Callable[[KernelConfig, GemmProblem, Arch], Legal | Rejection]
+Default = Callable[[Problem], KernelConfig]
+Legalize = Callable[[KernelConfig, Problem, Arch], Legal | Rejection]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Lookup:
     """What to launch. ``config`` is legal for the problem and resolved (no ``auto``).
 
-    ``source``: ``exact``, ``nearest M <m>`` or ``default``. ``row``: the table's row behind it, None for the
-    default. ``reason``: one line for people.
+    ``source``: ``exact``, ``nearest M 4352`` (its batch sizes) or ``default``. ``row``: the table's row behind it,
+    None for the default. ``reason``: one line for people.
     """
 
     config: KernelConfig
@@ -55,7 +53,7 @@ class Lookup:
     row: Row | None
     reason: str
 
-    def object_path(self, cache_dir: Path) -> Path | None:
+    def object_path(self, cache_dir: AnyPath) -> Path | None:
         """The row's object in ``cache_dir`` if it is there with the recorded bytes, else None: build it."""
         if self.row is None or self.row.object is None:
             return None
@@ -63,11 +61,12 @@ class Lookup:
         path = below(cache_dir, reference.key, reference.file)
         return path if is_whole(path, reference.sha256) else None
 
-    def build(self, cache_dir: Path | None = None) -> CompiledKernel:
+    def build(self, cache_dir: AnyPath | None = None) -> CompiledKernel:
         """Compile it, or fetch it from the build cache. Needs the DSL. Raises ``CompileError``."""
         from kernel_space.build.build import build
 
-        return build(self.config, self.problem_class, self.arch, cache_dir=cache_dir)
+        cache = None if cache_dir is None else Path(cache_dir)
+        return build(self.config, self.problem_class, self.arch, cache_dir=cache)
 
 
 class DispatchTable:
@@ -94,10 +93,10 @@ class DispatchTable:
         self._buckets: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.rows.values():
             self._buckets[row.key.bucket].append(row)
-        self._ready: dict[DispatchKey, Lookup] = {}
+        self._ready: dict[Problem, Lookup] = {}
 
     @classmethod
-    def load(cls, path: Path, *, arch: Arch | None = None, say: Say = notice, **options: Any) -> Self:
+    def load(cls, path: AnyPath, *, arch: Arch | None = None, say: Say = notice, **options: Any) -> Self:
         """The table in ``path``, a file or a device's folder; empty when there is none and ``arch`` is given.
 
         ``current`` lets answers name stale rows; ``default`` and ``rules`` replace the search space's
@@ -114,7 +113,7 @@ class DispatchTable:
                 f"{error}; repair it, or tune again: the damaged file is kept aside then"
             ) from None
         name = one_arch(file.rows, file.arch, path, *([arch.name] if arch else []))
-        say_each(file.bad, say)
+        say_each(file.passed_over, say)
         if name is None:
             what = f"no usable row in {path}" if file.data else f"no dispatch table at {path}"
             raise InputError(f"there is {what}; tune first, or name another folder")
@@ -126,38 +125,41 @@ class DispatchTable:
         """A line about each row that stays in the table but is never launched: this version cannot read its config."""
         for row in self.rows.values():
             try:
-                parse_config(GemmProblem.operator, self.arch, row.config)
+                parse_config(row.key.op, self.arch, row.config)
             except InputError as error:
                 yield f"the row of {row.key.problem} is passed over: {error}"
 
-    def lookup(self, problem: GemmProblem) -> Lookup:
-        """This problem's row, else that of the nearest M with its K, N, R, dtypes, else the default rule."""
-        return self.lookup_key(DispatchKey.of(problem, self.arch.name))
+    def lookup(self, problem: Problem) -> Lookup:
+        """This problem's row, else that of the nearest batch with everything else equal, else the default rule."""
+        ready = self._ready.get(problem)
+        return ready if ready is not None else self._resolve(problem)
 
     def lookup_key(self, key: DispatchKey) -> Lookup:
-        """``lookup`` for callers that keep the key: one dict access once it has been asked before."""
-        ready = self._ready.get(key)
-        return ready if ready is not None else self._resolve(key)
+        """``lookup`` of the key's problem. Raises ``InputError`` for a key of another arch."""
+        if key.arch != self.arch.name:
+            raise InputError(f"this table answers for {self.arch.name}, got a key of {key.arch}")
+        return self.lookup(key.problem)
 
-    def own(self, problem: GemmProblem) -> list[Row]:
+    def own(self, problem: Problem) -> list[Row]:
         """The row of ``problem`` itself, or none."""
         row = self.rows.get(DispatchKey.of(problem, self.arch.name))
         return [] if row is None else [row]
 
-    def neighbours(self, problem: GemmProblem, limit: int) -> list[Row]:
-        """Rows of other problems, nearest first: where a search may start.
+    def neighbours(self, problem: Problem, limit: int) -> list[Row]:
+        """Rows of other problems of the same operator, nearest first: where a search may start.
 
-        Distance: powers of two between the sizes, summed over M, K, N and R (R + 16, as R may be 0); other
-        dtypes come after equal ones; ties in key order.
+        Distance: ``distance.doublings``; other options come after equal ones; ties in key order.
         """
         own = DispatchKey.of(problem, self.arch.name)
-        others = [row for row in self.rows.values() if row.key != own and row.key.arch == own.arch]
-        return sorted(others, key=functools.partial(_distance, own))[:limit]
+        others = [
+            row
+            for row in self.rows.values()
+            if row.key != own and (row.key.op, row.key.arch) == (own.op, own.arch)
+        ]
+        return sorted(others, key=functools.partial(_distance, problem))[:limit]
 
-    def _resolve(self, key: DispatchKey) -> Lookup:
-        if key.arch != self.arch.name:
-            raise InputError(f"this table answers for {self.arch.name}, got a key of {key.arch}")
-        problem = key.problem
+    def _resolve(self, problem: Problem) -> Lookup:
+        key = DispatchKey.of(problem, self.arch.name)
         lookup, refused = None, []
         for row in self._candidates(key):
             answer = self._try(row, problem)
@@ -170,29 +172,30 @@ class DispatchTable:
             lookup = dataclasses.replace(lookup, reason=f"{lookup.reason}; passed over {'; '.join(refused)}")
         if len(self._ready) >= MAX_READY:
             self._ready.clear()
-        self._ready[key] = lookup
+        self._ready[problem] = lookup
         return lookup
 
     def _candidates(self, key: DispatchKey) -> list[Row]:
-        """Rows of the bucket by distance in powers of two of M; of two equally near the larger M first."""
+        """Rows of the bucket by distance in powers of two of their batch; of two equally near the larger first."""
         return sorted(
             self._buckets.get(key.bucket, ()),
-            key=lambda row: (_ratio(row.key.m, key.m), -row.key.m),
+            key=lambda row: batch_order(key.problem, row.key.problem),
         )
 
-    def _try(self, row: Row, problem: GemmProblem) -> Lookup | str:
+    def _try(self, row: Row, problem: Problem) -> Lookup | str:
         """The answer that ``row`` gives for ``problem``, or why it gives none.
 
         The budget of a fresh, resolved row was checked when it was recorded, and it is the same for the whole
         bucket; only the rules that look at knobs and sizes are asked again. So a machine that only launches
         needs no DSL, from whose layouts the budgets are read.
         """
-        source = "exact" if row.key.m == problem.m else f"nearest M {row.key.m}"
+        known = row.key.problem
+        source = "exact" if known == problem else f"nearest {shown_sizes(known, batch_names(known))}"
         if self._checked_only and row.check is Check.NONE:
             return f"{source}: {row.check}"
         stale = stale_reason(row, self._current)
         try:
-            config = parse_config(GemmProblem.operator, self.arch, row.config)
+            config = parse_config(row.key.op, self.arch, row.config)
         except InputError as error:  # a knob that this version no longer has
             return f"{source}: {error}"
         if stale or AUTO in row.config or self._thorough:
@@ -208,18 +211,17 @@ class DispatchTable:
         )
         return self._lookup(config, problem, source, row, reason)
 
-    def _default_lookup(self, problem: GemmProblem) -> Lookup:
+    def _default_lookup(self, problem: Problem) -> Lookup:
         legal = self._rules(self._default(problem), problem, self.arch)
         if isinstance(legal, Rejection):
             raise AssertionError(
                 f"the default rule must be legal for every problem, {problem} is refused by {legal}"
             )
-        dtypes = f"{problem.lora_dtype}/{problem.out_dtype}"
-        reason = f"default rule: no usable row with K={problem.k} N={problem.n} R={problem.r} {dtypes}"
+        reason = f"default rule: no usable row with {shown_bucket(problem)}"
         return self._lookup(legal.config, problem, "default", None, reason)
 
     def _lookup(
-        self, config: KernelConfig, problem: GemmProblem, source: str, row: Row | None, reason: str
+        self, config: KernelConfig, problem: Problem, source: str, row: Row | None, reason: str
     ) -> Lookup:
         return Lookup(
             config=config,
@@ -231,13 +233,14 @@ class DispatchTable:
         )
 
 
-def table_path(path: Path) -> Path:
+def table_path(path: AnyPath) -> Path:
     """``path`` itself, or ``dispatch.json`` in it when it is a folder."""
+    path = Path(path)
     return path / FILE_NAME if path.is_dir() else path
 
 
 def record(
-    path: Path,
+    path: AnyPath,
     rows: Sequence[Row],
     current: Current,
     *,
@@ -250,9 +253,10 @@ def record(
     ``refuted``: configs that failed since on the problems of ``rows``; a row of theirs does not defend itself.
     ``before``: called with the decisions before they are written, for what must be there first.
 
-    A file that is no table is renamed and ``say`` told so; then a new one begins. A table with bad rows is copied aside
-    before it is written without them. Raises ``InputError`` for a table of another schema or arch (it is left alone)
-    and ``StoreError`` when the disk or the lock refuses.
+    A file that is no table is renamed and ``say`` told so; then a new one begins. A table with bad rows is copied
+    aside before it is written without them; rows of operators that are not installed here stay as they are. Raises
+    ``InputError`` for a table of another schema or arch (it is left alone) and ``StoreError`` when the disk or the
+    lock refuses.
     """
     path = table_path(path)
     with locked(path):
@@ -265,7 +269,7 @@ def record(
             decision = choose(None if old is not None and old.config in refuted else old, row, current)
             decisions.append(decision)
             table[row.key] = decision.row
-        text = render_table(sorted(table.values(), key=lambda row: row.key), arch)
+        text = render_table(sorted(table.values(), key=lambda row: row.key), arch, foreign=file.foreign)
         before(decisions)
         if file.bad:
             aside = file.keep_aside()
@@ -284,38 +288,34 @@ def _readable(path: Path, say: Say) -> TableFile:
         return TableFile(path=path)
 
 
-def render_table(rows: Sequence[Row], arch: str | None = None) -> str:
+def render_table(
+    rows: Sequence[Row], arch: str | None = None, *, foreign: Sequence[dict[str, Any]] = ()
+) -> str:
     """The document: valid JSON with one row per line in key order, so that a new tune is a readable diff.
 
-    ``arch``: of a table that may have no rows.
+    ``arch``: of a table that may have no rows. ``foreign``: records of operators that are not installed here.
     """
     names = {row.key.arch for row in rows} | ({arch} if arch else set())
     if len(names) > 1:
         raise InputError(f"a dispatch table holds rows of one arch, got {', '.join(sorted(names))}")
     head = f'"schema": {SCHEMA}, "arch": {json.dumps(next(iter(names), None))}'
-    lines = ",\n".join(json.dumps(row.to_record(), allow_nan=False) for row in rows)
+    records = sorted([*(row.to_record() for row in rows), *foreign], key=lambda record: record["op"])
+    lines = ",\n".join(json.dumps(record, allow_nan=False) for record in records)
     return f'{{{head}, "rows": [\n{lines}\n]}}\n'
 
 
-def _ratio(a: int, b: int) -> Fraction:
-    """How many times the larger is the smaller: orders as the distance in log2 does, without rounding."""
-    return Fraction(max(a, b), min(a, b))
-
-
-def _distance(own: DispatchKey, row: Row) -> tuple[bool, float, DispatchKey]:
-    other = row.key
-    sizes = ((own.m, other.m), (own.k, other.k), (own.n, other.n), (own.r + 16, other.r + 16))
-    doublings = math.log2(math.prod(_ratio(a, b) for a, b in sizes))
-    return ((own.lora_dtype, own.out_dtype) != (other.lora_dtype, other.out_dtype), doublings, other)
+def _distance(own: Problem, row: Row) -> tuple[bool, float, DispatchKey]:
+    other = row.key.problem
+    return own.options != other.options, doublings(own, other), row.key
 
 
 def _space_default(arch: Arch) -> Default:
-    """The default rule of the kernel's search space, read when it is first needed."""
+    """The default rule of an operator's search space, read when it is first needed."""
 
     @functools.cache
-    def space() -> Any:
+    def space(op: str) -> Any:
         from tuner.space.space import SearchSpace
 
-        return SearchSpace.load(GemmProblem.operator, arch)
+        return SearchSpace.load(op, arch)
 
-    return lambda problem: space().default(problem)
+    return lambda problem: space(problem.operator).default(problem)

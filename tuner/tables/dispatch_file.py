@@ -1,8 +1,9 @@
 """Read a ``dispatch.json`` of any shape: the rows that are good, and one line about each that is not.
 
 A table may have been edited, torn by a copy, or made by somebody who means harm. A row that is not what this project
-writes is passed over, and the others serve. When the document as a whole is no JSON, the rows are read line by line,
-which is how they are written.
+writes is passed over, and the others serve. A row of an operator that is not installed here is passed over as well,
+but kept: whoever writes the table writes it again as it was. When the document as a whole is no JSON, the rows are
+read line by line, which is how they are written.
 """
 
 from __future__ import annotations
@@ -15,26 +16,34 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import AnyPath
 from tuner.files.record_checks import shown
 from tuner.files.store import CorruptFile, parse_json, read_bytes, write_if_new
 from tuner.tables.row import DispatchKey, Row
+from tuner.trials.subject import MIGRATE, NotInstalled, foreign_lines
 
-SCHEMA = 1
+SCHEMA = 2
 MOST_BAD = 1000  # rows; with more of them it is no table
 _ENDS = (b"]}", b"]", b"}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TableFile:
-    """``rows`` that are good, in their order; ``bad``: a line about each that is not. ``arch``: what the document
-    names, None if it names none. ``data``: the file as it is.
+    """``rows`` that are good, in their order; ``bad``: a line about each that is not. ``foreign``: records of operators
+    that are not installed here. ``arch``: what the document names, None if it names none. ``data``: the file as it is.
     """
 
     path: Path
     rows: tuple[Row, ...] = ()
     bad: tuple[str, ...] = ()
+    foreign: tuple[dict[str, Any], ...] = ()
     arch: str | None = None
     data: bytes = b""
+
+    @property
+    def passed_over(self) -> list[str]:
+        """A line about each bad row, and one about each operator that is not installed here."""
+        return [*self.bad, *foreign_lines(self.path, self.foreign, "row")]
 
     def keep_aside(self) -> Path:
         """Copy the file to ``<name>.damaged-<hash>`` beside it, where it stays when the table is written without its
@@ -45,26 +54,37 @@ class TableFile:
         return aside
 
 
-def read_table(path: Path) -> TableFile:
+def read_table(path: AnyPath) -> TableFile:
     """What ``path`` holds; nothing when there is no such file.
 
     Raises ``CorruptFile`` for a file that is no table at all, ``InputError`` for another schema and for what cannot be
     read.
     """
+    path = Path(path)
     data = read_bytes(path)
     if data is None:
         return TableFile(path=path)
     head, entries = _parsed(data, path)
     rows: dict[DispatchKey, Row] = {}
     bad: list[str] = []
+    foreign: list[dict[str, Any]] = []
     for number, entry in entries:
         try:
             _take(entry, head["arch"], rows)
+        except NotInstalled:
+            foreign.append(entry)
         except InputError as error:
             bad.append(f"{path}: row {number} is passed over: {error}")
         if len(bad) > MOST_BAD:
             raise CorruptFile(path, f"more than {MOST_BAD} of its rows are none")
-    return TableFile(path=path, rows=tuple(rows.values()), bad=tuple(bad), arch=head["arch"], data=data)
+    return TableFile(
+        path=path,
+        rows=tuple(rows.values()),
+        bad=tuple(bad),
+        foreign=tuple(foreign),
+        arch=head["arch"],
+        data=data,
+    )
 
 
 def one_arch(rows: Iterable[Row], named: str | None, path: Path, *more: str) -> str | None:
@@ -122,7 +142,7 @@ def _head(document: Any, path: Path) -> dict[str, Any]:
     if schema != SCHEMA:
         raise InputError(
             f"{path} has schema {shown(schema)}, this version reads {SCHEMA}; "
-            "use the version that wrote it, or move it away"
+            + (MIGRATE if schema < SCHEMA else "use the version that wrote it, or move it away")
         )
     arch = document.get("arch")
     if arch is not None and not isinstance(arch, str):
@@ -134,9 +154,9 @@ def _take(entry: Any, arch: str | None, rows: dict[DispatchKey, Row]) -> None:
     """Raises ``InputError`` that says why not."""
     if isinstance(entry, InputError):
         raise entry
+    if isinstance(entry, dict) and arch is not None and entry.get("arch") != arch:
+        raise InputError(f"it is of {shown(entry.get('arch'))}, the table of {shown(arch)}")
     row = Row.from_record(entry)
-    if arch is not None and row.key.arch != arch:
-        raise InputError(f"it is of {row.key.arch}, the table of {shown(arch)}")
     if row.key in rows:
         raise InputError(f"it repeats the key {row.key}")
     rows[row.key] = row

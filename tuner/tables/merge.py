@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from kernel_space.build.key import kernel_source_hash
+from kernel_space.core.arch import arch
+from kernel_space.core.errors import InputError
+from kernel_space.core.registry import kernel_of, parse_config
 from tuner.tables.row import Provenance, Row
 from tuner.trials.checked import Check
 from tuner.trials.outcome import Kind
@@ -16,16 +20,30 @@ PRECEDENCE = {Kind.MEASURED: 2, Kind.SIMULATED: 1, Kind.MODELLED: 0}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Current:
-    """Today's provenance: one model per kind of time that has one. A kind that is not listed has no model."""
+    """Today's provenance. ``kernel_source``: of a row, the hash of its kernel's sources as they are, empty when there
+    is no such kernel. ``models``: one per kind of time that has one; a kind that is not listed has no model.
+    """
 
-    kernel_source: str
+    kernel_source: Callable[[Row], str]
     dsl_version: str
     models: Mapping[Kind, str] = dataclasses.field(default_factory=dict)
 
-    def provenance(self, kind: Kind) -> Provenance:
+    def provenance(self, row: Row) -> Provenance:
+        """What ``row`` would say if it were made now."""
         return Provenance(
-            kernel_source=self.kernel_source, dsl_version=self.dsl_version, model=self.models.get(kind, "")
+            kernel_source=self.kernel_source(row),
+            dsl_version=self.dsl_version,
+            model=self.models.get(row.kind, ""),
         )
+
+
+def own_kernel_source(row: Row) -> str:
+    """Hash of the sources of the kernel whose config ``row`` has; empty when this version has none such."""
+    try:
+        config = parse_config(row.key.op, arch(row.key.arch), row.config)
+        return kernel_source_hash(kernel_of(config, row.key.problem))
+    except InputError:
+        return ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +59,7 @@ def stale_reason(row: Row, current: Current | None) -> str:
     """Why ``row`` no longer describes what is built and timed today; empty when it does, or nobody asks."""
     if current is None:
         return ""
-    now = current.provenance(row.kind)
+    now = current.provenance(row)
     names = ("kernel_source", "dsl_version", "model")
     changed = [name for name in names if getattr(row.provenance, name) != getattr(now, name)]
     return ", ".join(

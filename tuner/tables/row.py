@@ -3,74 +3,68 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from kernel_space.core.arch import arch
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.files.record_checks import (
     check_file_name,
     check_numbers,
     check_plain,
     check_sha256,
     check_texts,
-    check_whole,
-    shown,
 )
 from tuner.trials.checked import Check, check_of
 from tuner.trials.outcome import Kind, Trial
 from tuner.trials.rank_stability import SETS_US, faster_in
+from tuner.trials.subject import NotInstalled, problem_from_record
 
 _NOT_IN_ROW = frozenset({"noise_us", SETS_US})  # has a field of its own; long, and in the journal
 
 
-class DispatchKey(NamedTuple):
-    """What a row answers for. Rows are sorted by it, sizes as numbers."""
+@functools.total_ordering
+@dataclasses.dataclass(frozen=True)
+class DispatchKey:
+    """What a row answers for. Rows are sorted by operator, arch, options and sizes, these as numbers."""
 
-    op: str
     arch: str
-    lora_dtype: str
-    out_dtype: str
-    m: int
-    k: int
-    n: int
-    r: int
+    problem: Problem
 
     @classmethod
-    def of(cls, problem: GemmProblem, arch_name: str) -> Self:
-        return cls(
-            GemmProblem.operator,
-            arch_name,
-            problem.lora_dtype,
-            problem.out_dtype,
-            problem.m,
-            problem.k,
-            problem.n,
-            problem.r,
-        )
+    def of(cls, problem: Problem, arch_name: str) -> Self:
+        return cls(arch_name, problem)
 
     @property
-    def problem(self) -> GemmProblem:
-        return GemmProblem(
-            m=self.m, k=self.k, n=self.n, r=self.r, lora_dtype=self.lora_dtype, out_dtype=self.out_dtype
-        )
+    def op(self) -> str:
+        return self.problem.operator
 
     @property
-    def bucket(self) -> tuple[str, str, str, str, int, int, int]:
-        """Everything but M: rows that can stand in for one another."""
-        return (self.op, self.arch, self.lora_dtype, self.out_dtype, self.k, self.n, self.r)
+    def bucket(self) -> tuple[Any, ...]:
+        """Everything but the batch sizes: rows that can stand in for one another."""
+        return (self.op, self.arch, *self.problem.bucket)
+
+    def __lt__(self, other: DispatchKey) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        problem = self.problem
+        return self.op, self.arch, tuple(problem.options.values()), tuple(problem.sizes.values())
 
     def __str__(self) -> str:
-        return f"{self.op} {self.arch} {self.lora_dtype}/{self.out_dtype} {self.m},{self.k},{self.n},{self.r}"
+        options = "/".join(self.problem.options.values())
+        return " ".join(filter(None, (self.op, self.arch, options, str(self.problem))))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Provenance:
     """What a time depends on besides its problem and config; a difference to today's makes a row stale.
 
-    ``kernel_source``: hash of the kernel's sources. ``dsl_version``: of the CuTe DSL. ``model``: hash of the
+    ``kernel_source``: hash of the sources of the row's own kernel. ``dsl_version``: of the CuTe DSL. ``model``: of the
     timing model or simulator with its constants, empty for a measured time.
     """
 
@@ -144,7 +138,9 @@ class Row:
     def to_record(self) -> dict[str, Any]:
         """JSON, in the order in which a person reads it; ``from_record`` gives the same row back."""
         return {
-            **self.key._asdict(),
+            "op": self.key.op,
+            "arch": self.key.arch,
+            "problem": self.key.problem.record(),
             "config": self.config,
             "kind": self.kind.value,
             "time_us": self.time_us,
@@ -164,14 +160,15 @@ class Row:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        """Raises ``InputError`` when the record is not what ``to_record`` writes."""
+        """Raises ``InputError`` when the record is not what ``to_record`` writes, ``NotInstalled`` when it may be and
+        its operator is not here."""
         try:
             check_plain(record)
             fields = dict(record)
             evidence = dict(fields.pop("evidence"))
             named = {name: evidence.pop(name) for name in ("protocol", "date", "cubin_sha256")}
             row = cls(
-                key=DispatchKey(**{name: fields.pop(name) for name in DispatchKey._fields}),
+                key=_key(fields.pop("op"), fields.pop("arch"), fields.pop("problem")),
                 kind=Kind(fields.pop("kind")),
                 provenance=Provenance(**evidence.pop("provenance")),
                 runner_up=_optional(RunnerUp, fields.pop("runner_up")),
@@ -182,6 +179,8 @@ class Row:
             )
             _check(row)
             return row
+        except NotInstalled:
+            raise
         except InputError as error:
             raise InputError(f"not a row of a dispatch table: {error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -190,13 +189,6 @@ class Row:
 
 def _check(row: Row) -> None:
     """What the types of a row that came from a file must be. Raises ``InputError``."""
-    key = row.key
-    if key.op != GemmProblem.operator:
-        raise InputError(f"op must be {GemmProblem.operator}, got {shown(key.op)}")
-    check_whole(key, ("m", "k", "n", "r"))
-    check_texts(key, ("arch", "lora_dtype", "out_dtype"))
-    arch(key.arch)
-    _ = key.problem
     check_texts(row, ("config", "protocol", "date", "cubin_sha256"))
     check_numbers(row, ("time_us", "low_us", "high_us", "noise_us"))
     check_texts(row.provenance, ("kernel_source", "dsl_version", "model"))
@@ -207,6 +199,13 @@ def _check(row: Row) -> None:
         check_sha256("the object's key", row.object.key)
         check_sha256("the object's sha256", row.object.sha256)
         check_file_name("the object's file", row.object.file)
+
+
+def _key(op: Any, arch_name: Any, problem: Any) -> DispatchKey:
+    key = DispatchKey(arch_name, problem_from_record(op, problem))
+    check_texts(key, ("arch",))
+    arch(key.arch)
+    return key
 
 
 def _optional(record_type: type, record: dict[str, Any] | None) -> Any:
@@ -236,7 +235,7 @@ def make_row(
     evidence = {name: _short(value) for name, value in timing.evidence.items() if name not in _NOT_IN_ROW}
     noise_us = timing.evidence.get("noise_us", None if timing.kind is Kind.MEASURED else 0.0)
     return Row(
-        key=DispatchKey.of(trial.gemm_problem, trial.arch),
+        key=DispatchKey.of(trial.subject, trial.arch),
         config=trial.resolved,
         kind=timing.kind,
         time_us=_short(timing.us),

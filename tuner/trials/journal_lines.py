@@ -40,14 +40,20 @@ def write_line(record: dict[str, Any]) -> bytes:
     return text + f',"{CRC}":"{zlib.crc32(text):08x}"}}\n'.encode()
 
 
+def unsealed(line: bytes) -> tuple[bytes, bool]:
+    """``line`` without its checksum, and whether it has one. Raises ``InputError`` for one that is not of its text."""
+    seal = _SEAL.search(line)
+    if seal is None:
+        return line, False
+    text = line[: seal.start()]
+    if zlib.crc32(text) != int(seal[1], 16):
+        raise InputError("its checksum is not that of its text")
+    return text + b"}", True
+
+
 def read_line(line: bytes) -> Line:
     """One whole line, without its newline. Raises ``InputError`` that says what is wrong with it."""
-    verified = False
-    if seal := _SEAL.search(line):
-        text = line[: seal.start()]
-        if zlib.crc32(text) != int(seal[1], 16):
-            raise InputError("its checksum is not that of its text")
-        line, verified = text + b"}", True
+    line, verified = unsealed(line)
     try:
         record = parse_json(line, _NOWHERE)
     except CorruptFile as error:

@@ -6,11 +6,12 @@ import dataclasses
 from pathlib import Path
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import read_plain
+from kernel_space.core.plain_files import AnyPath, read_plain
 from tuner.files.notice import Say, notice
 from tuner.trials.journal_lines import IDENTITY, MOST_BYTES, TRIAL, read_line
 from tuner.trials.outcome import Trial
-from tuner.trials.study import Identity, damage
+from tuner.trials.study import Identity, OtherVersion, damage
+from tuner.trials.subject import NotInstalled
 
 NO_JOURNAL = (
     "no journal of trials, which begins with whose trials it holds; a tune writes them below --out/.studies"
@@ -35,15 +36,16 @@ class Journal:
         return {trial.resolved: trial for trial in self.trials}
 
 
-def read_journal(path: Path, *, say: Say = notice, follow: bool = False) -> Journal:
+def read_journal(path: AnyPath, *, say: Say = notice, follow: bool = False) -> Journal:
     """The journal at ``path``. Damaged lines are left out, and ``say`` is told which; a last line that a kill tore is
     left out too.
 
     ``follow``: the user named it. Raises ``InputError`` for what is no journal, cannot be read or is about several
-    problems.
+    problems, ``NotInstalled`` for one of an operator that is not here.
     """
+    path = Path(path)
     whole, _, _ = _bytes(path, follow).rpartition(b"\n")
-    trials, identities, bad, unverified = [], [], [], 0
+    trials, identities, bad, strange, unverified = [], [], [], [], 0
     for number, text in enumerate(whole.split(b"\n"), start=1):
         try:
             line = read_line(text)
@@ -54,6 +56,9 @@ def read_journal(path: Path, *, say: Say = notice, follow: bool = False) -> Jour
             unverified += not line.verified
         except InputError as error:
             bad.append((number, str(error)))
+            strange += [error] if isinstance(error, NotInstalled | OtherVersion) else []
+    if not identities and strange:
+        raise type(strange[0])(f"{path}: {strange[0]}")
     if not identities:
         first = f"line 1 is {bad[0][1]}; " if bad and bad[0][0] == 1 else ""
         raise InputError(f"{path}: {first}it is {NO_JOURNAL}")

@@ -10,9 +10,10 @@ from typing import Any, Self
 from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.files.record_checks import check_numbers, check_texts, check_whole
+from tuner.trials.subject import MIGRATE, NotInstalled, subject_of
 
 
 class Status(enum.StrEnum):
@@ -101,17 +102,18 @@ class Trial:
     """One evaluation as one flat record.
 
     ``number`` counts the candidates of one search, which ``seed`` names; -1 for a point that was never a candidate.
-    ``problem`` prints as ``M,K,N,R``; ``config`` is the candidate as asked, ``resolved`` its canonical
-    legal form (empty when a rule rejected it): the key under which a candidate is evaluated only once.
+    ``op`` is the operator, ``problem`` its printed sizes, ``options`` its options by name; ``config`` is the candidate
+    as asked, ``resolved`` its canonical legal form (empty when a rule rejected it): the key under which a candidate is
+    evaluated only once.
     ``us``, ``low_us``, ``high_us`` are microseconds, None unless timed. ``validation`` is empty until the
     device was asked, then ``passed`` or its reason. ``evidence`` holds scalars: the model's terms or samples;
     ``build`` holds scalars: registers, cubin hash, versions. Seconds are wall time of each stage.
     """
 
     number: int
+    op: str
     problem: str
-    lora_dtype: str
-    out_dtype: str
+    options: dict[str, str]
     device: str
     arch: str
     config: str
@@ -139,12 +141,13 @@ class Trial:
         return self.status is Status.OK and self.us is not None
 
     @property
-    def gemm_problem(self) -> GemmProblem:
-        return GemmProblem.parse(self.problem, lora_dtype=self.lora_dtype, out_dtype=self.out_dtype)
+    def subject(self) -> Problem:
+        """The problem that it is about."""
+        return subject_of(self.op, self.problem, self.options)
 
     @property
     def resolved_config(self) -> KernelConfig:
-        return parse_config(GemmProblem.operator, arch(self.arch), self.resolved)
+        return parse_config(self.op, arch(self.arch), self.resolved)
 
     @property
     def timing(self) -> Timing | None:
@@ -170,7 +173,10 @@ class Trial:
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> Self:
-        """Raises ``InputError`` when the record lacks a field, has one too many or a word nobody knows."""
+        """Raises ``InputError`` when the record lacks a field, has one too many or a word nobody knows,
+        ``NotInstalled`` when its operator is not here."""
+        if isinstance(record, dict) and "problem" in record and "op" not in record:
+            raise InputError(f"not the record of a trial: it does not name its operator; {MIGRATE}")
         try:
             words = {
                 "status": Status(record["status"]),
@@ -180,12 +186,14 @@ class Trial:
             trial = cls(**{**record, **words})
             _check(trial)
             return trial
+        except NotInstalled:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(f"not the record of a trial: {error}") from error
 
 
 _TEXTS = (
-    "problem", "lora_dtype", "out_dtype", "device", "arch", "config", "resolved", "reason", "validation", "finished",
+    "op", "problem", "device", "arch", "config", "resolved", "reason", "validation", "finished",
 )  # fmt: skip
 _NUMBERS = (
     "us", "low_us", "high_us", "legal_seconds", "compile_seconds", "validate_seconds", "time_seconds",
@@ -199,4 +207,4 @@ def _check(trial: Trial) -> None:
     check_numbers(trial, _NUMBERS)
     if not isinstance(trial.evidence, dict) or not isinstance(trial.build, dict):
         raise InputError("evidence and build must be objects")
-    _ = trial.gemm_problem
+    _ = trial.subject

@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below, open_plain
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.plain_files import AnyPath, below, open_plain
+from kernel_space.core.problem import Problem
 from tuner.files.notice import Say, notice
 from tuner.files.record_checks import check_file_name, check_texts, shown
 from tuner.files.store import StoreError, locked, make_folder
 from tuner.trials.attempt import Attempt, blame
 from tuner.trials.journal_lines import ATTEMPT, GIVEN_UP, IDENTITY, MOST_BYTES, NOTE, read_line, write_line
 from tuner.trials.outcome import Trial
+from tuner.trials.subject import MIGRATE, subject_of
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 SHOWN = 8  # numbers of damaged lines in one message
 
 
@@ -49,7 +50,8 @@ def damage(path: Path, lines: Sequence[tuple[int, str]]) -> str:
 class Identity:
     """What a journal is about; trials of another identity never answer for this one.
 
-    ``source_hash`` covers the kernel's sources, ``judge`` what decides times and verdicts: the model's hash of a
+    ``problem`` are the printed sizes, ``options`` the options by name. ``source_hash`` covers sources of all kernels
+    that a search chooses from, ``judge`` what decides times and verdicts: the model's hash of a
     modelled device, driver and clocks of a real one.
     """
 
@@ -57,41 +59,57 @@ class Identity:
     device: str
     arch: str
     problem: str
-    lora_dtype: str
-    out_dtype: str
+    options: dict[str, str]
     source_hash: str
     dsl_version: str
     judge: str
 
     @property
     def file_name(self) -> str:
-        """Readable, and different for every identity: ``4352x3840x3072x128_fp16_fp16-0123456789ab.jsonl``."""
-        text = json.dumps([FORMAT_VERSION, dataclasses.astuple(self)])
+        """Readable, and different for every identity: ``4352x3840x3072x128-0123456789ab.jsonl``."""
+        text = json.dumps([FORMAT_VERSION, dataclasses.asdict(self)], sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-        sizes = self.problem.replace(",", "x")
-        return f"{sizes}_{self.lora_dtype}_{self.out_dtype}-{digest}.jsonl"
+        return f"{self.subject.slug}-{digest}.jsonl"
+
+    @property
+    def subject(self) -> Problem:
+        """The problem that it is about."""
+        return subject_of(self.op, self.problem, self.options)
+
+    def folder(self, studies: AnyPath) -> Path:
+        """Where its journal lies below ``studies``. Raises ``NotPlain`` when that is a link."""
+        return below(studies, self.device, self.op)
 
     def header(self) -> dict[str, Any]:
         return {"version": FORMAT_VERSION, IDENTITY: dataclasses.asdict(self)}
 
     @classmethod
     def from_header(cls, record: dict[str, Any]) -> Self:
-        """Raises ``InputError`` for what is no header, and for names that could lead out of a folder of journals."""
+        """Raises ``InputError`` for what is no header, and for names that could lead out of a folder of journals,
+        ``OtherVersion`` and ``NotInstalled`` for headers that this version or this machine cannot read."""
+        version = record.get("version")
+        if type(version) is int and version != FORMAT_VERSION:
+            hint = f"; {MIGRATE}" if version < FORMAT_VERSION else ""
+            raise OtherVersion(f"of version {version}, this reads {FORMAT_VERSION}{hint}")
         try:
             identity = cls(**record[IDENTITY])
         except (KeyError, TypeError):
             raise InputError("no line that says whose trials these are") from None
-        check_texts(identity, [field.name for field in dataclasses.fields(cls)])
+        check_texts(identity, [field.name for field in dataclasses.fields(cls) if field.name != "options"])
         check_file_name("device", identity.device)
-        if record.get("version") != FORMAT_VERSION:
-            raise InputError(f"of version {shown(record.get('version'))}, this reads {FORMAT_VERSION}")
-        GemmProblem.parse(identity.problem, lora_dtype=identity.lora_dtype, out_dtype=identity.out_dtype)
+        if version != FORMAT_VERSION:
+            raise InputError(f"of version {shown(version)}, this reads {FORMAT_VERSION}")
+        _ = identity.subject
         return identity
 
     def holds(self, trial: Trial) -> bool:
         """Whether ``trial`` is about the problem and the device of this journal."""
-        names = ("problem", "lora_dtype", "out_dtype", "device", "arch")
+        names = ("op", "problem", "options", "device", "arch")
         return all(getattr(self, name) == getattr(trial, name) for name in names)
+
+
+class OtherVersion(InputError):
+    """The header of a journal that another version wrote."""
 
 
 class Study:
@@ -105,9 +123,9 @@ class Study:
     ``StoreError`` when the disk refuses or the lock stays taken.
     """
 
-    def __init__(self, folder: Path, identity: Identity, *, say: Say = notice) -> None:
+    def __init__(self, folder: AnyPath, identity: Identity, *, say: Say = notice) -> None:
         self.identity = identity
-        self.path = below(make_folder(below(folder, identity.device)), identity.file_name)
+        self.path = below(make_folder(identity.folder(folder)), identity.file_name)
         self.damaged: list[tuple[int, str]] = []
         self.unverified = 0
         self._say = say

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import AnyPath
 from kernel_space.core.registry import parse_config
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.card_worker import CandidateFault, CardLost
 from tuner.card.ragged import ragged_of_object
 from tuner.card.worker.candidate import Loadable
 from tuner.card.worker.check import CHECK_VERSION, CaseReport
 from tuner.devices.card import CudaDevice
 from tuner.files.store import atomic_write, locked
-from tuner.tables.bundle import INDEX, Bundle, Entry, problem_of, render_index
+from tuner.tables.bundle import INDEX, Bundle, Entry, render_index
 from tuner.tables.card_check import CardCheck
 from tuner.trials.outcome import Status
 
@@ -42,12 +42,13 @@ class CheckedBundle:
     removed: tuple[Entry, ...]
 
 
-def check_bundle(folder: Path, arch: Arch, device: CudaDevice, *, say: Say) -> CheckedBundle:
+def check_bundle(folder: AnyPath, arch: Arch, device: CudaDevice, *, say: Say) -> CheckedBundle:
     """Judge what lacks evidence of today's check in ``folder``, the objects of one device's table, on ``device``.
 
     What the check refutes is removed from the index, and its file; what a broken worker or file left without a verdict
     stays as it is. Raises ``CardLost`` when the card fails, ``InputError`` for a damaged index.
     """
+    folder = Path(folder)
     bundle = Bundle.load(folder, arch)
     here = [entry for entry in bundle.entries if entry.host == platform.machine()]
     known = tuple(entry for entry in here if is_judged(entry))
@@ -79,7 +80,7 @@ def is_judged(entry: Entry) -> bool:
 
 def _check(bundle: Bundle, entry: Entry, device: CudaDevice) -> CardCheck:
     """Raises ``CandidateFault``, ``CardLost``, and ``InputError`` when the object cannot be launched as it is."""
-    config, problem = parse_config(GemmProblem.operator, bundle.arch, entry.config), problem_of(entry)
+    config, problem = parse_config(entry.op, bundle.arch, entry.config), entry.problem
     file = bundle.find(config, problem)
     if file is None:
         raise InputError(f"no kernel of today has the config {entry.config}; run tune.py bundle again")
@@ -106,9 +107,10 @@ def _evidence(reports: Sequence[CaseReport], device: CudaDevice) -> CardCheck:
 def _replace(folder: Path, arch: Arch, entry: Entry, judged: Entry | None) -> None:
     """In the index as it is now, ``judged`` in place of ``entry``; None: without it, and without a file nobody uses."""
     with locked(folder / INDEX):
-        entries = [one for one in Bundle.load(folder, arch).entries if one != entry]
+        there = Bundle.load(folder, arch)
+        entries = [one for one in there.entries if one != entry]
         if judged is not None:
             entries.append(judged)
-        atomic_write(folder / INDEX, render_index(entries))
+        atomic_write(folder / INDEX, render_index(entries, there.foreign))
         if judged is None and entry.file not in {one.file for one in entries}:
             (folder / entry.file).unlink(missing_ok=True)

@@ -7,13 +7,15 @@ merged ones too.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+import glob
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 
-from kernel_space.build.key import space_source_hash
-from kernel_space.core.plain_files import below
+from kernel_space.build.key import kernel_source_hash
+from kernel_space.core.config import kernel_name
+from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernels_of
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.calibration.measured_trials import journal_trials
 from tuner.devices.device import Device
 from tuner.report.write import read_trials, report_folder
@@ -32,7 +34,7 @@ class Earlier:
     known: frozenset[str] = frozenset()
 
 
-def earlier_visits(results: Path, problem: GemmProblem, device: Device) -> Earlier:
+def earlier_visits(results: AnyPath, problem: Problem, device: Device) -> Earlier:
     """Raises ``InputError`` for damaged files."""
     visits = list(_visits(results, problem, device))
     latest: dict[str, Trial] = {}
@@ -45,7 +47,7 @@ def earlier_visits(results: Path, problem: GemmProblem, device: Device) -> Earli
         key=lambda trial: (trial.us or 0.0, trial.number),
     )
     simulated = ranked(trial for trial in usable if trial.kind is Kind.SIMULATED)
-    today = space_source_hash(kernels_of(GemmProblem.operator, device.arch))
+    today = {kernel.name: kernel_source_hash(kernel) for kernel in kernels_of(problem.operator, device.arch)}
     return Earlier(
         # By time alone: the latest final may be of a visit that did not have the best of another one.
         best=tuple(trial.config for trial in (*measured, *simulated)),
@@ -65,24 +67,29 @@ def _last_final(trial: Trial) -> tuple[str, str]:
     return str(trial.evidence.get(FINAL, "")), trial.finished
 
 
-def _visits(results: Path, problem: GemmProblem, device: Device) -> Iterable[list[Trial]]:
-    """Legal candidates with a verdict, by the file that they are in: those of one file have one kernel source."""
+def _visits(results: AnyPath, problem: Problem, device: Device) -> Iterable[list[Trial]]:
+    """Legal candidates with a verdict, by the file that they are in: of those of one file, each kernel has one
+    source."""
     path = report_folder(results, device.name, problem) / "trials.parquet"
     files = [read_trials(path)] if path.is_file() else []
-    sizes = str(problem).replace(",", "x")
-    for journal in sorted(below(results, STUDY_FOLDER, device.name).glob(f"{sizes}_*.jsonl")):
-        files.append([trial for trial in journal_trials(journal) if trial.gemm_problem == problem])
+    studies = below(results, STUDY_FOLDER, device.name, problem.operator)
+    for journal in sorted(studies.glob(f"{glob.escape(problem.slug)}-*.jsonl")):
+        files.append([trial for trial in journal_trials(journal) if trial.subject == problem])
     for trials in files:
         yield [trial for trial in trials if trial.resolved and trial.status not in TRANSIENT]
 
 
-def _settled(visit: Sequence[Trial], today: str) -> Iterable[str]:
-    """A simulated time settles nothing for a card, a refusal does. Candidates without a cubin do not say what they
-    were compiled from, others of their file do."""
-    sources = {source for trial in visit if (source := trial.build.get("source_hash"))}
-    if sources and today not in sources:
-        return
+def _settled(visit: Sequence[Trial], today: Mapping[str, str]) -> Iterable[str]:
+    """``today``: kernel -> hash of its sources. A simulated time settles nothing for a card, a refusal does. Candidates
+    without a cubin do not say what they were compiled from, others of their kernel and file do."""
+    sources = defaultdict(set)
     for trial in visit:
-        of_today = trial.build.get("source_hash", today) == today
+        if source := trial.build.get("source_hash"):
+            sources[kernel_name(trial.resolved)].add(source)
+    for trial in visit:
+        kernel = kernel_name(trial.resolved)
+        now = today.get(kernel, "")
+        others_of_today = not sources[kernel] or now in sources[kernel]
+        of_today = others_of_today and trial.build.get("source_hash", now) == now
         if of_today and (trial.kind is Kind.MEASURED or not trial.ok):
             yield trial.resolved

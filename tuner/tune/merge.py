@@ -12,25 +12,24 @@ again, and of one that is there already whatever the target lacks is brought.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below, check_plain_file
+from kernel_space.core.plain_files import AnyPath, below, check_plain_file
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import knob_rejection
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.classes import DeviceClass
 from tuner.devices.device import Device
 from tuner.devices.recorded import keep_class
 from tuner.devices.select import device_class_of, select_device
-from tuner.files.notice import Say, notice
+from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import make_folder, read_bytes, write_if_new
 from tuner.report.data.peers import FILE_NAME as PEERS_FILE
 from tuner.report.write import FINAL_FILE, REPORT_FILES, report_folder
 from tuner.stages.journal import STUDY_FOLDER
 from tuner.stages.record import current
-from tuner.tables.bundle import FOLDER, Bundle
+from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.tables.bundle_write import take_over
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.tables.merge import Decision
@@ -38,6 +37,7 @@ from tuner.tables.row import Row
 from tuner.trials.journal_read import Journal, read_journal
 from tuner.trials.outcome import Trial
 from tuner.trials.study import Study
+from tuner.trials.subject import MIGRATE, NotInstalled, foreign_lines
 from tuner.tune.earlier import supersedes
 
 FILES = (
@@ -68,17 +68,23 @@ class Merged:
     objects: int
 
 
-def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
-    """The results of device ``name`` in ``folder``. ``say`` is told which rows, entries and lines are passed over.
+def read_source(folder: AnyPath, name: str, *, say: Say = notice) -> Source:
+    """The results of device ``name`` in ``folder``. ``say`` is told which rows, entries, journals and lines are passed
+    over.
 
     Raises ``InputError`` for whatever must not be taken over: a file that is no table, index or journal, an object
     whose bytes are not those recorded, a link, a journal under another's name.
     """
+    folder = Path(folder)
     device_class, device = device_class_of(name, results=folder), select_device(name, results=folder)
     table = DispatchTable.load(below(folder, name), arch=device.arch, say=say)
     bad: list[str] = []
     bundle = Bundle.load(below(folder, name, FOLDER), device.arch, say=bad.append)
-    if bad:  # an index is written whole: what is wrong with a part of it is no accident, and rows need their objects
+    strange = foreign_lines(bundle.folder / INDEX, bundle.foreign, "object")
+    say_each(strange, say)
+    if (
+        bad := [line for line in bad if line not in strange]
+    ):  # an index is written whole: what is wrong with a part of it is no accident, and rows need their objects
         raise InputError(f"{bad[0]}; nothing is taken over")
     for entry in bundle.entries:
         bundle.file_of(entry).read()
@@ -86,18 +92,17 @@ def read_source(folder: Path, name: str, *, say: Say = notice) -> Source:
         source = report_folder(folder, name, row.key.problem)
         for file in FILES:
             check_plain_file(below(source, file))
-    journals = sorted(below(folder, STUDY_FOLDER, name).glob("*.jsonl"))
     return Source(
         folder=folder,
         device=device,
         device_class=device_class,
         rows=tuple(table.rows.values()),
         bundle=bundle,
-        journals=tuple(_journal(path, name, say) for path in journals),
+        journals=tuple(_journals(below(folder, STUDY_FOLDER, name), say)),
     )
 
 
-def merge(source: Source, out: Path, *, say: Say = notice) -> Merged:
+def merge(source: Source, out: AnyPath, *, say: Say = notice) -> Merged:
     """Raises ``InputError`` for a target that is damaged, ``StoreError`` when the disk refuses."""
     name = source.device.name
     keep_class(out, source.device_class)
@@ -108,8 +113,8 @@ def merge(source: Source, out: Path, *, say: Say = notice) -> Merged:
     def bring(decisions: Sequence[Decision]) -> None:
         nonlocal objects
         pairs = list(zip(source.rows, decisions, strict=True))
-        taken = {row.config for row, decision in pairs if decision.recorded}
-        there = {row.config for row, decision in pairs if _stands(row, decision)}
+        taken = {(row.key.op, row.config) for row, decision in pairs if decision.recorded}
+        there = {(row.key.op, row.config) for row, decision in pairs if _stands(row, decision)}
         objects = take_over(source.bundle, folder, source.device.arch, taken, lacking=there)
         for row, decision in pairs:
             _bring_report(source, out, row, decision)
@@ -123,7 +128,7 @@ def _stands(row: Row, decision: Decision) -> bool:
     return dataclasses.replace(row, date=decision.row.date) == decision.row
 
 
-def _bring_report(source: Source, out: Path, row: Row, decision: Decision) -> None:
+def _bring_report(source: Source, out: AnyPath, row: Row, decision: Decision) -> None:
     """Of a row that was taken all files; of one that stood already those that the target lacks. Of any other row too,
     where the target has no report of its own: at most a part of this one, from a merge that was interrupted."""
     device, problem = source.device.name, row.key.problem
@@ -139,17 +144,31 @@ def _bring_report(source: Source, out: Path, row: Row, decision: Decision) -> No
             write_if_new(make_folder(target) / name, data)
 
 
-def _journal(path: Path, name: str, say: Say) -> Journal:
+def _journals(folder: Path, say: Say) -> Iterator[Journal]:
+    """Of one device, by operator; those of operators that are not installed here are passed over."""
+    if old := sorted(folder.glob("*.jsonl")):
+        raise InputError(f"{old[0]} must lie in the folder of its operator; {MIGRATE}")
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    for name in names:
+        for path in sorted(below(folder, name).glob("*.jsonl")):
+            try:
+                yield _journal(path, say)
+            except NotInstalled as error:
+                say(f"{error}: passed over")
+
+
+def _journal(path: Path, say: Say) -> Journal:
     journal = read_journal(path, say=say)
-    if journal.identity.file_name != path.name or journal.identity.device != name:
+    about = journal.identity
+    if (about.device, about.op, about.file_name) != path.parts[-3:]:
         raise InputError(
-            f"{path} must be named {journal.identity.file_name} by its first line and lie below "
-            f"{journal.identity.device}; was it renamed?"
+            f"{path} must be named {about.file_name} by its first line and lie below {about.device}/{about.op}; was it "
+            "renamed?"
         )
     return journal
 
 
-def _merge_journal(journal: Journal, device: Device, out: Path, say: Say) -> int:
+def _merge_journal(journal: Journal, device: Device, out: AnyPath, say: Say) -> int:
     """Add trials that are new here, or supersede the same candidate's here; returns how many."""
     ours = Study(below(out, STUDY_FOLDER), journal.identity, say=say)
     added = refused = 0
@@ -172,7 +191,7 @@ def _merge_journal(journal: Journal, device: Device, out: Path, say: Say) -> int
 def _is_legal(trial: Trial, device: Device) -> bool:
     """A tune that meets the trial in its journal asks it no more."""
     try:
-        config = parse_config(GemmProblem.operator, device.arch, trial.resolved)
+        config = parse_config(trial.op, device.arch, trial.resolved)
     except InputError:
         return False
-    return trial.arch == device.arch.name and knob_rejection(config, trial.gemm_problem, device.arch) is None
+    return trial.arch == device.arch.name and knob_rejection(config, trial.subject, device.arch) is None

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Self
 
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.report.write import ReportFiles
 from tuner.space.count import Count
@@ -29,7 +29,7 @@ class TuneResult:
     about this run.
     """
 
-    problem: GemmProblem
+    problem: Problem
     device: Device
     trials: tuple[Trial, ...]
     illegal: tuple[Trial, ...]

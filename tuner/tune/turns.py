@@ -10,26 +10,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 
-from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.core.problem import Problem
 from tuner.card.locks import open_lock, take
 from tuner.files.store import make_folder
-from tuner.report.write import report_folder
 from tuner.stages.journal import STUDY_FOLDER
 
 POLL_S = 0.1
 
 
 def in_turn(
-    problems: Iterable[GemmProblem],
-    out: Path,
+    problems: Iterable[Problem],
+    out: AnyPath,
     device: str,
     *,
     say: Callable[[str], None] = lambda line: None,
     deadline: float | None = None,
-) -> Iterator[GemmProblem]:
+) -> Iterator[Problem]:
     """Each of ``problems`` once, in order as far as nobody else is at them; the caller's until it asks for the next.
 
     Waits for those that are left, until ``deadline`` (``time.monotonic()``) if there is one. A process that ends lets
@@ -39,7 +37,7 @@ def in_turn(
     waiting, said = list(problems), False
     while waiting:
         for problem in list(waiting):
-            fd = open_lock(folder / f"{report_folder(out, device, problem).name}.turn.lock")
+            fd = open_lock(make_folder(below(folder, problem.operator)) / f"{problem.slug}.turn.lock")
             try:
                 if take(fd):
                     waiting.remove(problem)

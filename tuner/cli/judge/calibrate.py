@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.build.build import CompileError, build
-from kernel_space.build.key import space_source_hash
+from kernel_space.build.key import kernel_source_hash
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernels_of, parse_config
+from kernel_space.core.registry import kernel_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
 from tuner.calibration.calibrate import Calibration, Row, calibrate
@@ -73,10 +73,10 @@ def simulated_rows(
 
 def _simulated(one: Measurement, device: DeviceClass, pool: ConstantSets) -> Any:
     """Microseconds under each set, or why there are none."""
-    operator = one.problem.operator
-    if one.source_hash and one.source_hash != space_source_hash(kernels_of(operator, device.arch)):
+    config = parse_config(one.problem.operator, device.arch, one.config)
+    if one.source_hash and one.source_hash != kernel_source_hash(kernel_of(config, one.problem)):
         return "measured with another version of the kernel"
-    legal = legalize(parse_config(operator, device.arch, one.config), one.problem, device.arch)
+    legal = legalize(config, one.problem, device.arch)
     if not isinstance(legal, Legal):
         return f"{legal.rule}: {legal.reason}"
     chip = Chip(name=device.name, arch=device.arch, sm_count=device.sm_count)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def bundle_command(args: argparse.Namespace) -> int:
     if args.check:
         return _check(args)
-    also = [tuple(dtypes_of(item, operator(DEFAULT).problem).values()) for item in args.also_dtype]
+    also = [dtypes_of(item, operator(DEFAULT).problem) for item in args.also_dtype]
     device = select_device(args.device, results=args.out)
     folder = below(check_out(args.out), device.name)
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()
@@ -72,7 +72,7 @@ def _checked_record(folder: Path, done: CheckedBundle) -> dict[str, Any]:
         "known": len(done.known),
         "failed": [
             {
-                "problem": entry.problem,
+                "problem": str(entry.problem),
                 "problem_class": entry.problem_class,
                 "config": entry.config,
                 "reason": why,

@@ -16,7 +16,8 @@ from tuner.card.worker.candidate import Loadable
 from tuner.cli.options.common import check_out, named_problems
 from tuner.cli.tune.peers import PeersProcess, cuda_device, has_peers, measure_peers, without_peers
 from tuner.cli.tune.tune import show_results
-from tuner.compile.manifest import OBJECTS, Entry, GivenCandidates, Manifest, ObjectsPool
+from tuner.compile.given import GivenCandidates, ObjectsPool
+from tuner.compile.manifest import OBJECTS, Entry, Manifest
 from tuner.devices.card import CudaDevice
 from tuner.search.progress import Progress
 from tuner.stages.report import write_sweep

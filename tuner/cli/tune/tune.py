@@ -16,7 +16,8 @@ from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.exits import INTERRUPTED, CommandError
-from tuner.compile.manifest import ObjectsPool, check_objects
+from tuner.compile.given import ObjectsPool
+from tuner.compile.manifest import check_objects
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
 from tuner.devices.select import require_times, select_device

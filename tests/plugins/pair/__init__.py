@@ -1,0 +1,1 @@
+"""An operator for tests of records: sizes and options of other names, two outputs."""
