@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Protocol
 
 from kernel_space.core.arch import Arch
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.devices.abilities import Abilities
 from tuner.trials.outcome import Kind, Outcome
 
@@ -38,20 +38,20 @@ class Device(Protocol):
         """Get ready, if that takes seconds; returns at once, True if the device is ready already."""
         ...
 
-    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """OK, or why not. OK with a reason means: nothing speaks against it, but it was not checked, because ..."""
         ...
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """OK with ``timing``, or why there is none."""
         ...
 
-    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check_full(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """More than ``check``, as its reason says; asked for winners, of a device that ``checks_winner``."""
         ...
 
     def interleave(
-        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> Future[list[Samples] | Outcome]:
         """Samples of rounds with all ``contenders``, one per contender in their order; or what went wrong with one.
         Asked of a device that ``ranks_leaders``."""

@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_names
 from kernel_space.machine.archs import SIMULATED
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators import DEFAULT
 from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEFAULT_CLASS, DEVICE_CLASSES, Card, DeviceClass, class_of, names
 from tuner.devices.device import Device
@@ -55,16 +57,16 @@ class AbsentDevice:
     def begin(self) -> bool:
         return True
 
-    def check(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def check(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         return answered(lambda: Outcome(status=Status.OK, reason=NOT_VALIDATED))
 
     check_full = check
 
-    def time(self, compiled: CompiledKernel, legal: Legal, problem: GemmProblem) -> Future[Outcome]:
+    def time(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         return answered(self._refused)
 
     def interleave(
-        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: GemmProblem, options: FinalsOptions
+        self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> Future[list[Samples] | Outcome]:
         return answered(self._refused)
 
@@ -112,7 +114,7 @@ def device_class_of(name: str, *, results: str | os.PathLike[str] | None = None)
     found = DEVICE_CLASSES.get(name)
     if found is None and results is not None:
         found = recorded_class(results, name)
-    if found is None or not has_space(GemmProblem.operator, found.arch):
+    if found is None or not _has_kernels(found.arch):
         own = "" if results is None else f", or a class that has a {FILE_NAME} below {os.fspath(results)}"
         raise InputError(f"--device must be auto, {names(_with_kernel())} or cuda:N{own}, got {name!r:.80}")
     return found
@@ -168,7 +170,7 @@ def _device_of(card: Card) -> Device:
 def _kernel_class(card: Card) -> DeviceClass | None:
     """The class of ``card``; None if no kernel runs on it."""
     found = class_of(card)
-    return found if found is not None and has_space(GemmProblem.operator, found.arch) else None
+    return found if found is not None and _has_kernels(found.arch) else None
 
 
 def _without_card(known: DeviceClass, *, note: str = "") -> Device:
@@ -180,7 +182,7 @@ def _without_card(known: DeviceClass, *, note: str = "") -> Device:
 
 
 def _with_kernel() -> list[DeviceClass]:
-    return [one for one in DEVICE_CLASSES.values() if has_space(GemmProblem.operator, one.arch)]
+    return [one for one in DEVICE_CLASSES.values() if _has_kernels(one.arch)]
 
 
 def _capabilities() -> str:
@@ -189,3 +191,11 @@ def _capabilities() -> str:
     return " or ".join(
         f"{'.'.join(map(str, capability))} ({names(classes)})" for capability, classes in by_arch
     )
+
+
+def _has_kernels(arch: Arch) -> bool:
+    """Whether a search can drive a kernel of any operator for ``arch``; the default one is asked first, as others may
+    take longer to import.
+    """
+    names = operator_names() if not has_space(DEFAULT, arch) else (DEFAULT,)
+    return any(has_space(name, arch) for name in names)

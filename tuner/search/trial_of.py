@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.search.prefilter import PREFILTER
 from tuner.space.candidate import Candidate
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
 
 
-def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProblem, device: Device) -> Trial:
+def illegal_trial(config: KernelConfig, rejection: Rejection, problem: Problem, device: Device) -> Trial:
     """The record of a point that a rule or the prefilter rejects; it has no number among the candidates: -1."""
     return dataclasses.replace(
         blank_trial(problem, device.name, device.arch, config),
@@ -28,7 +28,7 @@ def illegal_trial(config: KernelConfig, rejection: Rejection, problem: GemmProbl
     )
 
 
-def blamed_trial(candidate: Candidate, reason: str, problem: GemmProblem, device: Device) -> Trial:
+def blamed_trial(candidate: Candidate, reason: str, problem: Problem, device: Device) -> Trial:
     """The record of a candidate that is not run again, for ``reason``."""
     return dataclasses.replace(
         trial_of(candidate, problem, device),
@@ -38,7 +38,7 @@ def blamed_trial(candidate: Candidate, reason: str, problem: GemmProblem, device
     )
 
 
-def trial_of(candidate: Candidate, problem: GemmProblem, device: Device) -> Trial:
+def trial_of(candidate: Candidate, problem: Problem, device: Device) -> Trial:
     """What is known of a candidate before anything is done with it."""
     return dataclasses.replace(
         blank_trial(problem, device.name, device.arch, candidate.config),
@@ -50,7 +50,7 @@ def trial_of(candidate: Candidate, problem: GemmProblem, device: Device) -> Tria
     )
 
 
-def blank_trial(problem: GemmProblem, device_name: str, arch: Arch, config: KernelConfig) -> Trial:
+def blank_trial(problem: Problem, device_name: str, arch: Arch, config: KernelConfig) -> Trial:
     return Trial(
         number=-1,
         op=problem.operator,

@@ -10,8 +10,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.search.prefilter import count_filtered
 from tuner.search.progress import Progress, State
@@ -72,7 +72,7 @@ class Run:
     run; ``stopped``: empty, ``timeout`` or ``interrupted``; from ``order`` on, what the record and the report leave.
     """
 
-    problem: GemmProblem
+    problem: Problem
     device: Device
     options: TuneOptions
     space: SearchSpace

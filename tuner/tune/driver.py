@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from kernel_space.core.plain_files import below
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.core.problem import Problem
 from tuner.devices.device import Device
 from tuner.devices.select import require_times
 from tuner.files.store import StoreError, make_folder
@@ -30,7 +30,7 @@ __all__ = ["COMPILE_TIMEOUT_S", "INTERRUPTED", "TIMED_OUT", "TuneOptions", "Tune
 
 
 def tune(
-    problem: GemmProblem,
+    problem: Problem,
     device: Device,
     options: TuneOptions | None = None,
     *,
@@ -49,7 +49,7 @@ def tune(
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
-    space = space or SearchSpace.load(GemmProblem.operator, device.arch)
+    space = space or SearchSpace.load(problem.operator, device.arch)
     make_folder(below(options.out, device.name))
     with _pool(pool, options) as compile_pool:
         run = prepare(

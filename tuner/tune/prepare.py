@@ -13,9 +13,9 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.device import Device
 from tuner.search.prefilter import Prefilter
 from tuner.search.progress import Progress
@@ -38,7 +38,7 @@ NEIGHBOURS = 5  # winners of other problems that are tried first
 
 
 def prepare(
-    problem: GemmProblem,
+    problem: Problem,
     device: Device,
     options: TuneOptions,
     *,
@@ -72,7 +72,7 @@ def prepare(
 
 
 def _compile_ahead(
-    pool: Pool, space: SearchSpace, options: TuneOptions, problem: GemmProblem, device: Device
+    pool: Pool, space: SearchSpace, options: TuneOptions, problem: Problem, device: Device
 ) -> dict[str, Future[CompileResult]]:
     """While a card gets ready, its first candidates go to the compilers, as far as a search asks without being told
     anything: one of the same seed, which is thrown away. What comes of each by resolved config.
@@ -81,7 +81,7 @@ def _compile_ahead(
     then some are compiled for nothing."""
     if device.kind is not Kind.MEASURED:
         return {}
-    neighbours = readable_configs(_neighbours(options, problem, device), device.arch)
+    neighbours = readable_configs(problem.operator, _neighbours(options, problem, device), device.arch)
     scout = _search(space, neighbours, options, problem, device)
     begun: dict[str, Future[CompileResult]] = {}
     while len(begun) < IN_FLIGHT_PER_JOB * options.jobs and (candidate := scout.ask()):
@@ -93,7 +93,7 @@ def _search(
     space: SearchSpace,
     first: Iterable[KernelConfig],
     options: TuneOptions,
-    problem: GemmProblem,
+    problem: Problem,
     device: Device,
 ) -> Asks:
     from tuner.search.search import (  # Optuna: a machine that only measures has none
@@ -123,9 +123,7 @@ def _mend_table(out: Path, device: Device, progress: Progress) -> None:
         record(path, [], current(device), say=progress.say)
 
 
-def _first(
-    study: Study, options: TuneOptions, problem: GemmProblem, device: Device
-) -> Iterator[KernelConfig]:
+def _first(study: Study, options: TuneOptions, problem: Problem, device: Device) -> Iterator[KernelConfig]:
     """Winners of this problem and the nearest ones in the table, or those that the first run of this search began with.
 
     The table changes from run to run. A search that started from other neighbours would take another course, and
@@ -133,23 +131,23 @@ def _first(
     """
     key = f"neighbours at the start of seed {options.seed}"
     there = study.recall(key, lambda: _neighbours(options, problem, device), anew=not options.resume)
-    return readable_configs(there, device.arch)
+    return readable_configs(problem.operator, there, device.arch)
 
 
-def _neighbours(options: TuneOptions, problem: GemmProblem, device: Device) -> list[str]:
+def _neighbours(options: TuneOptions, problem: Problem, device: Device) -> list[str]:
     """The problem's own row comes first: its journal may be of other kernel sources, or on another machine."""
     table = DispatchTable.load(below(options.out, device.name), arch=device.arch)
     return [row.config for row in (*table.own(problem), *table.neighbours(problem, NEIGHBOURS))]
 
 
-def readable_configs(printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
+def readable_configs(operator_name: str, printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:
     """Those that this version can read: an old row may name a knob that is gone."""
     for text in printed:
         with contextlib.suppress(InputError):
-            yield parse_config(GemmProblem.operator, arch, text)
+            yield parse_config(operator_name, arch, text)
 
 
-def _default_config(space: SearchSpace, problem: GemmProblem, device: Device) -> str | None:
+def _default_config(space: SearchSpace, problem: Problem, device: Device) -> str | None:
     """The default rule's config, resolved and printed."""
     legal = legalize(space.default(problem), problem, device.arch)
     return str(legal.config) if isinstance(legal, Legal) else None

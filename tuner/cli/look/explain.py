@@ -11,7 +11,6 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.core.traits import ModelledTime
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.tiles import Waves, waves
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
@@ -41,7 +40,7 @@ def explain_command(args: argparse.Namespace) -> int:
 
 
 def explain(
-    problem: GemmProblem, config: KernelConfig | None, device: Device
+    problem: Problem, config: KernelConfig | None, device: Device
 ) -> tuple[Legal, Waves, ModelledTime | None]:
     """The legal form of ``config`` (None: the default rule's), its schedule, and its modelled time or None for a kernel
     without a model. Raises ``InputError``.
@@ -67,7 +66,7 @@ def legal_config(problem: Problem, config: KernelConfig | None, device: Device) 
     return legal
 
 
-def _record(problem: GemmProblem, legal: Legal, schedule: Waves, time: ModelledTime | None) -> dict[str, Any]:
+def _record(problem: Problem, legal: Legal, schedule: Waves, time: ModelledTime | None) -> dict[str, Any]:
     return {
         **text.problem_record(problem),
         "config": str(legal.config),
@@ -89,7 +88,7 @@ def _time_record(time: ModelledTime) -> dict[str, Any]:
 
 
 def _print(
-    problem: GemmProblem, legal: Legal, schedule: Waves, time: ModelledTime | None, device: Device
+    problem: Problem, legal: Legal, schedule: Waves, time: ModelledTime | None, device: Device
 ) -> None:
     text.print_block(
         [

@@ -99,8 +99,8 @@ def _candidates(problem: Problem, known: _Known, device: Device, args: argparse.
         device.arch,
         trials=args.trials,
         seed=args.seed,
-        first=list(readable_configs(known.others, device.arch)),
-        best=list(readable_configs((*known.own, *known.visits.best[:BEST]), device.arch)),
+        first=list(readable_configs(problem.operator, known.others, device.arch)),
+        best=list(readable_configs(problem.operator, (*known.own, *known.visits.best[:BEST]), device.arch)),
         known=known.visits.known,
     )
 

@@ -156,7 +156,7 @@ def _margin(trial: Trial, winner: Trial) -> float | None:
 
 
 def _table(result: TuneResult) -> Path:
-    return result.report.html.parent.parent / FILE_NAME
+    return result.report.html.parents[2] / FILE_NAME
 
 
 def _certainty(result: TuneResult) -> float | None:
@@ -186,7 +186,7 @@ def _print_winner(result: TuneResult, winner: Trial, device: Device) -> None:
         pairs.append(("default", _compare(result.default, winner)))
     text.print_block(pairs)
     if result.legal is not None:
-        print(f"\n{result.legal.budget}\n")
+        print(f"\n{result.legal.budget}\n" if result.legal.budget.tables else "")
 
 
 def _compare(trial: Trial, winner: Trial) -> str:
