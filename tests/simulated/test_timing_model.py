@@ -8,7 +8,7 @@ import random
 import pytest
 from scipy.stats import spearmanr
 
-from kernel_space.core.arch import SM90A, SM103A
+from kernel_space.core.arch import SM90A, SM100A, SM103A
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
