@@ -15,7 +15,8 @@ generator with two roles changed to the order that is described there; layouts, 
 Left as they are here: the accumulator is free after its last TMEM load (there: after its last store), and scale and
 bias come from shared memory (there: both off in the sweep of LoRA stages).
 
-A generator like those of ``kernel_space.operators``: ``dataclasses.replace(SM100A, kernel=__name__)`` names it.
+A generator like those of ``kernel_space.operators``; ``build`` takes it as
+``kernel=dataclasses.replace(KERNEL, source=__name__)``.
 """
 
 from typing import Any
@@ -35,8 +36,6 @@ from kernel_space.operators.svdquant_gemm.sm100a import kernel as own
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.epilogue import accumulators
 from kernel_space.operators.svdquant_gemm.sm100a.layouts import LORA_MMA_K, SF_DTYPE
-
-ARGUMENTS, POINTERS = own.ARGUMENTS, own.POINTERS
 
 
 class LoraAhead(own.SvdquantGemmSm100a):

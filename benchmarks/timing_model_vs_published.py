@@ -9,7 +9,8 @@ import timeit
 
 from scipy.stats import spearmanr
 
-from kernel_space.machine.clock.constants import B200 as CONSTANTS
+from kernel_space.core.arch import SM100A
+from kernel_space.operators.svdquant_gemm.sm100a.model_constants import constants_of
 from kernel_space.operators.svdquant_gemm.sm100a.model_time import model_time, model_us
 from tests.published import B200, Published, cutlass_rows, svdquant_rows
 
@@ -18,7 +19,7 @@ def main() -> None:
     _print_comparison("CUTLASS, plain NVFP4 GEMM", cutlass_rows())
     _print_comparison("SVDQuant kernel, under the profiler", svdquant_rows())
     print("| constant | value | bounds | unit | kind | source |\n|---|---|---|---|---|---|")
-    for name, one in CONSTANTS.items():
+    for name, one in constants_of(SM100A).items():
         print(f"| {name} | {one.value} | {one.low}-{one.high} | {one.unit} | {one.kind} | {one.source} |")
     row = cutlass_rows()[1]
     for label, function in (("with interval", model_time), ("nominal only", model_us)):

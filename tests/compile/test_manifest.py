@@ -300,7 +300,10 @@ def test_measure_needs_neither_compiler_nor_sampler(tmp_path: Path) -> None:
     assert (first["shape"], second["shape"]) == (str(PROBLEM), str(OTHER))
     assert first["trials"]["new"] == 12 and first["winner"]["kind"] == "measured"
     assert first["winner"]["evidence"]["final_place"] == 1
-    assert first["row"]["recorded"] and (out / "h200" / "svdquant_gemm" / "64x3840x3072x128" / "report.html").is_file()
+    assert (
+        first["row"]["recorded"]
+        and (out / "h200" / "svdquant_gemm" / "64x3840x3072x128" / "report.html").is_file()
+    )
     again = on_a_bare_machine(
         tmp_path, "measure", str(path), "--out", str(out), "--json", "--shape", str(OTHER)
     )

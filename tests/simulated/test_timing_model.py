@@ -8,12 +8,12 @@ import random
 import pytest
 from scipy.stats import spearmanr
 
-from kernel_space.core.arch import SM90A, SM103A
+from kernel_space.core.arch import SM90A, SM100A, SM103A
 from kernel_space.core.errors import InputError
-from kernel_space.machine.clock.constants import B200 as CONSTANTS
 from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from kernel_space.operators.svdquant_gemm.sm100a.model_constants import constants_of
 from kernel_space.operators.svdquant_gemm.sm100a.model_time import (
     CORNERS,
     NOMINAL,
@@ -186,7 +186,7 @@ def test_terms_add_up_and_the_interval_holds_the_time() -> None:
 
 
 def test_constants_have_ordered_bounds_and_a_source() -> None:
-    for name, one in CONSTANTS.items():
+    for name, one in constants_of(SM100A).items():
         assert one.low < one.value < one.high, name
         assert one.kind in ("measured", "derived", "fitted", "assumed"), name
         assert one.source and one.unit, name
