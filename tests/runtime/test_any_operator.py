@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +21,12 @@ from kernel_space.core import registry
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Room
+from kernel_space.core.stand_in import StandIn
 from tuner.runtime import caller, launch, quick, torch_operator
 from tuner.runtime.caller import caller_of
 from tuner.runtime.choice.choice import Choice
 from tuner.runtime.choice.choose import Library
-from tuner.runtime.choice.contract import Runtime
+from tuner.runtime.choice.contract import Runtime, runtime_of
 from tuner.runtime.choice.remembered import forget_tables
 from tuner.runtime.load import plan as plan_module
 from tuner.runtime.load.loaded import Launchable
@@ -216,12 +218,13 @@ def test_without_a_card_it_is_the_reference_or_an_error(monkeypatch: pytest.Monk
 # ------------------------------------------------------------------ as an operator of torch
 
 
-def test_torch_checks_the_operator() -> None:
+@pytest.mark.parametrize("given", [False, True])
+def test_torch_checks_the_operator(given: bool) -> None:
     torch_operator(NAME)
     x, ops = x_of(5, 8), torch.ops.autotuner
-    assert set(torch.library.opcheck(ops.rowstats.default, (x,)).values()) == {"SUCCESS"}
-    out = (torch.empty_like(x), torch.empty(5, dtype=torch.int32))
-    assert set(torch.library.opcheck(ops.rowstats_out.default, (x, *out)).values()) == {"SUCCESS"}
+    out = (torch.empty_like(x), torch.empty(5, dtype=torch.int32)) if given else ()
+    checked = ops.rowstats_out.default if given else ops.rowstats.default
+    assert set(torch.library.opcheck(checked, (x, *out)).values()) == {"SUCCESS"}
 
 
 def test_torch_launches_it(made: Object) -> None:
@@ -260,7 +263,66 @@ def test_an_operator_that_does_not_say_its_problem_is_none_of_torch() -> None:
         torch_operator("stamp")
 
 
+# ------------------------------------------------------------------ what an operator says of itself
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"OPTIONS": ("dtype",)}, "OPTIONS of rowstats.torch_side may name none, got 'dtype'"),
+        ({"STEADY": "y"}, "STEADY of rowstats.torch_side may name x, got 'y'"),
+        ({"KEYS": ("x", "z")}, "KEYS of rowstats.torch_side may name x, got 'z'"),
+        ({"WIDEST": {"m": 5}}, "WIDEST of rowstats.torch_side may name none, got 'm'"),
+    ],
+)
+def test_names_that_are_none_of_the_operator_s(
+    monkeypatch: pytest.MonkeyPatch, said: dict[str, Any], message: str
+) -> None:
+    module = importlib.import_module(registry.operator(NAME).runtime)
+    for name, value in said.items():
+        monkeypatch.setattr(module, name, value, raising=False)
+    with pytest.raises(InputError, match=message):
+        runtime_of.__wrapped__(NAME)
+
+
+def test_a_module_that_is_not_there() -> None:
+    operator = registry.operator(NAME)
+    before = operator.runtime
+    try:
+        operator.__dict__["runtime"] = "rowstats.nowhere"
+        with pytest.raises(
+            InputError, match="operator rowstats names the runtime rowstats.nowhere, which fails"
+        ):
+            runtime_of.__wrapped__(NAME)
+    finally:
+        operator.__dict__["runtime"] = before
+
+
 # ------------------------------------------------------------------ choice
+
+
+def test_a_kernel_of_other_sizes_stands_in_with_adapted_inputs(
+    made: Object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row of zeros is added here, so that the outputs tell which problem was launched."""
+    seen: list[str] = []
+
+    def wider(tensors: Any) -> dict[str, torch.Tensor]:
+        return {"x": torch.nn.functional.pad(tensors["x"], (0, 0, 0, 1))}
+
+    def plan_for(tables: Any, problem: Any, device: Any) -> Any:
+        seen.append(str(problem))
+        if problem.m == 6:
+            return made.plan(problem)
+        stand_in = StandIn(problem=Problem(m=6, k=4), adapt=wider)
+        return SimpleNamespace(choice=SimpleNamespace(is_padded=True, stand_in=stand_in))
+
+    monkeypatch.setattr(caller, "plan_for", plan_for)
+    x = x_of(5, 4)
+    for _ in range(3):
+        found = launch(NAME, "5,4", {"x": x})
+        assert right(torch.cat([x, torch.zeros(1, 4).half()]), found)
+    assert seen == ["5,4", "6,4"] and len(made.seen) == 3
 
 
 def library(*known: str, bundled: bool = True) -> Library:
