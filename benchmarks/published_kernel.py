@@ -36,8 +36,6 @@ from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100
 from kernel_space.operators.svdquant_gemm.sm100a.epilogue import accumulators
 from kernel_space.operators.svdquant_gemm.sm100a.layouts import LORA_MMA_K, SF_DTYPE
 
-ARGUMENTS, POINTERS = own.ARGUMENTS, own.POINTERS
-
 
 class LoraAhead(own.SvdquantGemmSm100a):
     """The load order: an empty first segment, so that the tile's LoRA comes before its first k-tile."""
