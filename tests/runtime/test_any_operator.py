@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
+import hashlib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +24,8 @@ from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Room
 from kernel_space.core.stand_in import StandIn
-from tuner.runtime import caller, launch, quick, torch_operator
+from tests.runtime.test_choice import PLAIN, data_of, entry, row, write
+from tuner.runtime import caller, explain, launch, quick, torch_operator, use_table
 from tuner.runtime.caller import caller_of
 from tuner.runtime.choice.choice import Choice
 from tuner.runtime.choice.choose import Library
@@ -32,7 +35,8 @@ from tuner.runtime.load import plan as plan_module
 from tuner.runtime.load.loaded import Launchable
 from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.workspace import Workspaces
-from tuner.tables.bundle import ObjectFile
+from tuner.tables.bundle import ObjectFile, launch_facts
+from tuner.tables.row import DispatchKey
 from tuner.trials.checked import Check
 
 NAME = "rowstats"
@@ -371,3 +375,30 @@ def test_nothing_to_launch_says_so_in_the_operator_s_words() -> None:
     assert "run tune.py --shape 64,256 --op rowstats first" in str(caught.value)
     with pytest.raises(InputError, match="exact: its object .*is neither bundled nor in the build cache"):
         library("64,256", bundled=False).choose(Problem.parse("64,256"))
+
+
+def test_a_table_and_a_bundle_of_two_operators(tmp_path: Path) -> None:
+    """Files as a tune leaves them; each operator is answered by its own rows and objects."""
+    problem = Problem(m=64, k=256)
+    mine = dataclasses.replace(
+        row("16,3840,3072,128"), key=DispatchKey.of(problem, "sm_90a"), config=str(CONFIG)
+    )
+    data = data_of(str(CONFIG), str(problem.problem_class))
+    digest = hashlib.sha256(data).hexdigest()
+    object_of = dataclasses.replace(
+        entry(PLAIN),
+        config=str(CONFIG),
+        problem=problem,
+        file=f"{digest[:16]}.o",
+        sha256=digest,
+        arguments=SIGNATURE.abi,
+        launch=launch_facts(CONFIG, problem),
+    )
+    root = write(tmp_path, [row("256,3840,3072,128"), mine], [entry(PLAIN), object_of])
+    with use_table(root):
+        answer = explain("100,256", "h200", op=NAME)
+        assert (answer.source, str(answer.config)) == ("nearest M 64", str(CONFIG))
+        assert answer.object.read() == data and answer.object.arguments == SIGNATURE.abi
+        assert str(explain("256,3840,3072,128", "h200").config) == PLAIN
+        with pytest.raises(InputError, match="op must be left out or be that of the problem, rowstats"):
+            explain(problem, "h200", op="stamp")

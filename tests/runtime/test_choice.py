@@ -197,7 +197,7 @@ def test_the_object_for_any_shape_is_the_last_resort(tmp_path: Path) -> None:
     root = write(
         tmp_path,
         [row("16,3840,3072,128", SPLIT)],
-        [entry(SPLIT), entry(wide, of_rank(256), problem="4352,3840,3072,256")],
+        [entry(SPLIT), entry(wide, of_rank(256), problem=GemmProblem.parse("4352,3840,3072,256"))],
     )
     assert choose(root, "5000,3840,3072,48").source == "nearest M 16, R padded to 128"
     for shape in ("1,32,8,144", "1,32,8,0", "16,3840,3072,256"):

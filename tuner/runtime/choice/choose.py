@@ -33,7 +33,7 @@ from tuner.runtime.choice.choice import (
 from tuner.runtime.choice.contract import compiled_sizes, runtime_of
 from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
-from tuner.tables.bundle import FOLDER, Bundle, ObjectFile, problem_of
+from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.trials.checked import Check
 
@@ -193,7 +193,7 @@ class Library:
 
     def _bundled_for(self, widest: ProblemClass) -> Iterator[tuple[Problem, str]]:
         for entry in self.bundle.entries:
-            known = problem_of(entry)
+            known = entry.problem
             if known.problem_class != widest or entry.host != platform.machine():
                 continue
             try:
