@@ -45,7 +45,8 @@ def clocked(role: str, terms: dict[str, float], shares: tuple[float, ...] = (1.0
     sets_us = us * np.array(shares)
     run = SimpleNamespace(cycles=1000 * (sets_us - terms["launch"]))
     time = SimulatedTime(sets_us=sets_us, discrepancy=0.0, about="", terms=terms, run=run)  # type: ignore[arg-type]
-    timeline = timeline_of([], us_per_cycle=1.0, launch_us=1.0, end_us=us)
+    record = [("CTA 0 tensor", "mma mxf4nvf4", 0.0, 1.0)]
+    timeline = timeline_of(record, us_per_cycle=1.0, launch_us=1.0, end_us=us)
     return Clocked(roles=(role,), config="", time=time, timeline=timeline, tail_us=0.5, waves="2 on 1")
 
 

@@ -56,6 +56,8 @@ def clock_sections(clocks: Clocks) -> list[Section]:
     if not clocks.shown:
         return [Section(title="Timelines", body=f"<p>{escape(missing)}</p>", markdown=missing)]
     told = f'<p class="about">{escape(missing)}</p>' if missing else ""
+    if not any(one.timeline.tells for one in clocks.shown):
+        return [_causes(clocks)]
     return [
         Section(
             title="Timelines, simulated",
@@ -89,22 +91,20 @@ def _causes(clocks: Clocks) -> Section:
     shown = clocks.shown
     # what makes the difference to the published configuration stands in a section of its own
     sentences = [why(shown[0], other) for other in shown[1:] if other.roles != (PUBLISHED,)]
-    waves = [f"{one.label}: {one.waves}" for one in shown]
+    waves = [f"{one.label}: {one.waves}" for one in shown if one.waves]
+    bounds = f"Bound of each: {_bounds(shown)}." + (f" Waves: {'; '.join(waves)}." if waves else "")
+    tail = [("t-tail", "tail wave")] if waves else []
     head = ["cause, µs simulated", *(one.label for one in shown)]
     rows = cause_rows(shown)
     causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
     body = (
         f'<p class="about">{escape(CAUSES_ABOUT)}</p>{causes_chart(shown)}'
-        + _legend([(css_of(cause), cause) for cause in causes] + [("t-tail", "tail wave")])
+        + _legend([(css_of(cause), cause) for cause in causes] + tail)
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
         + html_table(head, [[escape(cell) for cell in row] for row in rows], css="numbers")
-        + f'<p class="about">Bound of each: {escape(_bounds(shown))}. Waves: {escape("; ".join(waves))}.</p>'
+        + f'<p class="about">{escape(bounds)}</p>'
     )
-    text = [
-        *sentences,
-        markdown_table(head, rows),
-        f"Bound of each: {_bounds(shown)}. Waves: {'; '.join(waves)}.",
-    ]
+    text = [*sentences, markdown_table(head, rows), bounds]
     return Section(title="Time by cause, simulated", body=body, markdown="\n\n".join(text))
 
 

@@ -79,6 +79,11 @@ class Timeline:
     loads_per_k_tile: int = 0
 
     @property
+    def tells(self) -> bool:
+        """Whether there is anything to draw: a kernel may use none of the engines that have a lane."""
+        return any(self.spans.values())
+
+    @property
     def first_mma_us(self) -> float:
         return min((spans[0][0] for spans in (self.spans["nvfp4"], self.spans["lora"]) if spans), default=0.0)
 
