@@ -205,7 +205,7 @@ def test_objects_of_other_sources_are_not_measured(tmp_path: Path) -> None:
 
 def test_given_candidates_come_once_in_order(tmp_path: Path) -> None:
     entries = filled(tmp_path / "dir", tmp_path / "home", 4)
-    illegal = dataclasses.replace(entries[1], config="tile_mnk=256x256x128", resolved="x")
+    illegal = dataclasses.replace(entries[1], config="kernel=sm90a_ring tile_mnk=256x256x128", resolved="x")
     given = GivenCandidates([*entries, illegal], PROBLEM, SM90A)
     asked = [given.ask() for _ in range(5)]
     assert [one and one.resolved for one in asked] == [*(entry.resolved for entry in entries), None]

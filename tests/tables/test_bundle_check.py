@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from kernel_space.core.arch import SM90A
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.card.fake_card_worker import UUID
 from tests.devices.test_card import CARD, LIMITS, asked, deeds
 from tests.runtime.test_choice import CLASS, PLAIN, SPLIT, entry, of_rank, row, write
@@ -206,7 +207,7 @@ def test_the_check_needs_no_compiler(tmp_path: Path) -> None:
 
 
 def test_the_object_for_any_shape_is_checked_too(tmp_path: Path, device: CudaDevice) -> None:
-    wide = entry(PLAIN, of_rank(256), problem="4352,3840,3072,256")
+    wide = entry(PLAIN, of_rank(256), problem=GemmProblem.parse("4352,3840,3072,256"))
     folder = write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN), wide]) / "h200" / FOLDER
     done = check_bundle(folder, SM90A, device, say=lambda line: None)
     (judged,) = [one for one in done.passed if one.problem_class == of_rank(256)]
@@ -216,10 +217,14 @@ def test_the_object_for_any_shape_is_checked_too(tmp_path: Path, device: CudaDev
 def test_a_class_that_is_none_costs_its_entry(
     tmp_path: Path, device: CudaDevice, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = (
-        write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN, "r=128 lora_dtype=fp8")]) / "h200" / FOLDER
-    )
+    folder = write(tmp_path, [row("256,3840,3072,128")], [entry(PLAIN)]) / "h200" / FOLDER
+    index = folder / INDEX
+    index.write_text(index.read_text().replace('"lora_dtype": "fp16"', '"lora_dtype": "fp8"'))
     done = check_bundle(folder, SM90A, device, say=lambda line: None)
     assert not (*done.passed, *done.known, *done.failed)
     said = capsys.readouterr().err
-    assert "is no class of 256,3840,3072,128" in said and said.count("\n") == 1
+    assert (
+        "entry 1 is passed over" in said
+        and "lora_dtype must be one of fp16, bf16" in said
+        and said.count("\n") == 1
+    )
