@@ -22,7 +22,7 @@ from tuner.compile.manifest import Manifest
 from tuner.tables.row import DispatchKey
 from tuner.trials.outcome import Kind
 
-OTHER_ARCH = '{"schema": 1, "arch": "sm_100a", "rows": [\n\n]}\n'
+OTHER_ARCH = '{"schema": 2, "arch": "sm_100a", "rows": [\n\n]}\n'
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_the_problems_own_row_is_taken_without_its_journal(compile_only: Callabl
         for key, config in zip(keys, (other, own), strict=True)
     ]
     Path("results", "h200").mkdir(parents=True)
-    text = json.dumps({"schema": 1, "arch": "sm_90a", "rows": [one.to_record() for one in rows]})
+    text = json.dumps({"schema": 2, "arch": "sm_90a", "rows": [one.to_record() for one in rows]})
     Path("results", "h200", "dispatch.json").write_text(text)
     assert compile_only("--results", "results", "--trials", "3") == 0
     chosen = [entry.resolved for entry in Manifest.load(Path("objects")).problems[PROBLEM]]
