@@ -1,0 +1,1 @@
+"""Pages of docs/ whose code is run."""
