@@ -118,12 +118,14 @@ def run_code(page_blocks: list[Block]) -> Iterator[tuple[Block, str, str]]:
 
 
 def main(page: Path) -> None:
-    text = page.read_text()
-    for block, expected, printed in run_code(blocks(page)):
-        if expected:
-            before = f"{block.text}```\n"
-            start = text.index(expected, text.index(before) + len(before))
-            text = text[:start] + printed + text[start + len(expected) :]
+    """Write what the code prints into the text blocks behind it."""
+    text, position = page.read_text(), 0
+    for block, _, printed in run_code(blocks(page)):
+        position = text.index(block.text, position) + len(block.text)
+        if printed:
+            start = text.index("```text\n", position) + len("```text\n")
+            end = text.index("```", start)
+            text = text[:start] + printed + text[end:]
     page.write_text(text)
 
 
