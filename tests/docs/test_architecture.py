@@ -1,0 +1,80 @@
+"""docs/architecture.md against the imports; links and paths of all pages against the files."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import ROOT
+
+ELSEWHERE = {"dense_blockscaled_gemm_persistent.py"}  # an example of NVIDIA's CUTLASS
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
+
+
+def levels(package: str) -> dict[str, int]:
+    """Folder -> level, of the picture under the heading of ``package``."""
+    picture = re.search(rf"^## {package}\n.*?^```\n(.*?)^```", ARCHITECTURE, re.M | re.S)
+    assert picture
+    lines = (line.split() for line in picture.group(1).splitlines())
+    return {folder: int(level) for level, *folders in lines for folder in folders}
+
+
+def arrows(package: str) -> Iterator[tuple[str, str]]:
+    """(folder, folder that it imports) for every import between folders, those inside of functions too."""
+    for path in (ROOT / package).rglob("*.py"):
+        folder, *rest = path.relative_to(ROOT / package).parts
+        if not rest:
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                own, *below = (node.module or "").split(".")
+                if own == package and below and below[0] != folder:
+                    yield folder, below[0]
+
+
+@pytest.mark.parametrize("package", ["kernel_space", "tuner"])
+def test_picture_is_that_of_the_imports(package: str) -> None:
+    drawn = levels(package)
+    there = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert set(drawn) == there
+    found = set(arrows(package))
+    assert len(found) > 10
+    assert not [(one, other) for one, other in found if drawn[one] <= drawn[other]]
+
+
+def test_every_folder_is_explained() -> None:
+    for package in ("kernel_space", "tuner"):
+        for folder in levels(package):
+            assert re.search(rf"^\| `{folder}` \|", ARCHITECTURE, re.M), folder
+
+
+def _name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+    assert not [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_modules_that_are_named_exist(page: Path) -> None:
+    """As ``tuner/x.py``, or without what the text around it says: ``x.py``."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    named = set(re.findall(r"`([\w/]+\.py)`", text))
+    files = ["/" + path.relative_to(ROOT).as_posix() for path in _sources()]
+    missing = {name for name in named if not any(path.endswith("/" + name) for path in files)}
+    assert not missing - ELSEWHERE
+
+
+def _sources() -> Iterator[Path]:
+    yield from ROOT.glob("*.py")
+    for folder in ("kernel_space", "tuner", "tests", "benchmarks"):
+        yield from (ROOT / folder).rglob("*.py")
