@@ -15,8 +15,7 @@ from pathlib import Path
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, legalize
-from tuner.report.data.causes import CLASSES
-from tuner.report.data.sweep import knobs_of
+from tuner.report.data.sweep import knobs_of, time_terms
 from tuner.report.write import read_trials
 from tuner.space.published import published_config
 from tuner.trials.outcome import Kind, Trial
@@ -80,10 +79,8 @@ def differing(winner: Trial, theirs: Trial) -> Iterator[str]:
 
 def causes(winner: Trial, theirs: Trial) -> Iterator[str]:
     """Differences by cause, the largest first."""
-    deltas = {
-        name: float(winner.evidence.get(name) or 0.0) - float(theirs.evidence.get(name) or 0.0)
-        for name in CLASSES
-    }
+    ours, others = time_terms(winner), time_terms(theirs)
+    deltas = {name: ours.get(name, 0.0) - others.get(name, 0.0) for name in {**ours, **others}}
     for name, us in sorted(deltas.items(), key=lambda item: -abs(item[1])):
         if abs(us) >= SMALL_SHARE * (theirs.us or 0.0):
             yield f"{name} {us:+.2f}"

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     Tensors = Mapping[str, torch.Tensor]
 
+Part = TypeVar("Part")
 PLAIN = "plain"  # the source of operands that every operator has
 
 
@@ -125,10 +126,26 @@ class Operator:
 
 
 def load_kernel(package: str, operator: str, name: str) -> Kernel:
-    """The ``KERNEL`` of the folder ``name`` in ``package``. Raises ``InputError`` when it says another name."""
-    kernel = importlib.import_module(f"{package}.{name}.spec").KERNEL
+    """The ``KERNEL`` of the folder ``name`` in ``package``. Raises ``InputError`` for what ``load_part`` refuses, and
+    when it says another name.
+    """
+    module = f"{package}.{name}.spec"
+    kernel = load_part(module, "KERNEL", Kernel, f"kernel {operator}/{name}")
     if (kernel.operator, kernel.name) != (operator, name):
-        raise InputError(
-            f"{package}.{name}.spec must hold the kernel {operator}/{name}, it has {kernel.full_name}"
-        )
+        raise InputError(f"{module} must hold the kernel {operator}/{name}, it has {kernel.full_name}")
     return kernel
+
+
+def load_part(module: str, attribute: str, kind: type[Part], what: str) -> Part:
+    """``attribute`` of ``module``, which anybody may have written. Raises ``InputError`` when it cannot be imported,
+    whatever goes wrong there, and when what it holds is no ``kind``.
+    """
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise InputError(f"{what} cannot be loaded from {module}: {type(error).__name__}: {error}") from error
+    if not isinstance(found, kind):
+        raise InputError(
+            f"{attribute} of {module} must be of type {kind.__name__}, it is of type {type(found).__name__}"
+        )
+    return found

@@ -11,7 +11,6 @@ A folder is an operator when it has an ``operator.py``. Nothing of an operator i
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.metadata
 import importlib.util
 import os
@@ -23,7 +22,7 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
-from kernel_space.core.operator import Operator, load_kernel
+from kernel_space.core.operator import Operator, load_kernel, load_part
 from kernel_space.core.problem import Problem, ProblemClass
 
 OWN = "kernel_space.operators"
@@ -42,12 +41,22 @@ def add_folder(folder: str | os.PathLike[str]) -> None:
     names = [found.parent.name for found in sorted(path.glob("*/operator.py"))] if path.is_dir() else []
     if not names:
         raise InputError(f"--operators must be a folder with NAME/operator.py in it, got {folder}")
-    known = [item for item in os.environ.get(VARIABLE, "").split(os.pathsep) if item]
-    if str(path) not in known:
-        os.environ[VARIABLE] = os.pathsep.join([*known, str(path)])
+    if bad := [name for name in names if not _NAME.fullmatch(name)]:
+        raise InputError(
+            f"an operator's folder must be named by small letters, digits and _, got {path / bad[0]}; rename it"
+        )
+    if os.pathsep in str(path):
+        raise InputError(f"--operators must be a folder without {os.pathsep!r} in its path, got {path}")
+    before = os.environ.get(VARIABLE, "")
+    known = [item for item in before.split(os.pathsep) if item]
+    os.environ[VARIABLE] = os.pathsep.join(dict.fromkeys([*known, str(path)]))
     forget()
-    for name in names:
-        _module_of(name)
+    try:
+        _modules()
+    except InputError:
+        os.environ[VARIABLE] = before
+        forget()
+        raise
 
 
 def forget() -> None:
@@ -67,10 +76,7 @@ def operator_names() -> tuple[str, ...]:
 def operator(name: str) -> Operator:
     """The operator ``name``. Raises ``InputError`` for one that is not there or cannot be imported."""
     module = _module_of(name)
-    try:
-        found = importlib.import_module(module).OPERATOR
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"operator {name} cannot be loaded from {module}: {error}") from error
+    found = load_part(module, "OPERATOR", Operator, f"operator {name}")
     if found.name != name:
         raise InputError(f"{module} must hold the operator {name}, it has {found.name!r}")
     return found

@@ -72,7 +72,8 @@ class MachineTraits:
     ``most_instructions``  ``(config, problem, sms)`` -> warp-instructions that no correct run needs
     ``barriers``   ``(row of the budget)`` -> is it a ring of mbarriers? States also that shared memory is laid out as
                    the budget's rows say, in order and without gaps; then copies must keep to their slots
-    ``roles``      warp number -> name, for reports
+    ``roles``      warp number -> name, for reports; ``tma_warp``, ``mma_warp`` and the first of ``epilogue…`` have
+                   lanes in timelines
     ``mutations``  module with defects of this kernel's PTX for ``check --inject``: ``MUTATIONS``, ``CASES``,
                    ``MutationContext``, ``NotApplicable``, ``find_mutation``
 

@@ -21,6 +21,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.compiled_cases import resolved
 from tests.report.test_report import assert_self_contained, stages, sweep, trial
+from tests.report.test_timeline import WORDS
 from tuner.report.charts.compare import clock_sections
 from tuner.report.charts.style import STYLE
 from tuner.report.data.causes import cause_rows, causes_chart, why
@@ -46,7 +47,7 @@ def clocked(role: str, terms: dict[str, float], shares: tuple[float, ...] = (1.0
     run = SimpleNamespace(cycles=1000 * (sets_us - terms["launch"]))
     time = SimulatedTime(sets_us=sets_us, discrepancy=0.0, about="", terms=terms, run=run)  # type: ignore[arg-type]
     record = [("CTA 0 tensor", "mma mxf4nvf4", 0.0, 1.0)]
-    timeline = timeline_of(record, us_per_cycle=1.0, launch_us=1.0, end_us=us)
+    timeline = timeline_of(record, words=WORDS, us_per_cycle=1.0, launch_us=1.0, end_us=us)
     return Clocked(roles=(role,), config="", time=time, timeline=timeline, tail_us=0.5, waves="2 on 1")
 
 
@@ -122,9 +123,9 @@ def test_bars_lie_end_to_end_to_scale() -> None:
     us = 53.75
     for width in (1.0, 4.0):
         at = boxes.index(
-            ("t-wait_ab", pytest.approx(96 + 10 * us, abs=0.06), pytest.approx(width * us, abs=0.06))
+            ("t-wait0", pytest.approx(96 + 10 * us, abs=0.06), pytest.approx(width * us, abs=0.06))
         )
-        assert boxes[at - 1] == ("t-nvfp4", 96.0, pytest.approx(10 * us, abs=0.06))
+        assert boxes[at - 1] == ("t-mma0", 96.0, pytest.approx(10 * us, abs=0.06))
     # the tail wave's half microsecond ends where the bar ends
     tail = ("t-tail", pytest.approx(96 + 13.5 * us, abs=0.06), pytest.approx(0.5 * us, abs=0.06))
     assert tail in boxes
@@ -162,7 +163,7 @@ def test_clocks_of_a_sweep(tmp_path: Path) -> None:
         value for name, value in page.attributes if name == "aria-label"
     ]
     used = {one for name, value in page.attributes if name == "class" for one in value.split()}
-    assert {f"t-{key}" for key in ("tma_ab", "nvfp4", "wait_ab", "launch")} <= used
+    assert {f"t-{key}" for key in ("tma0", "mma0", "wait0", "launch")} <= used
     assert not {one for one in used if f".{one}{{" not in STYLE and one.startswith("t-")}
     assert files.html.stat().st_size < 250_000
 

@@ -10,6 +10,7 @@ from tests.published import B200
 from tuner.report.charts.compare import clock_sections
 from tuner.report.data.clock import Clocked, Clocks
 from tuner.report.data.timeline import timeline_of
+from tuner.report.data.words import words_of
 from tuner.simulated.time import simulate
 
 
@@ -19,8 +20,9 @@ def clocked(role: str, text: str) -> Clocked:
     assert isinstance(legal, Legal)
     compiled = build(legal.config, problem.problem_class, SM100A)
     time = simulate(compiled, legal.config, problem, B200(), record=True)
+    words = words_of(registry.operator("rowstats"), registry.kernel("rowstats", "rows"))
     timeline = timeline_of(
-        time.run.record or [], us_per_cycle=1e-3, launch_us=time.terms["launch"], end_us=time.us
+        time.run.record or [], words=words, us_per_cycle=1e-3, launch_us=time.terms["launch"], end_us=time.us
     )
     return Clocked(
         roles=(role,), config=str(legal.config), time=time, timeline=timeline, tail_us=0.0, waves=""

@@ -1,4 +1,4 @@
-"""``explain``: budget, legality, the schedule and, where there is a model, the modelled time term by term."""
+"""``explain``: budget, legality, and where the kernel states them, its schedule and modelled time term by term."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.core.traits import ModelledTime
-from kernel_space.operators.svdquant_gemm.tiles import Waves, waves
+from kernel_space.core.traits import ModelledTime, Schedule
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device
@@ -41,17 +40,13 @@ def explain_command(args: argparse.Namespace) -> int:
 
 def explain(
     problem: Problem, config: KernelConfig | None, device: Device
-) -> tuple[Legal, Waves, ModelledTime | None]:
-    """The legal form of ``config`` (None: the default rule's), its schedule, and its modelled time or None for a kernel
-    without a model. Raises ``InputError``.
+) -> tuple[Legal, Schedule | None, ModelledTime | None]:
+    """The legal form of ``config`` (None: the default rule's), its schedule and its modelled time, both None for a
+    kernel that does not state them. Raises ``InputError``.
     """
     legal = legal_config(problem, config, device)
-    schedule = waves(legal.config, problem, device.sm_count)
-    time = modelled_time(legal.config, problem, device)
-    # A kernel that says how it deals out its work knows that clusters do not fill groups of SMs.
-    if own := schedule_of(legal.config, problem, device.sm_count):
-        schedule = dataclasses.replace(schedule, places=own.places)
-    return legal, schedule, time
+    schedule = schedule_of(legal.config, problem, device.sm_count)
+    return legal, schedule, modelled_time(legal.config, problem, device)
 
 
 def legal_config(problem: Problem, config: KernelConfig | None, device: Device) -> Legal:
@@ -66,12 +61,14 @@ def legal_config(problem: Problem, config: KernelConfig | None, device: Device) 
     return legal
 
 
-def _record(problem: Problem, legal: Legal, schedule: Waves, time: ModelledTime | None) -> dict[str, Any]:
+def _record(
+    problem: Problem, legal: Legal, schedule: Schedule | None, time: ModelledTime | None
+) -> dict[str, Any]:
     return {
         **text.problem_record(problem),
         "config": str(legal.config),
         "budget": text.budget_record(legal.budget),
-        "schedule": {**dataclasses.asdict(schedule), "waves": schedule.waves},
+        "schedule": schedule and {**dataclasses.asdict(schedule), "waves": schedule.waves},
         "modelled": time and _time_record(time),
     }
 
@@ -88,7 +85,7 @@ def _time_record(time: ModelledTime) -> dict[str, Any]:
 
 
 def _print(
-    problem: Problem, legal: Legal, schedule: Waves, time: ModelledTime | None, device: Device
+    problem: Problem, legal: Legal, schedule: Schedule | None, time: ModelledTime | None, device: Device
 ) -> None:
     text.print_block(
         [
@@ -98,14 +95,13 @@ def _print(
             ("legal", "yes, every rule passes"),
         ]
     )
-    print(f"\n{legal.budget}\n")
-    at_once = f"{schedule.clusters} cluster tiles, {schedule.places} at once"
-    text.print_block([("schedule", f"{at_once}: {schedule.waves} waves of {schedule.k_tiles} k-tiles")])
-    if time is None:
-        text.print_block(
-            [("time", f"no model of {device.arch.name}; it is measured on a card, --device cuda:N")]
-        )
-    else:
+    if any(table.rows for table in legal.budget.tables):
+        print(f"\n{legal.budget}\n")
+    if schedule is not None:
+        at_once = f"{schedule.pieces} pieces of work, {schedule.places} at once"
+        turns = f"{schedule.waves} waves of {schedule.steps} turns of the main loop"
+        text.print_block([("schedule", f"{at_once}: {turns}")])
+    if time is not None:
         _print_time(time)
 
 

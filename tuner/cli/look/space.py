@@ -54,7 +54,7 @@ def _print(title: str, count: Count, *, rules: bool = True) -> None:
             ("legal", f"{count.spelled:,} points, {count.legal:,} distinct candidates"),
         ]
     )
-    if not rules:
+    if not rules or not count.rejected:
         return
     print("rejected by the first rule that does not hold")
     for rule, points in sorted(count.rejected.items(), key=lambda item: -item[1]):

@@ -208,13 +208,16 @@ def check_out(path: Path) -> Path:
 def options_of(args: argparse.Namespace, kind: type[Problem]) -> dict[str, str]:
     """Options of a problem by ``--dtype`` and ``--option``. Raises ``InputError``."""
     found = {} if args.dtype is None else dtypes_of(args.dtype, kind)
+    named: dict[str, str] = {}
     for text in args.option:
         name, equals, value = text.partition("=")
         if not equals or name not in kind.option_names():
             known = " ".join(kind.option_names()) or "none"
             raise InputError(f"--option must be NAME=VALUE with NAME one of {known}, got {text!r}")
-        found[name] = value
-    return found
+        if name in named:
+            raise InputError(f"--option {name} is given twice, {named[name]!r} and {value!r}; leave one out")
+        named[name] = value
+    return found | named
 
 
 def dtypes_of(text: str, kind: type[Problem]) -> dict[str, str]:

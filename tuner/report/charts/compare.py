@@ -18,7 +18,6 @@ from tuner.report.data.peers import peers_section
 from tuner.report.data.published import published_section
 from tuner.report.data.standing import conditions_section
 from tuner.report.data.sweep import Section, Sweep
-from tuner.report.data.timeline import NAMES
 from tuner.report.marks.svg import escape
 from tuner.report.marks.text import html_table, markdown_table
 from tuner.trials.outcome import Trial
@@ -27,9 +26,11 @@ RIVALS = 2  # beside the winner in the picture of the whole launch
 ABOUT = (
     "CTA 0 of the first cluster, on a machine that runs the kernel's own PTX with a clock (nominal constants, operands "
     "from DRAM): simulated, not measured. Red line: the launch has ended. Pale bars are waits that other engines may "
-    "hide; what the tensor pipe stood still for is in the lane 'tensor idle'. A bar of 'TMA A/B' is one k-tile on its "
-    "way. Where bars are too many, height is the share of the time, for loads their number. The epilogue's work holds "
-    "its waits for a free C slot."
+    "hide; what the tensor pipe stood still for is in the lane 'tensor idle'."
+)
+BUSY_ABOUT = (
+    "Where bars are too many, height is the share of the time, for loads their number. The epilogue's work holds "
+    "its waits for a free slot."
 )
 CAUSES_ABOUT = (
     "Where the time of the busiest cluster goes, simulated. The grey line below a bar is what the average cluster "
@@ -56,27 +57,33 @@ def clock_sections(clocks: Clocks) -> list[Section]:
     if not clocks.shown:
         return [Section(title="Timelines", body=f"<p>{escape(missing)}</p>", markdown=missing)]
     told = f'<p class="about">{escape(missing)}</p>' if missing else ""
+    found = [_causes(clocks)]
     if not any(one.timeline.tells for one in clocks.shown):
-        return [_causes(clocks)]
-    return [
-        Section(
-            title="Timelines, simulated",
-            body=f'<p class="about">{escape(ABOUT)}</p>{_pictures(clocks)}{told}',
-            markdown=missing,
-        ),
-        _causes(clocks),
-    ]
+        return found
+    timelines = f'<p class="about">{escape(_about(clocks.shown))}</p>{_pictures(clocks)}{told}'
+    return [Section(title="Timelines, simulated", body=timelines, markdown=missing), *found]
+
+
+def _about(shown: Sequence[Clocked]) -> str:
+    loads = shown[0].timeline.words.loads
+    turn = f" A bar of 'TMA {loads[0]}' is what one turn of the main loop loads." if loads else ""
+    return f"{ABOUT}{turn} {BUSY_ABOUT}"
 
 
 def _pictures(clocks: Clocks) -> str:
     winner = clocks.shown[0]
     shown = [winner, *clocks.rivals[:RIVALS]]
-    parts = [_unchanged(clocks), _legend([(f"t-{key}", NAMES[key]) for key in legend_keys(shown)])]
+    parts = [_unchanged(clocks), _legend([(f"t-{key}", _named(key, shown)) for key in legend_keys(shown)])]
     parts.append(whole_picture(shown))
     if needs_zoom(shown):
         near = shown[:2]
         parts.append(f"<h3>The first tiles</h3>{head_picture(near)}<h3>The end</h3>{tail_picture(near)}")
     return "".join(parts)
+
+
+def _named(key: str, shown: Sequence[Clocked]) -> str:
+    """By the first kernel that has it."""
+    return next(names[key] for one in shown if key in (names := one.timeline.words.names()))
 
 
 def _unchanged(clocks: Clocks) -> str:
@@ -91,21 +98,30 @@ def _causes(clocks: Clocks) -> Section:
     shown = clocks.shown
     # what makes the difference to the published configuration stands in a section of its own
     sentences = [why(shown[0], other) for other in shown[1:] if other.roles != (PUBLISHED,)]
-    waves = [f"{one.label}: {one.waves}" for one in shown if one.waves]
-    bounds = f"Bound of each: {_bounds(shown)}." + (f" Waves: {'; '.join(waves)}." if waves else "")
-    tail = [("t-tail", "tail wave")] if waves else []
+    end = f"Bound of each: {_bounds(shown)}.{_waves(shown)}"
     head = ["cause, µs simulated", *(one.label for one in shown)]
     rows = cause_rows(shown)
     causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
+    tail = [("t-tail", "tail wave")] if any(one.waves for one in shown) else []
     body = (
         f'<p class="about">{escape(CAUSES_ABOUT)}</p>{causes_chart(shown)}'
-        + _legend([(css_of(cause), cause) for cause in causes] + tail)
+        + _legend([(css_of(cause, shown), cause) for cause in causes] + tail)
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
         + html_table(head, [[escape(cell) for cell in row] for row in rows], css="numbers")
-        + f'<p class="about">{escape(bounds)}</p>'
+        + f'<p class="about">{escape(end)}</p>'
     )
-    text = [*sentences, markdown_table(head, rows), bounds]
+    text = [
+        *sentences,
+        markdown_table(head, rows),
+        end,
+    ]
     return Section(title="Time by cause, simulated", body=body, markdown="\n\n".join(text))
+
+
+def _waves(shown: Sequence[Clocked]) -> str:
+    """Nothing for kernels that do not say how they deal out their work."""
+    told = "; ".join(f"{one.label}: {one.waves}" for one in shown if one.waves)
+    return f" Waves: {told}." if told else ""
 
 
 def _bounds(shown: Sequence[Clocked]) -> str:

@@ -50,12 +50,13 @@ def _scales(
 
 
 def _draw_roof(chart: Chart, roof: Roof, machine: Sequence[Roof], x: Scale, y: Scale) -> None:
+    """A line and its name, which has the source as its tooltip."""
     unit = "TB/s" if roof.per_byte else "TFLOP/s"
     about = f"{roof.name}: {number(roof.tera)} {unit}, {roof.kind}: {roof.source}"
     label = f"{roof.name} {number(roof.tera)} {unit} ({roof.kind})"
     css = f"roof {roof.css}".strip()
     if not roof.per_byte:
-        chart.line(x(x.low), y(roof.tera), x(x.high), y(roof.tera), css, about)
+        chart.line(x(x.low), y(roof.tera), x(x.high), y(roof.tera), css)
         # the upper of two ceilings has its name above, the lower one below
         highest = all(other.tera <= roof.tera for other in machine if not other.per_byte)
         chart.text(chart.right, y(roof.tera) + (-6 if highest else 15), label, "note end", about)
@@ -66,7 +67,7 @@ def _draw_roof(chart: Chart, roof: Roof, machine: Sequence[Roof], x: Scale, y: S
     if start >= end:
         return
     (x1, y1), (x2, y2) = (x(start), y(roof.at(start))), (x(end), y(roof.at(end)))
-    chart.line(x1, y1, x2, y2, css, about)
+    chart.line(x1, y1, x2, y2, css)
     _name_slope(chart, label, about, (x1, y1), (x2, y2), below=roof.css == "smem")
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from tuner.report.data.clock import Clocked
-from tuner.report.data.timeline import NAMES, PAUSES, Span, Timeline, merged, packed, shares, slots
+from tuner.report.data.timeline import PAUSES, Span, Timeline, merged, packed, shares, slots
+from tuner.report.data.words import LOADS, Words
 from tuner.report.marks.svg import Chart, Scale, number
 
 WIDTH: Final = 1040
@@ -22,7 +23,7 @@ TILES_IN_HEAD: Final = 2
 
 @dataclasses.dataclass(frozen=True)
 class Lane:
-    """``keys`` of ``report_timeline.NAMES`` that share a lane.
+    """``keys`` of a timeline that share a lane.
 
     ``how``: ``flight`` draws what overlaps in rows, ``pauses`` what the tensor pipe stood still for, ``thin`` pale.
     """
@@ -36,18 +37,40 @@ class Lane:
         return (timeline.pauses if self.how == "pauses" else timeline.spans)[key]
 
 
-LANES: Final = (
-    Lane("TMA A/B", 30, ("tma_ab",), "flight"),
-    Lane("TMA LoRA", 12, ("tma_lora",), "flight"),
-    Lane("TMA warp", 10, ("wait_slot",)),
-    Lane("MMA warp", 10, PAUSES, "thin"),
-    Lane("tcgen05.cp", 10, ("copy",)),
-    Lane("tensor NVFP4", 16, ("nvfp4",)),
-    Lane("tensor LoRA", 16, ("lora", "switch")),
-    Lane("tensor idle", 16, (*PAUSES, "issue"), "pauses"),
-    Lane("epilogue", 12, ("epilogue", "wait_result")),
-    Lane("TMA store", 10, ("store",)),
-)
+_FIRST_LOAD, _FURTHER_LOAD = 30, 12  # pixels: most of what is loaded is the first operand
+
+
+def lanes_of(words: Sequence[Words]) -> list[Lane]:
+    """Lanes of kernels that are shown beside one another, whether anything happens in them or not."""
+    loads, mmas = _by_key(words, Words.load_keys, 0, 1), _by_key(words, Words.mma_keys, 1, 2)
+    last = next(reversed(mmas), "")
+    return [
+        *(
+            Lane(f"TMA {name}", _FIRST_LOAD if key == LOADS[0] else _FURTHER_LOAD, (key,), "flight")
+            for key, name in loads.items()
+        ),
+        Lane("TMA warp", 10, ("wait_slot",)),
+        Lane("MMA warp", 10, PAUSES, "thin"),
+        Lane("tcgen05.cp", 10, ("copy",)),
+        *(
+            Lane(f"tensor {name}", 16, (key, "switch") if key == last else (key,))
+            for key, name in mmas.items()
+        ),
+        Lane("tensor idle", 16, (*PAUSES, "issue"), "pauses"),
+        Lane("epilogue", 12, ("epilogue", "wait_result")),
+        Lane("TMA store", 10, ("store",)),
+    ]
+
+
+def _by_key(
+    words: Sequence[Words], keys: Callable[[Words], Iterator[tuple[str, ...]]], name: int, key: int
+) -> dict[str, str]:
+    """Key -> the names that it stands for, of all ``words``."""
+    found: dict[str, dict[str, None]] = {}
+    for one in words:
+        for entry in keys(one):
+            found.setdefault(entry[key], {})[entry[name]] = None
+    return {one: ", ".join(names) for one, names in found.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +126,8 @@ def _last_tile(timeline: Timeline) -> float:
 
 def _lanes_of(shown: Sequence[Clocked]) -> list[Lane]:
     """Lanes in which something happens."""
-    return [lane for lane in LANES if any(_used(lane, key, shown) for key in lane.keys)]
+    lanes = lanes_of([one.timeline.words for one in shown])
+    return [lane for lane in lanes if any(_used(lane, key, shown) for key in lane.keys)]
 
 
 def _used(lane: Lane, key: str, shown: Sequence[Clocked]) -> bool:
@@ -166,7 +190,7 @@ def _inside(spans: Sequence[Span], x: Scale) -> list[Span]:
 
 def _bars(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) -> None:
     """Each span, or stacked shares of a bin's time where spans are too many."""
-    inside = {key: _inside(lane.spans(timeline, key), x) for key in lane.keys}
+    inside = {key: found for key in lane.keys if (found := _inside(lane.spans(timeline, key), x))}
     width = chart.right - chart.left
     per_px = (x.high - x.low) / width
     joined = {key: merged(spans, 0.2 * per_px) for key, spans in inside.items()}
@@ -176,7 +200,7 @@ def _bars(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) ->
             chart.boxes(rects, f"t-{key}", _tip(lane, key, timeline))
         return
     bins = int(width / BIN_PX)
-    keys = [key for key in lane.keys if inside[key]]
+    keys = list(inside)
     stacked = [shares(inside[key], x.low, x.high, bins) * lane.height for key in keys]
     for index in reversed(range(len(stacked))):  # the sum of all is drawn first, its parts over it
         heights = sum(stacked[: index + 1]).clip(0, lane.height)  # type: ignore[union-attr]
@@ -188,7 +212,7 @@ def _bars(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) ->
 def _flight(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) -> None:
     """Loads in rows, a row for each that is in flight at the same time; from afar, how many there are."""
     (key,) = lane.keys
-    loads = slots(timeline.spans[key], timeline.loads_per_k_tile if key == "tma_ab" else 1)
+    loads = slots(timeline.spans[key], timeline.loads_per_turn if key == LOADS[0] else 1)
     rows = packed(loads)
     depth = max(rows, default=0) + 1
     visible = [
@@ -213,4 +237,4 @@ def _flight(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) 
 def _tip(lane: Lane, key: str, timeline: Timeline) -> str:
     spans = lane.spans(timeline, key)
     total = sum(end - begin for begin, end in (merged(spans) if key.startswith("tma") else spans))
-    return f"{NAMES[key]}: {number(total)} µs in all, simulated"
+    return f"{timeline.words.names()[key]}: {number(total)} µs in all, simulated"

@@ -6,41 +6,32 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tuner.report.data.clock import Clocked, faster_share, same_time
+from tuner.report.data.words import classes_of
 from tuner.report.marks.svg import Chart, Scale, number
 
 WIDTH: Final = 1040
 BAR, STEP = 30, 46
 
-# Causes of ``simulated_time`` in the order of the bars: work first, so that equal work lies at the same place.
-CLASSES: Final = {
-    "tensor, NVFP4": "nvfp4",
-    "tensor, LoRA": "lora",
-    "tensor, scale-factor copies": "copy",
-    "tensor, change of kind": "switch",
-    "waiting for A/B": "wait_ab",
-    "waiting for LoRA": "wait_lora",
-    "waiting for the accumulator": "wait_acc",
-    "waiting for the tensor core": "wait_tensor",
-    "MMA warp issuing": "issue",
-    "epilogue exposed": "epilogue",
-    "no tensor work": "other",
-    "prologue": "prologue",
-    "launch": "launch",
-}
+TENSOR: Final = "tensor, "  # and the kind of MMA
 SMALL_US: Final = 0.05  # a difference that a sentence does not name
 SMALL_SHARE: Final = 0.03  # nor one that is so small a part of the whole difference
 SHOWN_US: Final = 0.005  # less is a zero in the table
 
 
+def classes(shown: Sequence[Clocked]) -> dict[str, str]:
+    """Cause -> class of its colour, in the order of the bars."""
+    return classes_of([one.timeline.words for one in shown])
+
+
 def ordered_terms(one: Clocked) -> dict[str, float]:
-    """Cause -> microseconds in the order of ``CLASSES``; causes nobody has named before come last."""
-    terms = one.time.terms
-    names = [name for name in CLASSES if name in terms] + [name for name in terms if name not in CLASSES]
+    """Cause -> microseconds in the order of ``classes``; causes nobody has named before come last."""
+    terms, known = one.time.terms, classes([one])
+    names = [name for name in known if name in terms] + [name for name in terms if name not in known]
     return {name: terms[name] for name in names if terms[name] >= SHOWN_US}
 
 
-def css_of(cause: str) -> str:
-    return f"t-{CLASSES.get(cause, 'other')}"
+def css_of(cause: str, shown: Sequence[Clocked]) -> str:
+    return f"t-{classes(shown).get(cause, 'other')}"
 
 
 def causes_chart(shown: Sequence[Clocked]) -> str:
@@ -62,7 +53,7 @@ def _stack(chart: Chart, one: Clocked, x: Scale, top: float) -> None:
     for cause, us in ordered_terms(one).items():
         width = x(start + us) - x(start)
         about = f"{one.label}, {cause}: {number(us)} µs simulated, {us / one.time.us:.1%}"
-        chart.bar(x(start), top, width, BAR, css_of(cause), about)
+        chart.bar(x(start), top, width, BAR, css_of(cause, [one]), about)
         if width > 34:
             chart.text(x(start) + width / 2, top + 19, number(us), "inside mid")
         start += us
@@ -79,7 +70,8 @@ def _tail(chart: Chart, one: Clocked, x: Scale, y: float) -> None:
 def cause_rows(shown: Sequence[Clocked]) -> list[list[str]]:
     """Per cause the microseconds of each, the difference to the first in brackets; then their sum and the tail wave."""
     causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
-    causes.sort(key=lambda cause: list(CLASSES).index(cause) if cause in CLASSES else len(CLASSES))
+    known = list(classes(shown))
+    causes.sort(key=lambda cause: known.index(cause) if cause in known else len(known))
     rows = [[cause, *_against_first([one.time.terms.get(cause, 0.0) for one in shown])] for cause in causes]
     rows.append(["sum", *_against_first([one.time.us for one in shown])])
     if any(one.waves for one in shown):
@@ -133,8 +125,6 @@ def _words(cause: str) -> str:
         "prologue": "the prologue",
         "epilogue exposed": "the exposed epilogue",
         "MMA warp issuing": "issuing MMAs",
-        "tensor, NVFP4": "NVFP4 MMAs",
-        "tensor, LoRA": "LoRA MMAs",
         "tensor, scale-factor copies": "scale-factor copies",
         "tensor, change of kind": "changes of MMA kind",
-    }.get(cause, cause)
+    }.get(cause) or (f"{cause.removeprefix(TENSOR)} MMAs" if cause.startswith(TENSOR) else cause)

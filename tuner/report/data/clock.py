@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import parse_config
+from kernel_space.core.registry import kernel_of, operator_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from tuner.devices.select import has_simulator
 from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
 from tuner.report.data.timeline import Timeline, timeline_of
+from tuner.report.data.words import words_of
 from tuner.simulated.tail_wave import schedule_of, tail_wave
 from tuner.space.published import Published, published_config
 
@@ -167,11 +168,12 @@ def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
     run = time.run
     timeline = timeline_of(
         run.record or [],
+        words=words_of(operator_of(sweep.problem), kernel_of(parsed, sweep.problem)),
         us_per_cycle=(time.us - time.terms[LAUNCH]) / float(run.cycles[0]),
         launch_us=time.terms[LAUNCH],
         end_us=time.us,
         pieces=schedule.waves if schedule and run.rounds == 1 else 0,
-        k_tiles=schedule.steps if schedule else 0,
+        turns=schedule.steps if schedule else 0,
     )
     tail_us, waves = tail_wave(time, parsed, sweep.problem, sweep.sm_count) or (0.0, "")
     return Clocked(roles=roles, config=config, time=time, timeline=timeline, tail_us=tail_us, waves=waves)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tuner.report.data.causes import why
 from tuner.report.data.clock import PUBLISHED, WINNER, Clocks, resolved_published
-from tuner.report.data.sweep import Section, Sweep, knobs_of, microseconds, timed
+from tuner.report.data.sweep import ABSENT, Section, Sweep, knobs_of, microseconds, timed
 from tuner.report.marks.svg import escape, number
 from tuner.report.marks.text import html_table, markdown_table
 from tuner.space.published import Published
@@ -47,15 +47,17 @@ def knob_rows(winner: str, published: str, entry: Published) -> list[tuple[str, 
     asked = entry.config.fields()
     rows = []
     for name, value in knobs_of(winner).items():
-        if theirs[name] == value:
+        if theirs.get(name) == value:
             continue
-        if name not in entry.stated:
+        if name not in theirs:
+            origin = "that kernel has no such knob"
+        elif name not in entry.stated:
             origin = "not stated; the default of the config"
         elif asked[name] == theirs[name]:
             origin = "stated by the source"
         else:
             origin = f"{asked[name]}, resolved by the budget"
-        rows.append((name, value, theirs[name], origin))
+        rows.append((name, value, theirs.get(name, ABSENT), origin))
     return rows
 
 

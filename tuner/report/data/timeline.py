@@ -12,71 +12,44 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from tuner.report.data.words import LOAD_WAITS, LOADS, MMAS, Words
+
 if TYPE_CHECKING:
     from kernel_space.machine.clock.chip import Record
 
 Span = tuple[float, float]
 
-# Warps of ``svdquant_gemm_sm100a`` by role, as its docstring states. The four epilogue warps work in step, so one
-# of them stands for all; the MMA warp of a pair is in CTA 0.
-EPILOGUE_WARP, MMA_WARP, TMA_WARP = 0, 4, 5
-
-# Words of the machine's record -> (lane, class of colour, what it is).
-TENSOR_LANE, MMA_LANE = "CTA 0 tensor", f"CTA 0 warp {MMA_WARP}"
+TENSOR_LANE: Final = "CTA 0 tensor"
+# Words of the machine's record that are those of every kernel -> key.
 _ENGINES: Final = {
-    ("CTA 0 TMA", "A/B"): "tma_ab",
-    ("CTA 0 TMA", "LoRA"): "tma_lora",
     (TENSOR_LANE, "scale factor copy"): "copy",
-    (TENSOR_LANE, "mma mxf4nvf4"): "nvfp4",
-    (TENSOR_LANE, "mma f16"): "lora",
     (TENSOR_LANE, "kind switch"): "switch",
     ("CTA 0 stores", "store"): "store",
 }
-_WAITS: Final = {
-    (MMA_LANE, "wait tma A/B"): "wait_ab",
-    (MMA_LANE, "wait tma LoRA"): "wait_lora",
-    (MMA_LANE, "wait arrive"): "wait_acc",
-    (MMA_LANE, "wait tensor"): "wait_tensor",
-    (f"CTA 0 warp {TMA_WARP}", "wait tensor"): "wait_slot",
-    (f"CTA 0 warp {EPILOGUE_WARP}", "wait tensor"): "wait_result",
-}
-NAMES: Final[Mapping[str, str]] = {
-    "tma_ab": "A/B load in flight",
-    "tma_lora": "LoRA load in flight",
-    "copy": "tcgen05.cp of scale factors",
-    "nvfp4": "NVFP4 MMA",
-    "lora": "LoRA MMA",
-    "switch": "change of MMA kind",
-    "epilogue": "epilogue at work",
-    "store": "TMA store",
-    "wait_ab": "waits for A/B",
-    "wait_lora": "waits for LoRA",
-    "wait_acc": "waits for a free accumulator",
-    "wait_tensor": "waits for the tensor core",
-    "wait_slot": "waits for a free slot",
-    "wait_result": "waits for a finished accumulator",
-    "issue": "MMA warp issues instructions",
-}
-PAUSES: Final = ("wait_ab", "wait_lora", "wait_acc", "wait_tensor")  # what the MMA warp waits for
+PAUSES: Final = (*LOAD_WAITS, "wait_acc", "wait_tensor")  # what the MMA warp waits for
+KEYS: Final = (
+    *LOADS, *MMAS, *PAUSES, "copy", "switch", "epilogue", "store", "wait_slot", "wait_result", "issue"
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """``spans``: key of ``NAMES`` -> (begin, end) in the order of their begin; microseconds since the launch.
+    """``spans``: key of ``KEYS`` -> (begin, end) in the order of their begin; microseconds since the launch.
     ``pauses``: key of ``PAUSES`` or ``issue`` -> when the tensor pipe stood still for it, between its first and last
-    operation.
+    operation. ``words``: what they are called.
 
     ``launch_us``: the first CTA starts. ``end_us``: the last one has gone. ``tiles``: where the MMAs of each output
-    tile begin, empty where they cannot be told apart. ``loads_per_k_tile``: TMA loads of CTA 0 that fill one slot of
-    the A/B ring, 0 where they cannot be told apart.
+    tile begin, empty where they cannot be told apart. ``loads_per_turn``: TMA loads of CTA 0 that fill one slot of
+    the first operand's ring, 0 where they cannot be told apart.
     """
 
     spans: Mapping[str, tuple[Span, ...]]
     pauses: Mapping[str, tuple[Span, ...]]
     launch_us: float
     end_us: float
+    words: Words
     tiles: tuple[float, ...] = ()
-    loads_per_k_tile: int = 0
+    loads_per_turn: int = 0
 
     @property
     def tells(self) -> bool:
@@ -85,43 +58,68 @@ class Timeline:
 
     @property
     def first_mma_us(self) -> float:
-        return min((spans[0][0] for spans in (self.spans["nvfp4"], self.spans["lora"]) if spans), default=0.0)
+        return min((self.spans[key][0][0] for key in MMAS if self.spans[key]), default=0.0)
 
     @property
     def last_mma_us(self) -> float:
-        return max(
-            (spans[-1][1] for spans in (self.spans["nvfp4"], self.spans["lora"]) if spans), default=0.0
-        )
+        return max((self.spans[key][-1][1] for key in MMAS if self.spans[key]), default=0.0)
 
 
 def timeline_of(
-    record: Record, *, us_per_cycle: float, launch_us: float, end_us: float, pieces: int = 0, k_tiles: int = 0
+    record: Record,
+    *,
+    words: Words,
+    us_per_cycle: float,
+    launch_us: float,
+    end_us: float,
+    pieces: int = 0,
+    turns: int = 0,
 ) -> Timeline:
-    """Lanes of a record in cycles. ``pieces``: output tiles (or splits of them) that the cluster works on, ``k_tiles``:
-    of each; 0 where unknown."""
-    known = _ENGINES | _WAITS
-    found: dict[str, list[Span]] = {key: [] for key in NAMES}
+    """Lanes of a record in cycles. ``pieces``: of equal work that the cluster does in turn, ``turns``: of the main loop
+    in each; 0 where unknown."""
+    known = _known(words)
+    found: dict[str, list[Span]] = {key: [] for key in KEYS}
     for lane, what, begin, end in record:
         if key := known.get((lane, what)):
             found[key].append((begin, end))
     spans = {key: _microseconds(sorted(items), us_per_cycle, launch_us) for key, items in found.items()}
     spans["epilogue"] = _between(spans["wait_result"], spans["store"])
-    loads, slots = len(spans["tma_ab"]), pieces * k_tiles
+    loads, slots = len(spans[LOADS[0]]), pieces * turns
+    pauses = _pauses(record, words.mma_warp, known)
     return Timeline(
         spans=spans,
-        pauses={key: _microseconds(items, us_per_cycle, launch_us) for key, items in _pauses(record).items()},
+        pauses={key: _microseconds(items, us_per_cycle, launch_us) for key, items in pauses.items()},
         launch_us=launch_us,
         end_us=end_us,
-        tiles=_tile_starts(spans["nvfp4"], pieces),
-        loads_per_k_tile=loads // slots if slots and loads % slots == 0 else 0,
+        words=words,
+        tiles=_tile_starts(next((spans[key] for key in MMAS if spans[key]), ()), pieces),
+        loads_per_turn=loads // slots if slots and loads % slots == 0 else 0,
     )
+
+
+def _known(words: Words) -> dict[tuple[str, str], str]:
+    """Words of the record -> key. The epilogue's warps work in step, so one of them stands for all; the MMA warp of a
+    pair of CTAs is in CTA 0."""
+    mma, tma, epilogue = (_lane(warp) for warp in (words.mma_warp, words.tma_warp, words.epilogue_warp))
+    found = dict(_ENGINES)
+    for name, load, wait in words.load_keys():
+        found |= {("CTA 0 TMA", name): load, (mma, f"wait tma {name}"): wait}
+    found |= {(TENSOR_LANE, kind): key for kind, _, key in words.mma_keys()}
+    found |= {(mma, "wait arrive"): "wait_acc", (mma, "wait tensor"): "wait_tensor"}
+    return found | {(tma, "wait tensor"): "wait_slot", (epilogue, "wait tensor"): "wait_result"}
+
+
+def _lane(warp: int | None) -> str:
+    return f"CTA 0 warp {warp}"  # of no warp, it is in no record
 
 
 def _microseconds(spans: Sequence[Span], us_per_cycle: float, launch_us: float) -> tuple[Span, ...]:
     return tuple((launch_us + begin * us_per_cycle, launch_us + end * us_per_cycle) for begin, end in spans)
 
 
-def _pauses(record: Record) -> dict[str, list[Span]]:
+def _pauses(
+    record: Record, mma_warp: int | None, known: Mapping[tuple[str, str], str]
+) -> dict[str, list[Span]]:
     """Gaps of the tensor pipe by cause, by the rule of the clock's account: what the MMA warp waited for since the last
     operation, the latest wait first; the rest it spent on instructions. In cycles; the record is in that warp's order.
     """
@@ -129,7 +127,7 @@ def _pauses(record: Record) -> dict[str, list[Span]]:
     blame: dict[str, float] = {}
     free = math.inf
     for lane, what, begin, end in record:
-        if lane == MMA_LANE and (key := _WAITS.get((lane, what))):
+        if lane == _lane(mma_warp) and (key := known.get((lane, what))):
             blame[key] = blame.pop(key, 0.0) + end - begin
         elif lane == TENSOR_LANE:
             for key in reversed(blame):

@@ -24,4 +24,5 @@ KERNEL = Kernel(
     layouts=budget.layouts,
     traffic=fill_bytes,
     room=room,
+    machine="kernel_space.operators.svdquant_gemm.sm90a_parts.machine",
 )

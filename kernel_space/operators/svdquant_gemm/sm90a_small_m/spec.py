@@ -22,4 +22,5 @@ KERNEL = Kernel(
     capacities=("smem",),
     layouts=budget.layouts,
     traffic=fill_bytes,
+    machine="kernel_space.operators.svdquant_gemm.sm90a_parts.machine",
 )
