@@ -90,3 +90,9 @@ def _sources() -> Iterator[Path]:
     yield from ROOT.glob("*.py")
     for folder in ("kernel_space", "tuner", "tests", "benchmarks"):
         yield from (ROOT / folder).rglob("*.py")
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert not {page for page in pages - {"README.md"} if f"]({page})" not in index}
