@@ -59,8 +59,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_it_is_found(folder: Path) -> None:
-    (block, expected), *_ = shown(BLOCKS)
-    assert not missing(expected, output_of(block, folder))
+    """And what stands before that in the page."""
+    for block, expected in shown(BLOCKS):
+        assert expected and not missing(expected, output_of(block, folder))
+        if "ops" in block.text:
+            break
 
 
 def test_the_kernel_is_short() -> None:

@@ -61,7 +61,19 @@ def _name(page: Path) -> str:
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
     links = [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
-    assert not [link for link in links if not (page.parent / link.partition("#")[0]).exists()]
+    assert not [link for link in links if not _is_there(page, link)]
+
+
+def _is_there(page: Path, link: str) -> bool:
+    """The file, and the heading that stands behind ``#`` as GitHub spells it."""
+    name, _, anchor = link.partition("#")
+    target = page.parent / name if name else page
+    return target.exists() and (not anchor or anchor in _anchors(target))
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
@@ -78,3 +90,9 @@ def _sources() -> Iterator[Path]:
     yield from ROOT.glob("*.py")
     for folder in ("kernel_space", "tuner", "tests", "benchmarks"):
         yield from (ROOT / folder).rglob("*.py")
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "README.md").read_text()
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert not {page for page in pages - {"README.md"} if f"]({page})" not in index}
