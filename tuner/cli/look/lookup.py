@@ -203,7 +203,8 @@ def _print(found: _Answer, device: Device) -> None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
         pairs.append(("checked", _checked(row)))
-    command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
+    asked = text.problem_arguments(problem)
+    command = f'tune.py compile --device {device.name} {asked} --config "{answer.config}"'
     missing = f"{found.damage or 'neither bundled nor in the build cache'}; make it: {command}"
     pairs.append(("legal", found.legal))
     pairs.append(("object", f"{found.path} (its SHA-256 is the one recorded)" if found.path else missing))
