@@ -14,12 +14,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.borrow import Source, table_of
 from tuner.devices.classes import DeviceClass
 from tuner.devices.device import Device
 from tuner.devices.recorded import OfClass
 from tuner.devices.select import device_class_of, select_device
 from tuner.stages.record import current as current_provenance
+from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import Lookup, table_path
 from tuner.tables.row import Row
