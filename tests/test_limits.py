@@ -47,7 +47,18 @@ LONG_FUNCTIONS = {
     "benchmarks/published_kernel.py:PublishedKernel.mma_warp": _ROLE,
 }
 
+# Imports among the folders right below a package, of all that loads with a module: pairs of folders, and the longest
+# way down. They may sink: then the numbers here sink with them.
+PAIRS = {"tuner": 64, "kernel_space": 14}
+LEVELS = {"tuner": 8, "kernel_space": 4}
+# The same where every folder counts, however deep.
+DEEP_PAIRS = {"tuner": 118, "kernel_space": 88}
+
 OPERATORS = ROOT / "kernel_space" / "operators"
+# Code that may know an operator by name; the name of the distribution, its command and variables say nothing of one.
+OPERATOR_CODE = (OPERATORS, ROOT / "tuner" / "layers")
+OPERATOR_NAMES = re.compile(r"lora|svdquant|mnk", re.IGNORECASE)
+DISTRIBUTION = re.compile(r"svdquant[-_]autotuner|svdquant-tune|SVDQUANT_[A-Z]+")
 STAND_IN = "benchmarks/published_kernel.py"  # a generator too: another's kernel, for the timing evidence only
 TOUCHES_ENVIRONMENT = {
     "kernel_space/core/registry.py": "names folders with operators for the processes that it starts",
@@ -214,6 +225,84 @@ def reached(needs: dict[str, set[str]], start: str) -> set[str]:
             found.add(folder)
             waiting.append(folder)
     return found
+
+
+def folder_pairs(package: str, depth: int | None) -> set[tuple[str, str]]:
+    """(folder, folder that it imports) below ``package``; what is deeper than ``depth`` counts as what it is in."""
+
+    def place(path: Path) -> str:
+        return "/".join(path.parent.relative_to(ROOT).parts[:depth])
+
+    sources = [path for path in SOURCES if relative(path).startswith(f"{package}/")]
+    modules = {relative(path).removesuffix(".py").removesuffix("/__init__"): path for path in sources}
+    found = set()
+    for path in sources:
+        for module, names in imported_names_at_load(parse(path)):
+            at = module.replace(".", "/")
+            needed = [modules.get(f"{at}/{name}") or modules.get(at) for name in names]
+            found |= {(place(path), place(one)) for one in needed if one}
+    return {(user, used) for user, used in found if user != used and package not in (user, used)}
+
+
+def levels(pairs: set[tuple[str, str]]) -> int:
+    """Folders on the longest way down, the first and the last included."""
+    below: dict[str, set[str]] = collections.defaultdict(set)
+    for user, used in pairs:
+        below[user].add(used)
+
+    def height(folder: str) -> int:
+        return 1 + max(map(height, below.get(folder, ())), default=0)
+
+    return max(map(height, list(below)))
+
+
+def test_pairs_and_levels_of_a_picture() -> None:
+    """a needs b and c, b needs d, d needs e."""
+    assert levels({("a", "b"), ("a", "c"), ("b", "d"), ("d", "e"), ("c", "e")}) == 4
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_folders_import_few_others(package: str) -> None:
+    pairs = folder_pairs(package, 2)
+    counts = collections.Counter(user for user, _ in pairs)
+    assert (len(pairs), levels(pairs)) == (PAIRS[package], LEVELS[package]), counts.most_common()
+    assert len(folder_pairs(package, None)) <= DEEP_PAIRS[package]
+
+
+GENERIC = [
+    path for path in SOURCES if relative(path).startswith(PACKAGES) and not {*path.parents} & {*OPERATOR_CODE}
+]
+
+
+def test_generic_code_names_no_operator() -> None:
+    """Code, comments and texts of everything but the operators and the layers made from them."""
+    found = [
+        f"{relative(path)}:{number}: {line.strip()}"
+        for path in GENERIC
+        for number, line in enumerate(path.read_text().splitlines(), start=1)
+        if OPERATOR_NAMES.search(DISTRIBUTION.sub("", line))
+    ]
+    assert not found
+    assert not [relative(path) for path in GENERIC if OPERATOR_NAMES.search(path.name)]
+
+
+def test_generic_code_imports_no_operator() -> None:
+    """Which operators there are, and the name of the usual one, is all that it may ask of their folder."""
+    found = [
+        f"{relative(path)}:{line} imports {module}"
+        for path in GENERIC
+        for module, line in imported(parse(path))
+        if re.match(r"kernel_space\.operators\.", module)
+    ]
+    asked = {
+        alias.name
+        for path in GENERIC
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.ImportFrom) and node.module == "kernel_space.operators"
+        for alias in node.names
+    }
+    assert not found
+    assert asked <= {"DEFAULT"}
 
 
 def test_kernel_files_have_live_annotations() -> None:

@@ -73,7 +73,7 @@ class Kernel:
 
     @property
     def full_name(self) -> str:
-        """Unique among all operators: ``svdquant_gemm/sm100a``."""
+        """Unique among all operators: ``nvfp4_quantize/rows``."""
         return f"{self.operator}/{self.name}"
 
     @property

@@ -3,7 +3,7 @@
 An operator's own problem is a subclass; a size is one line there:
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
-    class GemmProblem(Problem, operator="svdquant_gemm"):
+    class GemmProblem(Problem, operator="my_gemm"):
         m: int = size(batch=True)
         n: int = size(multiple=8)
         r: int = size(least=0, most=256, multiple=16, compiled=True)

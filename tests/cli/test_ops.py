@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rowstats.operator import RowstatsProblem
 
 from kernel_space.core import registry
-from tuner.cli.main import main
+from kernel_space.core.problem import Problem
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.cli.main import main, parser_of
+from tuner.cli.options.common import problems_of
+from tuner.cli.options.text import problem_arguments
 
 PLUGINS = Path(__file__).resolve().parents[1] / "plugins"
 GEMM = ["--shape", "256,3840,3072,128"]
 
 
 @pytest.fixture(autouse=True)
-def own_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_operators(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Folders that a command adds are forgotten after it."""
-    import os
-    import sys
-
     monkeypatch.setenv(registry.VARIABLE, os.environ.get(registry.VARIABLE, ""))
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
@@ -144,6 +149,22 @@ def test_one_dtype_goes_to_the_options_that_can_have_it(capsys: pytest.CaptureFi
     [result] = document(capsys, *arguments, "--dtype", "bf16")["results"]
     assert (default["x_dtype"], result["x_dtype"]) == ("fp16", "bf16")
     assert result["smooth"] == default["smooth"]
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (GemmProblem.parse("256,3840,3072,128"), "--shape 256,3840,3072,128"),
+        (
+            GemmProblem.parse("256,3840,3072,128", out_dtype="bf16"),
+            "--shape 256,3840,3072,128 --option out_dtype=bf16",
+        ),
+        (RowstatsProblem(m=300, k=1024), "--op rowstats --shape 300,1024"),
+    ],
+)
+def test_commands_that_are_proposed_name_the_same_problem(problem: Problem, words: str) -> None:
+    assert problem_arguments(problem) == words
+    assert problems_of(parser_of("compile").parse_args(words.split())) == [problem]
 
 
 # ---- --operators ----------------------------------------------------------------------------------------------------

@@ -484,7 +484,7 @@ def test_every_time_names_its_kind() -> None:
 def test_markdown_shows_the_numbers() -> None:
     text = render_markdown(FULL)
     for figure in (
-        "# 4352,3840,3072,128 on b200",
+        "# svdquant_gemm 4352,3840,3072,128 on b200",
         "**20 us, modelled**, interval 19 to 22 us, 5\u2009305 useful TFLOP/s (trial 2)",
         "default rule: 30 us modelled, the winner is 1.50x as fast",
         "runner-up: 20.5 us modelled (+2.5%), `lora_schedule=tail`",

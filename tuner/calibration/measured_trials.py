@@ -20,9 +20,9 @@ from kernel_space.core.plain_files import AnyPath, read_plain
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel, operator, operator_names
 from kernel_space.operators import DEFAULT
-from tuner.report.write import read_trials
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Status, Trial
+from tuner.trials.parquet import read_trials
 
 _SLUG = re.compile(r"([0-9]+(?:x[0-9]+)*)((?:-[A-Za-z0-9_]+)*)")  # ``Problem.slug``
 
@@ -65,7 +65,7 @@ def _read(path: Path, op: str) -> Iterator[Measurement | None]:
     if path.suffix == ".parquet":
         return (_of_trial(trial) for trial in read_trials(path, follow=True))
     if path.suffix == ".jsonl":
-        return (_of_trial(trial) for trial in journal_trials(path, follow=True))
+        return (_of_trial(trial) for trial in read_journal(path, follow=True).trials)
     if path.suffix == ".csv":
         return _table(path, op)
     raise InputError(f"trials are read from .csv, .parquet or a journal's .jsonl, got {path}")
@@ -83,15 +83,6 @@ def _of_trial(trial: Trial) -> Measurement | None:
         noise=max(timing.high_us / timing.us, timing.us / timing.low_us) - 1,
         source_hash=str(trial.build.get("source_hash", "")),
     )
-
-
-def journal_trials(path: AnyPath, *, follow: bool = False) -> Iterator[Trial]:
-    """The trials of a journal, in its order; several of one candidate, the later ones supplementing the earlier.
-
-    Damaged lines are left out and named on stderr, a last line that a kill tore is left out. ``follow``: the user named
-    the file. Raises ``InputError`` for a file that is none.
-    """
-    return iter(read_journal(path, follow=follow).trials)
 
 
 def _table(path: Path, op: str) -> Iterator[Measurement | None]:

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.problem import Problem
 from tuner.devices.device import Device
 from tuner.devices.select import has_simulator
+from tuner.trials.disagreement import INTERVAL, NO_SIMULATION, SIMULATED_US, against
 from tuner.trials.outcome import Kind, Timing
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
     from kernel_space.core.rules import Legal
-
-SIMULATED_US: Final = "simulated_us"
-INTERVAL: Final = ("simulated_low_us", "simulated_high_us")
-RATIO: Final = "measured_over_simulated"
-NO_SIMULATION: Final = "simulated"  # why there is none, in words
 
 
 def with_simulation(
@@ -38,11 +34,3 @@ def with_simulation(
         low, high = (round(us, 4) for us in (there.low_us, there.high_us))
         said = {SIMULATED_US: round(there.us, 4), **dict(zip(INTERVAL, (low, high), strict=True))}
     return dataclasses.replace(timing, evidence={**timing.evidence, **against(said, timing.us)})
-
-
-def against(evidence: dict[str, Any], us: float) -> dict[str, Any]:
-    """The simulator's entries of ``evidence``, with their ratio to a measured ``us``: for a later, better time too."""
-    found = {name: evidence[name] for name in (SIMULATED_US, *INTERVAL, NO_SIMULATION) if name in evidence}
-    if SIMULATED_US in found:
-        found[RATIO] = round(us / found[SIMULATED_US], 4)
-    return found

@@ -16,8 +16,8 @@ from kernel_space.core.rules import Legal
 from tuner.card.samples.samples import LEAST_UNMARKED, Samples
 from tuner.card.samples.statistics import compare
 from tuner.card.worker.bench import FinalsOptions
-from tuner.devices.disagreement import against
 from tuner.finals.decision import Verdict, decide, undecided
+from tuner.trials.disagreement import against
 from tuner.trials.final_order import FINAL, PLACE, QUICK_US, RULED_OUT_BY, in_the_running, searched_us
 from tuner.trials.outcome import Outcome, Trial
 from tuner.trials.relative import Relative

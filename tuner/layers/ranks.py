@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.devices.classes import DeviceClass
 from tuner.runtime import state
 from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.remembered import Recent
+
+if TYPE_CHECKING:
+    from tuner.devices.classes import DeviceClass
 
 LAYER_MS = tuple(1 << power for power in range(14))  # of a layer, to find its rank
 MAX_KINDS = 1024  # of layers

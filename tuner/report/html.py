@@ -14,7 +14,7 @@ from tuner.report.charts.compare import compared_sections
 from tuner.report.charts.roofline import roofline_chart, roofline_legend
 from tuner.report.charts.style import STYLE
 from tuner.report.data.published import published_trial
-from tuner.report.data.roofline import l2_note, roofs
+from tuner.report.data.roofline import counts_fill, l2_note, roofs
 from tuner.report.data.standing import standing, status_rows
 from tuner.report.data.sweep import (
     Importance,
@@ -63,7 +63,7 @@ def render_html(sweep: Sweep) -> str:
         _section("Trials and rejected configurations", _rejected(sweep)),
         _section("How it was made", _facts(sweep)),
     ]
-    title = escape(f"{sweep.problem} on {sweep.device}")
+    title = escape(f"{sweep.problem.operator} {sweep.problem} on {sweep.device}")
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -157,8 +157,11 @@ def _changes(trial: Trial, base: Trial) -> str:
 def _budget(sweep: Sweep) -> str:
     if sweep.budget is None:
         return ""
-    charts = "".join(_budget_chart(table) for table in sweep.budget.tables)
-    texts = "".join(f"<pre>{escape(str(table))}</pre>" for table in sweep.budget.tables)
+    tables = [table for table in sweep.budget.tables if table.rows]
+    if not tables:
+        return ""
+    charts = "".join(_budget_chart(table) for table in tables)
+    texts = "".join(f"<pre>{escape(str(table))}</pre>" for table in tables)
     return f'{charts}<div class="side">{texts}</div>'
 
 
@@ -203,12 +206,19 @@ def _roofline(sweep: Sweep, winner: Trial) -> list[str]:
         _section(
             "Roofline",
             roofline_chart(sweep, winner, _marked(sweep, winner)) + roofline_legend(sweep),
-            f"Speeds {kind}; the roofs' own kind is written on them. Dots: every candidate by the bytes that TMA "
-            "brings into SMEM, which its tile decides; tooltips have what the fastest differ in from the winner. "
-            "Diamond: the winner by the bytes that must cross DRAM once; the DRAM line is about it alone. "
-            + known,
+            f"Speeds {kind}; the roofs' own kind is written on them. {_dots(sweep, winner)} {known}".rstrip(),
         ),
     ]
+
+
+def _dots(sweep: Sweep, winner: Trial) -> str:
+    told = "tooltips have what the fastest differ in from the winner."
+    if counts_fill(sweep.problem, winner):
+        return (
+            f"Dots: every candidate by the bytes that it brings into SMEM, which its tile decides; {told} "
+            "Diamond: the winner by the bytes that must cross DRAM once; the DRAM line is about it alone."
+        )
+    return f"Dots: every candidate by the bytes that must cross DRAM once; {told}"
 
 
 def _marked(sweep: Sweep, winner: Trial) -> dict[str, Trial]:
@@ -291,10 +301,11 @@ def _space_table(sweep: Sweep) -> str:
         for rule, count in sorted(space.rejected.items(), key=lambda item: -item[1])
         if count
     ]
-    about = f"{space.raw:,} points, {space.legal:,} distinct legal kernels. A point counts for the first rule it breaks"
-    return (
-        f"<h3>The whole space</h3><p>{about}.</p>{html_table(['rule', 'points it rejects', 'share'], rows)}"
-    )
+    about = f"{space.raw:,} points, {space.legal:,} distinct legal kernels."
+    if rows:
+        about += " A point counts for the first rule it breaks."
+    table = html_table(["rule", "points it rejects", "share"], rows) if rows else ""
+    return f"<h3>The whole space</h3><p>{about}</p>{table}"
 
 
 def _failure_table(sweep: Sweep) -> str:

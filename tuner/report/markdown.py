@@ -38,8 +38,8 @@ def render_markdown(sweep: Sweep) -> str:
     sizes = " ".join(f"{name.upper()}={value}" for name, value in problem.sizes.items())
     options = "".join(f", {name} {value}" for name, value in problem.options.items())
     blocks = [
-        f"# {problem} on {sweep.device}",
-        f"{problem.operator} {sizes}{options}, {sweep.arch.name}. {len(timed(sweep.trials))} of "
+        f"# {problem.operator} {problem} on {sweep.device}",
+        f"{sizes}{options}, {sweep.arch.name}. {len(timed(sweep.trials))} of "
         f"{len(sweep.evaluated)} trials have a time.",
     ]
     if winner is None:
@@ -84,7 +84,7 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
     if not clocked and (terms := time_terms(winner)):  # else the comparison has them
         rows = [(name, f"{us:.3f}", f"{us / best:.1%}") for name, us in terms.items()]
         blocks += [f"### Time by cause, {winner.kind}", markdown_table(("cause", "us", "share"), rows)]
-    if sweep.budget:
+    if sweep.budget and any(table.rows for table in sweep.budget.tables):
         blocks += ["### Budget", f"```\n{sweep.budget}\n```"]
     return blocks
 
@@ -132,7 +132,7 @@ def _rejected(sweep: Sweep) -> list[str]:
         counts = sorted(space.rejected.items(), key=lambda item: -item[1])
         rows = [(rule, f"{count:,}") for rule, count in counts if count]
         blocks.append(f"The whole space: {space.raw:,} points, {space.legal:,} distinct legal kernels.")
-        blocks.append(markdown_table(("rule", "points it rejects"), rows))
+        blocks += [markdown_table(("rule", "points it rejects"), rows)] if rows else []
     groups = failures(sweep.evaluated)
     if groups:
         failed = [

@@ -10,13 +10,13 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
-from tuner.devices.device import Device
 from tuner.search.prefilter import PREFILTER
 from tuner.space.candidate import Candidate
 from tuner.trials.outcome import Origin, Status, Trial
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
+    from tuner.devices.device import Device
 
 
 def illegal_trial(config: KernelConfig, rejection: Rejection, problem: Problem, device: Device) -> Trial:

@@ -16,12 +16,13 @@ from kernel_space.core.config import kernel_name
 from kernel_space.core.plain_files import AnyPath, below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernels_of
-from tuner.calibration.measured_trials import journal_trials
 from tuner.devices.device import Device
-from tuner.report.write import read_trials, report_folder
+from tuner.report.write import report_folder
 from tuner.stages.journal import STUDY_FOLDER
 from tuner.trials.final_order import FINAL
+from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import TRANSIENT, Kind, Trial
+from tuner.trials.parquet import read_trials
 from tuner.trials.rank_stability import ranked
 
 
@@ -74,7 +75,7 @@ def _visits(results: AnyPath, problem: Problem, device: Device) -> Iterable[list
     files = [read_trials(path)] if path.is_file() else []
     studies = below(results, STUDY_FOLDER, device.name, problem.operator)
     for journal in sorted(studies.glob(f"{glob.escape(problem.slug)}-*.jsonl")):
-        files.append([trial for trial in journal_trials(journal) if trial.subject == problem])
+        files.append([trial for trial in read_journal(journal).trials if trial.subject == problem])
     for trials in files:
         yield [trial for trial in trials if trial.resolved and trial.status not in TRANSIENT]
 

@@ -14,12 +14,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.borrow import Source, table_of
 from tuner.devices.classes import DeviceClass
 from tuner.devices.device import Device
 from tuner.devices.recorded import OfClass
 from tuner.devices.select import device_class_of, select_device
 from tuner.stages.record import current as current_provenance
+from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import Lookup, table_path
 from tuner.tables.row import Row
@@ -203,7 +203,8 @@ def _print(found: _Answer, device: Device) -> None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
         pairs.append(("checked", _checked(row)))
-    command = f'tune.py compile --device {device.name} --shape {problem} --config "{answer.config}"'
+    asked = text.problem_arguments(problem)
+    command = f'tune.py compile --device {device.name} {asked} --config "{answer.config}"'
     missing = f"{found.damage or 'neither bundled nor in the build cache'}; make it: {command}"
     pairs.append(("legal", found.legal))
     pairs.append(("object", f"{found.path} (its SHA-256 is the one recorded)" if found.path else missing))

@@ -90,7 +90,8 @@ def _trials(out: Path, problem: Problem, device: Device) -> tuple[list[Trial], s
     if parquet.is_file():  # of another judge or other sources than today's, or their journal is gone
         return beside, str(parquet), recorded_provenance(beside)
     raise InputError(
-        f"there are no trials of {problem} on {device.name} in {out}; tune it first: --shape {problem}"
+        f"there are no trials of {problem} on {device.name} in {out}; tune it first: "
+        f"{text.problem_arguments(problem)}"
     )
 
 

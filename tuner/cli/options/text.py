@@ -8,6 +8,7 @@ from typing import Any
 
 from kernel_space.core.budget import Budget, Table
 from kernel_space.core.problem import Problem
+from kernel_space.operators import DEFAULT
 from tuner.devices.device import Device
 
 LABEL_WIDTH = 11
@@ -24,6 +25,15 @@ def print_block(pairs: Iterable[tuple[str, object]]) -> None:
 
 def problem_record(problem: Problem) -> dict[str, str]:
     return {"op": problem.operator, "shape": str(problem), **problem.options}
+
+
+def problem_arguments(problem: Problem) -> str:
+    """Options of a command that name ``problem``; what a command takes to be so anyway is left out."""
+    asked = [] if problem.operator == DEFAULT else [f"--op {problem.operator}"]
+    asked.append(f"--shape {problem}")
+    usual = type(problem).parse(str(problem)).options
+    asked += [f"--option {name}={value}" for name, value in problem.options.items() if value != usual[name]]
+    return " ".join(asked)
 
 
 def device_record(device: Device) -> dict[str, Any]:

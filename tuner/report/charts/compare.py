@@ -32,9 +32,9 @@ BUSY_ABOUT = (
     "Where bars are too many, height is the share of the time, for loads their number. The epilogue's work holds "
     "its waits for a free slot."
 )
-CAUSES_ABOUT = (
-    "Where the time of the busiest cluster goes, simulated. The grey line below a bar is what the average cluster "
-    "idles in the last wave; it is no cause of its own."
+CAUSES_ABOUT = "Where the time of the busiest cluster goes, simulated."
+TAIL_ABOUT = (
+    "The grey line below a bar is what the average cluster idles in the last wave; it is no cause of its own."
 )
 
 
@@ -104,7 +104,7 @@ def _causes(clocks: Clocks) -> Section:
     causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
     tail = [("t-tail", "tail wave")] if any(one.waves for one in shown) else []
     body = (
-        f'<p class="about">{escape(CAUSES_ABOUT)}</p>{causes_chart(shown)}'
+        f'<p class="about">{escape(f"{CAUSES_ABOUT} {TAIL_ABOUT}" if tail else CAUSES_ABOUT)}</p>{causes_chart(shown)}'
         + _legend([(css_of(cause, shown), cause) for cause in causes] + tail)
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
         + html_table(head, [[escape(cell) for cell in row] for row in rows], css="numbers")

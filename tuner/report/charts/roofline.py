@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tuner.report.data.roofline import COLOURS, Point, Roof, dram_bytes, groups, points, roofs
+from tuner.report.data.roofline import COLOURS, Point, Roof, counts_fill, dram_bytes, groups, points, roofs
 from tuner.report.data.sweep import Sweep, differences, microseconds, operations, tflops, timed
 from tuner.report.marks.svg import Chart, Scale, escape, number
 from tuner.trials.outcome import Trial
@@ -44,6 +44,7 @@ def _scales(
 ) -> tuple[Scale, Scale]:
     across = [point.intensity for point in found] + [by_dram]
     up = [point.tflops for point in found] + [roof.tera for roof in machine if not roof.per_byte]
+    up += [roof.at(by_dram) for roof in machine if roof.css == "dram"] if len(up) == len(found) else []
     low = max(min(up), max(point.tflops for point in found) / LOW)
     x = chart.x_scale(min(across) / 2.2, max(across) * 2.2, log=True)
     return x, chart.y_scale(low / 1.6, max(up) * 1.5, log=True)
@@ -104,6 +105,10 @@ def _tip(point: Point, winner: Trial) -> str:
 
 def _draw_winner(chart: Chart, sweep: Sweep, winner: Trial, by_dram: float, x: Scale, y: Scale) -> None:
     speed = tflops(sweep.problem, microseconds(winner))
+    if not counts_fill(sweep.problem, winner):
+        chart.dot(x(by_dram), y(speed), 5, "winner", f"winner: {number(by_dram)} FLOP/byte")
+        chart.text(x(by_dram) + 9, y(speed) - 5, "winner", "strong")
+        return
     by_fill = points(sweep.problem, [winner])[0].intensity
     chart.line(x(by_fill), y(speed), x(by_dram), y(speed), "reference")
     chart.dot(x(by_fill), y(speed), 5, "winner", f"winner by SMEM fill: {number(by_fill)} FLOP/byte")

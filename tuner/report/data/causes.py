@@ -124,6 +124,7 @@ def _words(cause: str) -> str:
         "launch": "the launch",
         "prologue": "the prologue",
         "epilogue exposed": "the exposed epilogue",
+        "no tensor work": "work without the tensor pipe",
         "MMA warp issuing": "issuing MMAs",
         "tensor, scale-factor copies": "scale-factor copies",
         "tensor, change of kind": "changes of MMA kind",

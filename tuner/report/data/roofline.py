@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kernel_space.core.arch import SM90A
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import kernel_of, operator_of
+from kernel_space.core.registry import kernel_of, kernels_of, operator_of
 from kernel_space.machine.clock.constants import Constant, constants_of, has_constants
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.report.data.sweep import microseconds, tflops
@@ -51,7 +51,8 @@ COLOURS = ("pair", "single", "third", "fourth")  # classes of the style; more gr
 
 
 def roofs(problem: Problem, device_class: DeviceClass | None, sm_count: int) -> tuple[Roof, ...]:
-    """What bounds a launch: memory and caches by bytes, the tensor pipe by operations. None for an unknown class.
+    """What bounds a launch: memory by bytes, caches where a kernel tells what it brings into SMEM, the tensor pipe by
+    operations. None for an unknown class.
 
     ``sm_count``: of the card, which may have more or fewer than its class.
     """
@@ -67,12 +68,13 @@ def roofs(problem: Problem, device_class: DeviceClass | None, sm_count: int) -> 
     constants = constants_of(device_class.arch)
     clock = constants["clock_ghz"].value
     chip = sm_count * clock * 1e-3  # one unit per clock and SM, in tera per second
-    found = [
-        *dram,
+    fill = (
         _roof("SMEM fill", "smem", constants["fill_narrow"], chip),
         _roof("L2, no multicast", "l2", constants["l2_bytes_clk"], chip),
-    ]
-    return (*found, *_tensor_roofs(tensor, chip))
+    )
+    kernels = kernels_of(problem.operator, device_class.arch)
+    counted = any(kernel.traffic is not None for kernel in kernels)
+    return (*dram, *(fill if counted else ()), *_tensor_roofs(tensor, chip))
 
 
 def _tensor_roofs(tensor: Mapping[str, float], chip: float) -> list[Roof]:
@@ -151,6 +153,11 @@ def moved_bytes(problem: Problem, trial: Trial) -> float:
     config = trial.resolved_config
     traffic = kernel_of(config, problem).traffic
     return dram_bytes(problem) if traffic is None else traffic(config, problem)
+
+
+def counts_fill(problem: Problem, trial: Trial) -> bool:
+    """Is it known what the trial's kernel brings into SMEM?"""
+    return kernel_of(trial.resolved_config, problem).traffic is not None
 
 
 def groups(trials: Sequence[Trial]) -> dict[str, str]:

@@ -19,7 +19,6 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Form, Problem, ProblemClass
 from kernel_space.core.rules import knob_rejection
 from kernel_space.operators import DEFAULT
-from tuner.devices.borrow import table_of
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.runtime.choice.choice import (
     Candidate,
@@ -33,6 +32,7 @@ from tuner.runtime.choice.choice import (
 from tuner.runtime.choice.contract import compiled_sizes, runtime_of
 from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
+from tuner.tables.borrow import table_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.trials.checked import Check

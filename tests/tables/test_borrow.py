@@ -12,12 +12,12 @@ import pytest
 from kernel_space.core.errors import InputError
 from tests.runtime.test_choice import BOTH, PLAIN, SPLIT, entry, row, write
 from tuner.cli.main import main
-from tuner.devices.borrow import table_of
 from tuner.devices.classes import DEVICE_CLASSES, Card
 from tuner.devices.recorded import keep_class
 from tuner.devices.select import select_device
 from tuner.runtime import explain, prepare, use_table
 from tuner.runtime.load.trampoline import trampoline_of
+from tuner.tables.borrow import table_of
 from tuner.tables.dispatch import Lookup, render_table
 
 SHAPE = "256,3840,3072,128"
