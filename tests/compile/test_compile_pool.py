@@ -209,10 +209,10 @@ def test_what_a_killed_tuner_left_is_swept(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    (tmp_path / f"svdquant-compile-pool-{ended.pid}-abc").mkdir()
-    (tmp_path / f"svdquant-compile-pool-{os.getppid()}-abc").mkdir()
+    (tmp_path / f"svdquant-autotuner-compile-pool-{ended.pid}-abc").mkdir()
+    (tmp_path / f"svdquant-autotuner-compile-pool-{os.getppid()}-abc").mkdir()
     CompilePool(1, 1.0, tmp_path / "cache").close()
-    assert [path.name for path in tmp_path.iterdir()] == [f"svdquant-compile-pool-{os.getppid()}-abc"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"svdquant-autotuner-compile-pool-{os.getppid()}-abc"]
 
 
 TUNER = """

@@ -38,7 +38,7 @@ from tuner.trials.outcome import Status
 __all__ = ["CompilePool", "CompileResult", "WorkerError"]
 
 TASKS_PER_WORKER = 100  # a worker starts at 300 MB and grows by 2.4 MB with each compilation
-_SCRATCH = "svdquant-compile-pool-"
+_SCRATCH = "svdquant-autotuner-compile-pool-"
 START_LIMIT_S = 120.0  # importing the DSL takes a second, or many on a machine with a cold disk
 
 
