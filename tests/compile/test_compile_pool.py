@@ -212,7 +212,9 @@ def test_what_a_killed_tuner_left_is_swept(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / f"svdquant-autotuner-compile-pool-{ended.pid}-abc").mkdir()
     (tmp_path / f"svdquant-autotuner-compile-pool-{os.getppid()}-abc").mkdir()
     CompilePool(1, 1.0, tmp_path / "cache").close()
-    assert [path.name for path in tmp_path.iterdir()] == [f"svdquant-autotuner-compile-pool-{os.getppid()}-abc"]
+    assert [path.name for path in tmp_path.iterdir()] == [
+        f"svdquant-autotuner-compile-pool-{os.getppid()}-abc"
+    ]
 
 
 TUNER = """
