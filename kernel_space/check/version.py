@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from kernel_space.build.key import source_hash
 from kernel_space.build.source_identity import identity
+from kernel_space.core.kernel import Kernel
 from kernel_space.core.operator import Deferred
 from kernel_space.core.registry import kernel, operator
 
@@ -22,8 +24,16 @@ def check_version(operator_name: str) -> str:
 
     The machine, this package, the operator's inputs and oracle, and what its kernels state of themselves.
     """
-    parts = [machine_version(), *(f"{module} {source_hash(module)}" for module in _modules(operator_name))]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    machines = filter(None, (one.machine for one in _kernels(operator_name)))
+    return _hash([machine_version(), *_sources({*_oracle(operator_name), *machines})])
+
+
+@functools.cache
+def oracle_version(operator_name: str) -> str:
+    """Hash of all that a card's verdict on an operator's kernels depends on besides the kernel and the check: inputs,
+    oracle, ragged problems and workspace, as they are in the sources today.
+    """
+    return _hash(_sources(_oracle(operator_name)))
 
 
 @functools.cache
@@ -34,13 +44,23 @@ def machine_version() -> str:
     return identity(path.read_bytes() for path in files)
 
 
-def _modules(operator_name: str) -> list[str]:
+def _kernels(operator_name: str) -> list[Kernel]:
+    return [kernel(operator_name, name) for name in operator(operator_name).kernels]
+
+
+def _oracle(operator_name: str) -> set[str]:
     """Modules of the operator that decide a verdict; each stands for all of the project or the operator it imports."""
     found = operator(operator_name)
-    kernels = [kernel(operator_name, name) for name in found.kernels]
-    functions = [found.inputs, found.check, found.ragged, *(one.room for one in kernels)]
-    machines = [one.machine for one in kernels]
-    return sorted({*(_module(one) for one in functions if one), *filter(None, machines)})
+    functions = [found.inputs, found.check, found.ragged, *(one.room for one in _kernels(operator_name))]
+    return {_module(one) for one in functions if one}
+
+
+def _sources(modules: Iterable[str]) -> list[str]:
+    return [f"{module} {source_hash(module)}" for module in sorted(modules)]
+
+
+def _hash(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
 def _module(function: object) -> str:

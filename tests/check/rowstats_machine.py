@@ -30,7 +30,7 @@ TRAITS = MachineTraits(
     cut=lambda config, problem, limit_s: dataclasses.replace(problem, m=5),
     most_instructions=lambda config, problem, sms: 20_000,
     roles={number: f"row{number}" for number in range(4)},
-    causes={"no tensor work": "reading rows"},
+    causes={"executing": "reading rows"},
     schedule=lambda config, problem, sm_count: Schedule(
         pieces=-(-problem.m // config.rows), places=sm_count, steps=1
     ),

@@ -188,7 +188,7 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
         provenance=Provenance(
             kernel_source=kernel_source_hash(kernel("svdquant_gemm", "sm100a")),
             dsl_version=now.dsl_version,
-            model=now.models[Kind.MODELLED],
+            model=now.model(Kind.MODELLED, "svdquant_gemm"),
         ),
         protocol="by hand",
         date="2026-01-01T00:00:00+00:00",

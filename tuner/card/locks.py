@@ -30,7 +30,7 @@ from tuner.card.device_node import device_node
 
 POLL_S = 0.02
 SAY_AFTER_S = 3.0
-_NAME = "svdquant-tuner-card-"
+_NAME = "svdquant-autotuner-card-"
 
 Say = Callable[[str], None]
 FindNode = Callable[[str], Path | None]

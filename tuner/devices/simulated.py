@@ -141,15 +141,15 @@ class SimulatedDevice:
 
 
 @functools.cache
-def simulated_judge(operator: str = "") -> str:
-    """What simulated rows of today depend on besides the kernel; of an ``operator``, with its inputs and oracle."""
-    from kernel_space.check.version import check_version, machine_version
+def simulated_judge() -> str:
+    """What simulated times and verdicts of today depend on besides the kernel and its operator's inputs and oracle."""
+    from kernel_space.check.version import machine_version
 
-    return f"{simulation_hash()} check {check_version(operator) if operator else machine_version()[:16]}"
+    return f"{simulation_hash()} check {machine_version()[:16]}"
 
 
 def models_of(device: Device) -> dict[Kind, str]:
-    """What rows of ``device`` that nobody measured depend on today besides the kernel, by what they are."""
+    """What rows of ``device`` that nobody measured depend on today besides kernel and operator, by what they are."""
     models: dict[Kind, str] = {}
     if has_simulator(device.arch):
         models[Kind.SIMULATED] = device.judge if device.kind is Kind.SIMULATED else simulated_judge()

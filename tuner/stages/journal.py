@@ -7,6 +7,7 @@ import hashlib
 import json
 
 from kernel_space.build.key import source_hash, space_source_hash, toolchain
+from kernel_space.check.version import check_version, oracle_version
 from kernel_space.core.plain_files import AnyPath, below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernels_of
@@ -14,6 +15,7 @@ from tuner.devices.device import Device
 from tuner.devices.recorded import keep_class_of
 from tuner.space.count import Count
 from tuner.space.space import SearchSpace
+from tuner.trials.outcome import Kind
 from tuner.trials.study import Identity, Study
 
 STUDY_FOLDER = ".studies"
@@ -29,8 +31,13 @@ def identity(problem: Problem, device: Device) -> Identity:
         options=problem.options,
         source_hash=space_source_hash(kernels_of(problem.operator, device.arch)),
         dsl_version=toolchain().dsl_version,
-        judge=f"{device.kind} {device.judge} {device.sm_count} SMs",
+        judge=f"{device.kind} {device.judge} {device.sm_count} SMs, oracle {_oracle(problem.operator, device.kind)}",
     )
+
+
+def _oracle(operator: str, kind: Kind) -> str:
+    """What the device's verdicts on this operator depend on besides its ``judge``; no card knows the machine."""
+    return check_version(operator) if kind is Kind.SIMULATED else oracle_version(operator)
 
 
 def open_study(out: AnyPath, problem: Problem, device: Device) -> Study:

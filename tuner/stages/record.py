@@ -17,7 +17,7 @@ from tuner.stages.compile import kernel_of
 from tuner.stages.run import Run
 from tuner.stages.stage import When
 from tuner.tables.dispatch import FILE_NAME, record
-from tuner.tables.merge import Current, own_kernel_source
+from tuner.tables.merge import Current, own_kernel_source, own_oracle
 from tuner.tables.row import ObjectRef, Row, make_row
 from tuner.trials.checked import NEVER_CHECKED
 from tuner.trials.outcome import Trial
@@ -50,6 +50,7 @@ def current(device: Device) -> Current:
         kernel_source=own_kernel_source,
         dsl_version=toolchain().dsl_version,
         models=models_of(device),
+        oracle=own_oracle,
     )
 
 
@@ -57,7 +58,7 @@ def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel
     """The row that ``order[0]`` claims, with the next best as its runner-up."""
     row = make_row(
         order[0],
-        model=current(device).models.get(device.kind, ""),
+        model=current(device).model(device.kind, order[0].op),
         protocol=f"{device.kind} on {device.name}, {device.sm_count} SMs",
         runner_up=order[1] if len(order) > 1 else None,
         object=compiled and object_ref(compiled),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from kernel_space.build.key import kernel_source_hash
+from kernel_space.check.version import check_version
 from kernel_space.core.arch import arch
 from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernel_of, parse_config
@@ -22,18 +23,25 @@ PRECEDENCE = {Kind.MEASURED: 2, Kind.SIMULATED: 1, Kind.MODELLED: 0}
 class Current:
     """Today's provenance. ``kernel_source``: of a row, the hash of its kernel's sources as they are, empty when there
     is no such kernel. ``models``: one per kind of time that has one; a kind that is not listed has no model.
+    ``oracle``: by the name of an operator, what a model's verdicts on its kernels depend on besides, or empty.
     """
 
     kernel_source: Callable[[Row], str]
     dsl_version: str
     models: Mapping[Kind, str] = dataclasses.field(default_factory=dict)
+    oracle: Callable[[str], str] = lambda operator: ""
+
+    def model(self, kind: Kind, operator: str) -> str:
+        """Of a row of ``operator``: the model with the operator's oracle, or empty for a kind without a model."""
+        parts = [self.models[kind], self.oracle(operator)] if self.models.get(kind) else []
+        return " oracle ".join(filter(None, parts))
 
     def provenance(self, row: Row) -> Provenance:
         """What ``row`` would say if it were made now."""
         return Provenance(
             kernel_source=self.kernel_source(row),
             dsl_version=self.dsl_version,
-            model=self.models.get(row.kind, ""),
+            model=self.model(row.kind, row.key.op),
         )
 
 
@@ -42,6 +50,14 @@ def own_kernel_source(row: Row) -> str:
     try:
         config = parse_config(row.key.op, arch(row.key.arch), row.config)
         return kernel_source_hash(kernel_of(config, row.key.problem))
+    except InputError:
+        return ""
+
+
+def own_oracle(operator: str) -> str:
+    """Hash of the operator's inputs and oracle as they are; empty when this version has no such operator."""
+    try:
+        return check_version(operator)
     except InputError:
         return ""
 

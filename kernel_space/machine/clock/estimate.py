@@ -115,7 +115,7 @@ def _joined_records(runs: Sequence[TimedRun]) -> Record | None:
     return joined
 
 
-PROLOGUE, EPILOGUE, OTHER = "prologue", "epilogue exposed", "no tensor work"
+PROLOGUE, EPILOGUE, OTHER = "prologue", "epilogue exposed", "executing"
 
 
 def account_of(cluster: TimedCluster, end: float) -> dict[str, float]:

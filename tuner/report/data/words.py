@@ -26,7 +26,7 @@ _FIXED: Final = {
     "waiting for the tensor core": "wait_tensor",
     "MMA warp issuing": "issue",
     "epilogue exposed": "epilogue",
-    "no tensor work": "other",
+    "executing": "other",
     "prologue": "prologue",
     "launch": "launch",
 }
