@@ -200,13 +200,18 @@ def _compile(
     _, artifacts = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix)
     refuse_serialized(artifacts)
     if artifacts.header is None:
-        raise AssertionError(f"kernel {kernel.full_name} takes arguments that its C header cannot describe")
+        raise CompileError(f"{kernel.full_name} takes arguments that its C header cannot describe")
     declared = arguments_from_header(artifacts.header)
     if declared != wanted:
-        raise AssertionError(
-            f"{kernel.full_name} does not take the arguments of its operator, it takes {declared}"
+        raise CompileError(
+            f"the host function of {kernel.full_name} must take the arguments of its operator, {_listed(wanted)}; it "
+            f"takes {_listed(declared)}"
         )
     return artifacts, declared
+
+
+def _listed(arguments: tuple[Argument, ...]) -> str:
+    return "(" + ", ".join(f"{one.name} {one.kind}" for one in arguments) + ")"
 
 
 def refuse_serialized(artifacts: Artifacts) -> None:

@@ -134,7 +134,11 @@ def _imports(module: str, source: bytes) -> Iterator[str]:
     well.
     """
     yield module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    try:
+        tree = ast.parse(source)
+    except SyntaxError as error:
+        raise InputError(f"{module} is not Python: line {error.lineno}: {error.msg}") from None
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -8,6 +8,7 @@ from typing import Any
 from kernel_space.build import footprint_store
 from kernel_space.build.dsl_env import mlir_for
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
 from kernel_space.core.problem import ProblemClass
 from kernel_space.core.registry import kernel_of
 
@@ -31,4 +32,7 @@ def with_layouts(
 ) -> Any:
     """Build the layouts of a resolved config in an MLIR context of its own and return ``read(layouts)``."""
     with mlir_for(arch_name):
-        return read(kernel_of(config, problem_class).layouts(config, problem_class))
+        kernel = kernel_of(config, problem_class)
+        if kernel.layouts is None:
+            raise InputError(f"{kernel.full_name} has a budget to be read from layouts, and says no layouts")
+        return read(kernel.layouts(config, problem_class))

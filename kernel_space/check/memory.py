@@ -81,7 +81,7 @@ class CheckMemory:
 
     def check(self) -> dict[str, OutputCheck]:
         """How each output compares with the operator's oracle."""
-        return self._operator.check(self._problem, self.tensors, self._config)
+        return self._operator.compare(self._problem, self.tensors, self._config)
 
     def illegal_writes(self) -> list[str]:
         """Bytes changed that are not the kernel's, one line each."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kernel_space.core.arch import Arch
-from kernel_space.core.budget import Budget
+from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem, ProblemClass
 
@@ -35,6 +35,23 @@ def no_room(config: Any, problem: Any) -> Room:
     return Room()
 
 
+def as_it_is(config: Any, *_: Any) -> Any:
+    """Of a kernel whose configs are canonical and have no stages to solve."""
+    return config
+
+
+class NoSharedMemory(Budget):
+    """Of a kernel that allocates nothing."""
+
+    @property
+    def slots(self) -> dict[str, int]:
+        return {}
+
+
+def no_shared_memory(config: Any, problem_class: ProblemClass, arch: Arch) -> Budget:
+    return NoSharedMemory(Footprint(smem=()), config, arch)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Kernel:
     """One kernel of an operator.
@@ -48,10 +65,11 @@ class Kernel:
     ``capacities``    resources of the budget (``smem``, ``tmem``) in the order in which they are checked; each is a
                       rule ``<resource>_capacity``
     ``layouts``       the object from which the kernel allocates (``allocations()``, ``footprint()``); imports the DSL,
-                      needs an MLIR context
+                      needs an MLIR context; None for a kernel without shared memory
     ``room``          workspace of a resolved config for a problem
     ``traffic``       ``(config, problem)`` -> bytes that a launch brings into shared memory; None: nobody counts them
-    ``rules``         module with the rules: what was derived from them is stale when it changes
+    ``rules``         module with the rules, by default that of the config class: what was derived from them is stale
+                      when it changes
     ``machine``       module with what the machine and its clock know of this kernel beside its PTX; empty: nothing
     """
 
@@ -61,15 +79,19 @@ class Kernel:
     source: str
     config_class: type[KernelConfig]
     knob_rules: Mapping[str, Rule]
-    canonical: Callable[[Any, Any], Any]
-    solve_stages: Callable[[Any, ProblemClass, Arch], Any]
-    budget: Callable[[Any, ProblemClass, Arch], Budget]
-    capacities: tuple[str, ...]
-    layouts: Callable[[Any, ProblemClass], Any]
-    rules: str
+    canonical: Callable[[Any, Any], Any] = as_it_is
+    solve_stages: Callable[[Any, ProblemClass, Arch], Any] = as_it_is
+    budget: Callable[[Any, ProblemClass, Arch], Budget] = no_shared_memory
+    capacities: tuple[str, ...] = ()
+    layouts: Callable[[Any, ProblemClass], Any] | None = None
+    rules: str = ""
     traffic: Callable[[Any, Any], float] | None = None
     room: Callable[[Any, Problem], Room] = no_room
     machine: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.rules:
+            object.__setattr__(self, "rules", self.config_class.__module__)
 
     @property
     def full_name(self) -> str:

@@ -120,6 +120,18 @@ class Operator:
         if unknown := sorted(set(self.weights) - set(self.signature.inputs)):
             raise InputError(f"weights of operator {self.name} must be inputs of it, {unknown[0]!r} is none")
 
+    def compare(self, problem: Any, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
+        """``check`` of every output, in the order of the signature. Raises ``InputError`` for one that is left out:
+        what nobody judges is not right.
+        """
+        found = self.check(problem, tensors, config)
+        if set(found) != set(self.signature.outputs):
+            wanted, got = ", ".join(self.signature.outputs), ", ".join(found) or "none"
+            raise InputError(
+                f"the check of {self.name} must judge each of its outputs, {wanted}; it judges {got}"
+            )
+        return {name: found[name] for name in self.signature.outputs}
+
     def tensor_bytes(self, problem: Problem) -> dict[str, int]:
         """Bytes of each input and output of ``problem``, in the order of the signature."""
         return {name: spec.nbytes for name, spec in self.signature.tensors(problem).items()}

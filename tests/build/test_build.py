@@ -139,7 +139,7 @@ def test_compiler_errors_are_one_line_and_leave_nothing(code: int, reason: str, 
 
 
 def test_arguments_must_be_those_of_the_host_function(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="does not take the arguments of its operator"):
+    with pytest.raises(CompileError, match="must take the arguments of its operator"):
         build(config(7, WRONG_ARGUMENTS), CLASS, STAMP, cache_dir=tmp_path)
 
 
@@ -222,6 +222,12 @@ def test_the_source_hash_covers_what_the_kernel_imports(package: Path, name: str
     assert (source_hash.__wrapped__("made_up.kernel") != before) is counts
 
 
+def test_a_source_that_is_no_python_is_one_line(package: Path) -> None:
+    (package / "near.py").write_text("def f(:\n")
+    with pytest.raises(InputError, match=r"made_up\.near is not Python: line 1"):
+        source_hash.__wrapped__("made_up.kernel")
+
+
 def test_the_source_hash_does_not_depend_on_where_files_lie(package: Path) -> None:
     before = source_hash.__wrapped__("made_up.kernel")
     (package / "near.py").unlink()
@@ -237,7 +243,7 @@ def test_the_real_kernel_depends_on_its_layouts_and_config() -> None:
     assert {
         "kernel_space.operators.svdquant_gemm.sm100a.kernel",
         "kernel_space.core.config",
-        "kernel_space.operators.svdquant_gemm.problem",
+        "kernel_space.operators.svdquant_gemm.signature",
     } <= names
     assert "kernel_space.build.build" not in names
 

@@ -157,7 +157,9 @@ def test_an_operator_must_judge_each_output(monkeypatch: pytest.MonkeyPatch) -> 
     with_changes(
         monkeypatch, check=lambda *args: {"y": ROWSTATS.check(*args)["y"]}
     )  # a count that nobody looks at is never wrong
-    with pytest.raises(InputError, match="the check of rowstats must judge y, count, it judges y"):
+    with pytest.raises(
+        InputError, match="the check of rowstats must judge each of its outputs, y, count; it judges y"
+    ):
         run(right)
 
 

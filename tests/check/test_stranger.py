@@ -264,3 +264,14 @@ def test_version_follows_the_operator_s_own_oracle(tmp_path: Any, monkeypatch: p
     assert with_oracle(source + b"\n# a comment\n") == before
     assert with_oracle(source.replace(b"x > 0", b"x >= 0")) != before
     assert check_version("rowstats") == before
+
+
+def test_an_output_that_nobody_judges_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle that forgets ``count`` would call any count right."""
+    real = registry.operator("rowstats")
+    forgetful = dataclasses.replace(
+        real, check=lambda *asked: {"y": real.check(*asked)["y"]}, runtime=real.runtime
+    )
+    monkeypatch.setattr("kernel_space.check.memory.operator_of", lambda problem: forgetful)
+    with pytest.raises(InputError, match="must judge each of its outputs, y, count; it judges y"):
+        check(schedules=("eager",))

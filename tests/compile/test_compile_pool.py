@@ -166,8 +166,15 @@ def test_an_idle_worker_that_is_killed_is_replaced(pool: CompilePool) -> None:
 
 
 def test_a_bug_is_an_exception_not_an_outcome(pool: CompilePool) -> None:
-    with pytest.raises(WorkerError, match="does not take the arguments of its operator"):
-        submit(pool, 0, WRONG_ARGUMENTS).result(timeout=60)
+    broken = kernel("stamp", "broken").config_class(value=0, num_stage=1)
+    with pytest.raises(WorkerError, match="this module has a bug"):
+        pool.submit(broken, CLASS, STAMP).result(timeout=60)
+
+
+def test_arguments_that_are_not_the_operator_s_fail_the_candidate(pool: CompilePool) -> None:
+    result = submit(pool, 0, WRONG_ARGUMENTS).result(timeout=60)
+    assert result.status is Status.COMPILE_FAILED
+    assert "must take the arguments of its operator, (y pointer, stream stream)" in result.reason
 
 
 def test_workers_are_replaced_after_their_tasks(tmp_path: Path) -> None:

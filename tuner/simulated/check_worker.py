@@ -17,6 +17,8 @@ from concurrent.futures import Future
 from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
+from kernel_space.core.errors import InputError
+
 LIMIT_S = 600.0  # a candidate takes seconds, a full problem at most a minute or two on a busy machine
 
 
@@ -43,7 +45,7 @@ class CheckPool:
         self._lock = threading.Lock()
 
     def submit(self, task: Any) -> Future[Any]:
-        """The future raises ``CheckDied``, or ``RuntimeError`` with the traceback of a bug."""
+        """The future raises ``CheckDied``, ``InputError``, or ``RuntimeError`` with the traceback of a bug."""
         future: Future[Any] = Future()
         self._tasks.put((future, task))
         with self._lock:
@@ -95,6 +97,8 @@ class _Worker:
             kind, answer = self._pipe.recv()
         except (EOFError, OSError):
             raise CheckDied(f"the process that ran the check died ({self._death()})") from None
+        if kind == "input":
+            raise InputError(answer)
         if kind == "bug":
             raise RuntimeError(f"a task of the machine failed:\n{answer}")
         return answer
@@ -129,6 +133,8 @@ def main(descriptor: int, parent: int, function: str) -> None:
             return
         try:
             answer = ("answer", call(task))
+        except InputError as error:
+            answer = ("input", str(error))
         except Exception:
             answer = ("bug", traceback.format_exc())
         connection.send(answer)

@@ -44,7 +44,10 @@ class SearchSpace:
         """
         kernels = read_kernel_spaces(operator_name, arch)
         if not kernels:
-            raise InputError(f"there is no search space for {operator_name} on {arch.name}")
+            raise InputError(
+                f"there is no search space for {operator_name} on {arch.name}; a kernel for it needs "
+                f"search_spaces/{operator_name}/KERNEL.yaml, or KERNEL.yaml in the operator's folder"
+            )
         return cls(operator_name, kernels, read_default_rule(operator_name, arch, kernels))
 
     @property

@@ -32,7 +32,7 @@ OPERATOR = Operator(
     formula="y = a constant",
     problem=StampProblem,
     signature=Signature(Out("y", "int32", lambda problem: (problem.n,)), Stream()),
-    kernels=("stamp", "other"),
+    kernels=("stamp", "other", "broken"),
     inputs=inputs,
     check=check,
     work=lambda problem: Work(operations={}),

@@ -1,0 +1,3 @@
+"""Raises where it is imported, which no compiler error is."""
+
+raise RuntimeError("this module has a bug")
