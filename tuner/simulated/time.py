@@ -20,6 +20,7 @@ from kernel_space.launch.capture import Launch, capture
 from kernel_space.machine.clock.clock import Times
 from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.machine.clock.estimate import TimedRun, joined_runs, simulate_launch
+from kernel_space.machine.clock.occupancy import SYSTEM_SMEM, ctas_per_sm
 from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets
 from tuner.trials.outcome import Kind, Timing
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
 # Pointers of a captured launch are made up, 4 GiB apart, so that a descriptor tells which argument it describes.
 FIRST_ADDRESS: Final = 0x7F00_0000_0000
 ADDRESS_STEP: Final = 1 << 32
+TENSOR_MEMORY: Final = "tcgen05.alloc"
 EARLY: Final = (
     "programmatic_stream_serialization"  # attribute of a launch that may overlap what runs before it
 )
 # Cause of the clock's account -> what it is called; a kernel may name its own (``core.traits``).
 CAUSES: Final = {
+    "wait: global": "waiting for global memory",
     "wait: arrive": "waiting for other warps",
     "wait: tensor": "waiting for the tensor core",
     "wait: issue": "MMA warp issuing",
@@ -112,17 +115,41 @@ def simulate(
     launches = capture_launches(compiled, problem, at_once)
     runs = [
         simulate_launch(
-            launch, ptx, chosen.clock, sm_count=device.sm_count, places=places_of(launch, device), cold=cold,
+            launch, ptx, chosen.clock, sm_count=device.sm_count, places=places_of(launch, device) * resident,
+            resident=resident, tensors=tensor_places(compiled, problem), cold=cold,
             map_names=map_names(launch, compiled, traits.operands), record=record, atomic_results=results,
         )
-        for launch in launches
+        for launch, resident in ((one, resident_ctas(compiled, config, one, device)) for one in launches)
     ]  # fmt: skip
     return time_of_launches(runs, [launches_early(one) for one in launches], chosen, traits.causes)
 
 
 def places_of(launch: Launch, device: Chip) -> int:
-    """Clusters of the launch's shape that the chip holds at once."""
+    """Clusters of the launch's shape that the chip holds at once, one CTA on each SM."""
     return cluster_places(device.sm_count, math.prod(launch.cluster))
+
+
+def resident_ctas(compiled: CompiledKernel, config: KernelConfig, launch: Launch, device: Chip) -> int:
+    """CTAs of the launch that an SM holds at once. With tensor memory, of which an SM has little: those that the
+    config counts on.
+    """
+    if TENSOR_MEMORY in compiled.ptx:
+        return config.ctas_per_sm
+    resources = compiled.resources
+    return ctas_per_sm(
+        threads=math.prod(launch.block), registers=resources.registers, arch=device.arch,
+        smem_bytes=launch.smem_bytes + max(0, resources.static_smem_bytes - SYSTEM_SMEM),
+    )  # fmt: skip
+
+
+def tensor_places(compiled: CompiledKernel, problem: Problem) -> dict[int, int]:
+    """Made-up address -> bytes of each tensor of a call."""
+    sizes = {name: spec.nbytes for name, spec in operator_of(problem).signature.tensors(problem).items()}
+    return {
+        FIRST_ADDRESS + ADDRESS_STEP * number: sizes[argument.name]
+        for number, argument in enumerate(compiled.arguments)
+        if sizes.get(argument.name)
+    }
 
 
 def launches_early(launch: Launch) -> bool:

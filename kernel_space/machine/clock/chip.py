@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
 from kernel_space.machine.clock.maps import TimedMap, timed_map
 from kernel_space.machine.clock.pipe import TimedPipe
+from kernel_space.machine.clock.plain import Touched
 from kernel_space.machine.clock.program import TimedProgram
 from kernel_space.machine.clock.sync import TimedBarrier, TimedNamed
 from kernel_space.machine.ptx.cfg import EXIT
@@ -25,6 +27,9 @@ Record = list[tuple[str, str, float, float]]
 """(lane, what, begin, end) in cycles of the nominal set."""
 
 
+ISSUED = frozenset({"issue", "vector"})  # costs that are counts of instructions
+
+
 class TimedDeadlock(Fault):
     """Warps wait for what nobody will do. The functional machine names the barrier and who is missing."""
 
@@ -32,12 +37,19 @@ class TimedDeadlock(Fault):
 
 
 class TimedWarp(Warp):
-    """32 lanes. ``t``: now; ``blame``: nominal cycles waited since the tensor pipe last took something, by cause."""
+    """32 lanes. ``t``: now; ``blame``: nominal cycles waited since the tensor pipe last took something, by cause.
+
+    ``issued``: instructions; ``loaded``, ``stored``, ``copied``: sectors of plain accesses that are not charged yet,
+    ``fresh_*``: bytes that pass DRAM for them, of the whole chip; ``copies_at``: when the copies so far have come.
+    """
 
     def __init__(self, cta: TimedCta, number: int) -> None:
         self.cta, self.machine, self.number = cta, cta.cluster.machine, number  # type: ignore[assignment]
         self.clock = self.machine.clock
-        self.costs = self.machine.costs
+        self.costs, self.slots = self.machine.costs, self.machine.slots
+        self.issued = 0.0
+        self.loaded = self.stored = self.copied = 0
+        self.fresh_loads = self.fresh_stores = self.fresh_copies = 0
         self.R = [0] * len(self.machine.program.kernel.registers)
         self.pc, self.rpc = 0, EXIT
         self.frames: list[tuple[int, int, int]] = []
@@ -49,6 +61,8 @@ class TimedWarp(Warp):
         self.blame: dict[str, float] = {}
         self.bulk_open: Times | None = None
         self.bulk_groups: list[Times] = []
+        self.copies_at: Times = self.machine.zero
+        self.copy_groups: list[Times] = []
         self.shared_base = cta.rank << 24
         self.alive = self.mask = self._special_registers()
 
@@ -92,7 +106,9 @@ class TimedWarp(Warp):
 
 
 class TimedCta:
-    """``fill_free``, ``l2_free``, ``store_free``: when its port, its L2 share and its store queue are free again."""
+    """``fill_free``, ``l2_free``, ``store_free``: when its port, its L2 share and its store queue are free again;
+    ``plain_free``: when what plain accesses have asked for has passed.
+    """
 
     def __init__(self, cluster: TimedCluster, rank: int, position: tuple[int, int, int]) -> None:
         self.cluster, self.rank = cluster, rank
@@ -101,8 +117,8 @@ class TimedCta:
         self.named: dict[int, TimedNamed] = {}
         self.words: dict[int, int] = {}
         self.released = machine.zero
-        self.fill_free = self.l2_free = self.store_free = machine.zero
-        self.filled = self.stored = self.atomics = 0
+        self.fill_free = self.l2_free = self.store_free = self.plain_free = machine.zero
+        self.filled = self.stored = self.plain_bytes = self.atomics = 0
         self.descriptors_at = machine.clock.start + machine.clock.tensor_map
         threads = int(np.prod(machine.launch.block))
         self.threads = -(-threads // LANES) * LANES
@@ -171,15 +187,17 @@ class TimedCluster:
 class TimedMachine:
     """Runs one cluster of a launch.
 
-    ``active_sms`` share the chip's L2, ``clusters_active`` read DRAM at the same time; ``cold``: L2 holds nothing at
-    the start. ``map_names``: parameter index -> what its descriptor describes. ``atomic_results``: what the atomics
+    ``active_sms`` share the chip's L2, ``clusters_active`` read DRAM at the same time, ``share`` CTAs stand on an SM
+    and do the same; ``cold``: L2 holds nothing at the start; ``tensors``: address -> bytes of what plain accesses
+    reach. ``map_names``: parameter index -> what its descriptor describes. ``atomic_results``: what the atomics
     of a CTA return, one after the other; the last one from then on. ``l2_cycles``, ``fill_cycles``: of one box of each
     descriptor; ``targets``: where the loads so far go, valid until a barrier is initialised.
     """
 
     def __init__(
         self, program: TimedProgram, launch: Launch, clock: Clock, *, active_sms: int, sm_count: int,
-        cold: bool = False, map_names: dict[int, str] | None = None, atomic_results: tuple[int, ...] = (0,),
+        clusters_active: int, share: int = 1, tensors: Mapping[int, int] | None = None, cold: bool = False,
+        map_names: dict[int, str] | None = None, atomic_results: tuple[int, ...] = (0,),
         record: bool = False,
     ) -> None:  # fmt: skip
         if launch.kernel_name != program.kernel.name:
@@ -187,6 +205,7 @@ class TimedMachine:
         self.program, self.launch, self.clock = program, launch, clock
         self.zero: Times = np.zeros(clock.sets)
         self.costs = [self._cost(cost) for cost in program.costs]
+        self.slots = [sum(amount for field, amount in cost if field in ISSUED) for cost in program.costs]
         self.param_bytes = self._params()
         names = map_names or {}
         self.maps: dict[int, TimedMap] = {
@@ -194,15 +213,23 @@ class TimedMachine:
             for index, tensor in launch.tensor_maps.items()
         }
         self.cluster_counts = tuple(g // c for g, c in zip(launch.grid, launch.cluster, strict=True))
-        self.clusters_active = max(1, active_sms // int(np.prod(launch.cluster)))
-        self.l2_rate = clock.l2_rate * (sm_count / active_sms)
+        self.clusters_active, self.share = clusters_active, share
+        self.l2_rate = clock.l2_rate * (sm_count / active_sms / share)
+        self.fill_narrow = clock.fill_narrow / share
+        self.plain_rate = np.minimum(self.l2_rate, self.fill_narrow)
+        self.sf_copy = clock.sf_copy * share
+        self.dram_extra = clock.tma_latency_cold - clock.tma_latency
+        self.touched = Touched(tensors or {}, clusters_active)
         self.l2_cycles = {info.index: info.box_bytes / self.l2_rate for info in self.maps.values()}
-        self.fill_cycles = {i.index: i.box_bytes / clock.fill_rate(i.rows) for i in self.maps.values()}
+        self.fill_cycles = {
+            i.index: i.box_bytes / clock.fill_rate(i.rows) * share for i in self.maps.values()
+        }
         self.targets: dict[Any, list[tuple[TimedCta, TimedBarrier]]] = {}
         self.cold, self.atomic_results = cold, atomic_results
         self.seen: set[Any] = set()
         self.unread = {info.index: info.tensor_bytes for info in self.maps.values()}
-        self.dram_free = self.zero
+        self.dram_free = self.plain_dram = self.zero
+        self.dram_bytes = 0
         self.record: Record | None = [] if record else None
         self._queue: list[tuple[float, int, TimedWarp]] = []
         self._pushed = 0
@@ -218,7 +245,7 @@ class TimedMachine:
         return bytes(data)
 
     def mma_cycles(self, group: int, m: int, n: int) -> Times:
-        return self._kept(("mma", group, m, n), lambda: self.clock.mma_cycles(group, m, n))
+        return self._kept(("mma", group, m, n), lambda: self.clock.mma_cycles(group, m, n) * self.share)
 
     def tmem_cycles(self, columns: int) -> Times:
         return self._kept(columns, lambda: self.clock.tmem_latency + columns * self.clock.tmem_column)

@@ -1,7 +1,8 @@
 """TMA, tensor pipe, tensor memory and bulk stores with times. Names are those of the translator's text.
 
-A TMA load passes three servers in order: the CTA's share of L2, DRAM for what no cluster has read before (cold runs),
-and the port into each receiving SM; each takes requests in the order of their issue and none forgets what it owes.
+A TMA or bulk load passes three servers in order: the CTA's share of L2, DRAM for what no cluster has read before (cold
+runs), and the port into each receiving SM; each takes requests in the order of their issue and none forgets what it
+owes. What stores write for the first time passes DRAM too: that holds up no load, but the launch ends no earlier.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numpy import maximum
 
+from kernel_space.machine.clock.plain import sectors_between
 from kernel_space.machine.clock.sync import TimedBarrier, find
 from kernel_space.machine.values.address_windows import PARAM_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, Unsupported
@@ -89,15 +91,28 @@ def _through_dram(w: TimedWarp, info: TimedMap, coords: tuple[int, ...], issue: 
     What a cluster reads for the first time, the other clusters read at the same moment, each its own box, until the
     whole tensor is in L2: every byte passes DRAM once.
     """
-    machine, clock = w.machine, w.clock
+    machine = w.machine
     key = (info.index, coords)
     if key in machine.seen:
-        return clock.tma_latency
+        return machine.clock.tma_latency
     machine.seen.add(key)
+    return _latency(w, _unread(w, info), issue)
+
+
+def _unread(w: TimedWarp, info: TimedMap) -> int:
+    """Bytes that pass DRAM for one more box of every cluster."""
+    machine = w.machine
     fresh = min(machine.clusters_active * info.box_bytes, machine.unread[info.index])
+    machine.unread[info.index] -= fresh
+    return fresh
+
+
+def _latency(w: TimedWarp, fresh: int, issue: Times) -> Times:
+    """Of a load for which ``fresh`` bytes of the chip pass DRAM."""
+    machine, clock = w.machine, w.clock
     if fresh <= 0:
         return clock.tma_latency
-    machine.unread[info.index] -= fresh
+    machine.dram_bytes += fresh
     machine.dram_free = maximum(machine.dram_free, issue) + fresh / clock.dram_rate
     return maximum(clock.tma_latency_cold, machine.dram_free - issue + clock.tma_latency)
 
@@ -119,28 +134,46 @@ def bulk_load(
     mask: int,
     site: int,
 ) -> None:
+    """As a TMA load of one box; from another CTA's shared memory it passes the port alone."""
+    machine, cta = w.machine, w.cta
+    begin, latency = w.t, w.clock.tma_latency
+    last = begin
+    if is_global:
+        if machine.cold:
+            fresh = machine.touched.first(sectors_between(come, size), writes=False)
+            latency = _latency(w, fresh, begin)
+        begin = maximum(cta.l2_free, begin)
+        last = cta.l2_free = begin + size / machine.l2_rate
+    cost = size / machine.fill_narrow
     for target, counter in _targets(w, barrier, ctas, False):
-        target.fill_free = maximum(target.fill_free, w.t + w.clock.tma_latency) + size / w.clock.fill_narrow
-        counter.complete(size, target.fill_free, "tma plain")
+        done = maximum(maximum(target.fill_free, begin + latency) + cost, last + latency)
+        target.fill_free = done if target is cta else target.fill_free + cost
+        target.filled += size
+        counter.complete(size, done, "tma plain")
 
 
 # -- stores ----------------------------------------------------------------------------------------------------
 def tma_store(
     w: TimedWarp, map_address: int, coords: tuple[int, ...], come: int, how: str, mask: int, site: int
 ) -> None:
-    _store(w, _map(w, map_address).box_bytes)
+    info = _map(w, map_address)
+    _store(w, info.box_bytes, _unread(w, info) if w.machine.cold else 0)
 
 
 def bulk_store(
     w: TimedWarp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int
 ) -> None:
-    _store(w, size)
+    cold = w.machine.cold
+    _store(w, size, w.machine.touched.first(sectors_between(to, size), writes=True) if cold else 0)
 
 
-def _store(w: TimedWarp, size: int) -> None:
-    """Stores of an SM go one after the other; a share of their bytes holds up its loads."""
+def _store(w: TimedWarp, size: int, fresh: int) -> None:
+    """Stores of an SM go one after the other; a share of their bytes holds up its loads. ``fresh``: of the whole chip,
+    bytes that nothing has touched before.
+    """
     clock, cta = w.clock, w.cta
-    cost = size / clock.fill_narrow
+    w.machine.dram_bytes += fresh
+    cost = size / w.machine.fill_narrow
     cta.store_free = maximum(cta.store_free, w.t) + cost
     cta.fill_free = maximum(cta.fill_free, w.t) + cost * clock.store_share
     cta.stored += size
@@ -180,7 +213,7 @@ def tensor_mma(
 def tensor_cp(
     w: TimedWarp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int
 ) -> None:
-    w.cta.pipe.occupy(w, w.clock.sf_copy, "scale factor copy")
+    w.cta.pipe.occupy(w, w.machine.sf_copy, "scale factor copy")
 
 
 def tensor_commit(w: TimedWarp, where: int, ctas: int | None, group: int, mask: int, site: int) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.chip import Record, TimedCluster, TimedMachine
 from kernel_space.machine.clock.clock import Clock, Times
+from kernel_space.machine.clock.occupancy import SCHEDULERS
 from kernel_space.machine.clock.program import TimedProgram, timed_program
 
 
@@ -23,7 +25,9 @@ class TimedRun:
     ``account``    nominal cycles by cause; they add up to ``cycles[0]``
     ``rounds``     times the grid fills the chip: 1 for a persistent kernel
     ``clusters``   clusters of the launch; ``active_sms``: SMs that hold one in a full round
-    ``filled``, ``stored``   bytes that entered and left one SM in one round
+    ``filled``, ``stored``   bytes that entered and left one CTA in one round by TMA and bulk copies
+    ``plain``  bytes of the sectors that its plain accesses touched; ``dram``: bytes of the chip that passed DRAM in
+        one round; ``share``: CTAs that stood on an SM at once
     ``record``     timeline of one cluster in nominal cycles, if asked for
     """
 
@@ -34,6 +38,9 @@ class TimedRun:
     active_sms: int
     filled: int
     stored: int
+    plain: int
+    dram: int
+    share: int
     record: Record | None
 
     def __post_init__(self) -> None:
@@ -48,6 +55,8 @@ def simulate_launch(
     *,
     sm_count: int,
     places: int,
+    resident: int = 1,
+    tensors: Mapping[int, int] | None = None,
     cold: bool = False,
     map_names: dict[int, str] | None = None,
     atomic_results: tuple[int, ...] = (0,),
@@ -56,7 +65,8 @@ def simulate_launch(
 ) -> TimedRun:
     """How long ``launch`` of the kernel in ``ptx`` takes, for every set of constants in ``clock``.
 
-    ``places``         clusters of the launch's shape that the chip holds at once
+    ``places``         clusters of the launch's shape that the chip holds at once, ``resident`` CTAs on each SM
+    ``tensors``        address -> bytes of the tensors that plain accesses reach, where known
     ``cold``           nothing of the operands is in L2 at the start
     ``map_names``      parameter index -> operand of its TMA descriptor, for the account
     ``atomic_results`` what the atomics of a CTA return in turn: splits - 1 makes that piece the last to arrive
@@ -68,20 +78,65 @@ def simulate_launch(
         raise InputError(f"the chip must hold at least one cluster, got places={places}")
     size = math.prod(launch.cluster)
     clusters = math.prod(launch.grid) // size
-    active = min(clusters, places) * size
     program: TimedProgram = timed_program(ptx, launch.kernel_name)
-    machine = TimedMachine(
-        program, launch, clock, active_sms=active, sm_count=sm_count, cold=cold, map_names=map_names,
-        atomic_results=atomic_results, record=record,
-    )  # fmt: skip
-    ran = machine.run(cluster)
-    rounds = -(-clusters // places)
-    end = np.max([warp.t for warp in ran.warps], axis=0) + clock.drain
-    account = {cause: cycles * rounds for cause, cycles in account_of(ran, float(end[0])).items()}
+    sms = max(1, places * size // resident)
+
+    def ran_with(held: int, record: bool) -> _Ran:
+        """Beside ``held - 1`` other clusters, spread over the SMs."""
+        machine = TimedMachine(
+            program, launch, clock, active_sms=min(held * size, sms), sm_count=sm_count, clusters_active=held,
+            share=-(-held * size // sms), tensors=tensors, cold=cold, map_names=map_names,
+            atomic_results=atomic_results, record=record,
+        )  # fmt: skip
+        return _Ran(machine, machine.run(cluster))
+
+    full = ran_with(min(clusters, places), record)
+    end, rounds = full.end, -(-clusters // places)
+    account = account_of(full.cluster, float(end[0]))
+    if rounds > 1:
+        # CTAs begin as others end, so that rounds overlap: each takes what its latencies take, or the chip is busy.
+        alone = ran_with(1, False)
+        further = np.maximum((rounds - 1) * alone.end, (clusters / places - 1) * full.busy)
+        account = {cause: cycles * float(1 + further[0] / end[0]) for cause, cycles in account.items()}
+        end = end + further
+    cta, machine = full.cluster.ctas[0], full.machine
     return TimedRun(
-        cycles=end * rounds, account=account, rounds=rounds, clusters=clusters, active_sms=active,
-        filled=ran.ctas[0].filled, stored=ran.ctas[0].stored, record=machine.record,
+        cycles=end, account=account, rounds=rounds, clusters=clusters, active_sms=min(clusters * size, sms),
+        filled=cta.filled, stored=cta.stored, plain=cta.plain_bytes, dram=machine.dram_bytes, share=machine.share,
+        record=machine.record,
     )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class _Ran:
+    """One cluster, from the start of its CTAs to their end."""
+
+    machine: TimedMachine
+    cluster: TimedCluster
+
+    @functools.cached_property
+    def busy(self) -> Times:
+        """Cycles that the busiest of DRAM, L2, ports, issue slots and tensor pipes needs for what was asked of it."""
+        machine, clock = self.machine, self.machine.clock
+        needs = [machine.dram_bytes / clock.dram_rate]
+        for cta in self.cluster.ctas:
+            needs.append((cta.filled + cta.plain_bytes) / machine.l2_rate)
+            needs.append(
+                cta.filled / clock.fill_narrow * machine.share + cta.plain_bytes / machine.plain_rate
+            )
+            needs.append(cta.stored / machine.fill_narrow)
+            needs.append(machine.zero + sum(cta.pipe.busy.values()))
+            needs.append(machine.zero + sum(warp.issued for warp in cta.warps) * machine.share / SCHEDULERS)
+        return np.max(needs, axis=0)
+
+    @functools.cached_property
+    def end(self) -> Times:
+        """When the last CTA has gone: not before what warps do not wait for is done, such as plain stores."""
+        machine = self.machine
+        floor = [machine.dram_bytes / machine.clock.dram_rate, *(cta.plain_free for cta in self.cluster.ctas)]
+        for cta in self.cluster.ctas:
+            floor.append(machine.zero + sum(warp.issued for warp in cta.warps) * machine.share / SCHEDULERS)
+        return np.max([*floor, *(warp.t for warp in self.cluster.warps)], axis=0) + machine.clock.drain
 
 
 def joined_runs(runs: Sequence[TimedRun]) -> TimedRun:
@@ -100,6 +155,8 @@ def joined_runs(runs: Sequence[TimedRun]) -> TimedRun:
         account=account,
         filled=sum(run.filled for run in runs),
         stored=sum(run.stored for run in runs),
+        plain=sum(run.plain for run in runs),
+        dram=sum(run.dram for run in runs),
         record=_joined_records(runs),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any, ClassVar
 
-from kernel_space.machine.clock import engines, sync
+from kernel_space.machine.clock import engines, plain, sync
 from kernel_space.machine.clock.reduce import reduce_kernel
 from kernel_space.machine.opcodes.memory import address
 from kernel_space.machine.opcodes.sync import uniform
@@ -20,7 +20,32 @@ from kernel_space.machine.translate.translate import Program
 
 @opcode("timed.cost")
 def cost(c: Writer, i: Instr, m: Modifiers) -> None:
-    c.emit(f"w.t = w.t + w.costs[{_number(i)}]")
+    c.emit(f"w.t = w.t + w.costs[{_number(i)}]; w.issued += w.slots[{_number(i)}]")
+
+
+@opcode("timed.memory")
+def memory(c: Writer, i: Instr, m: Modifiers) -> None:
+    c.emit(f"memory(w, {_number(i)})")
+
+
+@opcode("timed.load", "timed.store", "timed.copy")
+def access(c: Writer, i: Instr, m: Modifiers) -> None:
+    kind, size = i.tokens[1], _number(i, 1)
+    if m.take("blind"):
+        return c.emit(f"blind_access(w, {kind!r}, {size}, {c.mask})")
+    c.emit(f"plain_{kind}(w, {address(c, i.operands[0])}, {size}, {c.mask})")
+
+
+@opcode("timed.commit")
+def commit(c: Writer, i: Instr, m: Modifiers) -> None:
+    c.emit("copy_commit(w)")
+
+
+@opcode("timed.wait")
+def wait(c: Writer, i: Instr, m: Modifiers) -> None:
+    operand = i.operands[0]
+    assert isinstance(operand, Imm)
+    c.emit(f"copy_wait(w, {operand.value})")
 
 
 @opcode("timed.tmem")
@@ -42,8 +67,8 @@ def prefetch(c: Writer, i: Instr, m: Modifiers) -> None:
     c.emit(f"tma_prefetch(w, {where}, ({coords}))")
 
 
-def _number(instr: Instr) -> int:
-    operand = instr.operands[0]
+def _number(instr: Instr, at: int = 0) -> int:
+    operand = instr.operands[at]
     assert isinstance(operand, Imm)
     return operand.value
 
@@ -51,7 +76,7 @@ def _number(instr: Instr) -> int:
 class TimedProgram(Program):
     """``costs``: what ``timed.cost`` operands mean, in counts of ``Clock`` fields."""
 
-    names: ClassVar[dict[str, Any]] = {**runtime_names.NAMES, **sync.NAMES, **engines.NAMES}
+    names: ClassVar[dict[str, Any]] = {**runtime_names.NAMES, **sync.NAMES, **engines.NAMES, **plain.NAMES}
     counts: ClassVar[bool] = False
 
     def __init__(self, ptx: str, kernel_name: str | None) -> None:

@@ -1,9 +1,10 @@
 """A kernel -> the part of it that decides when things happen.
 
 Kept: barriers, fences, TMA, tensor-core and bulk-group operations (*events*), the branches that decide which of them
-run, and the integer code that these need. Everything else becomes ``timed.cost`` instructions that only move the
-clock. Operands that no time depends on (shared-memory addresses of data, matrix descriptors) are replaced by 0, so
-that the code computing them goes as well.
+run, and the integer code that these need. Plain accesses to global memory keep their addresses, as far as no data
+decide them (``accesses``). Everything else becomes ``timed.cost`` instructions that only move the clock. Operands that
+no time depends on (shared-memory addresses of data, matrix descriptors) are replaced by 0, so that the code computing
+them goes as well.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from kernel_space.machine.clock.accesses import access_of, unknown_registers
 from kernel_space.machine.clock.weights import Cost, Tally, elected_branches, memory_space
 from kernel_space.machine.ptx.cfg import Block, Graph, build_graph, ends_flow
 from kernel_space.machine.ptx.instruction import Instr
@@ -49,6 +51,8 @@ def event_of(instr: Instr) -> Instr | None:
         return _tensor_event(instr)
     if tokens[:3] == ("cp", "async", "bulk"):
         return _bulk_event(instr)
+    if tokens[:2] == ("cp", "async"):
+        return _copy_event(instr)
     if tokens[:4] == ("cp", "reduce", "async", "bulk"):
         return _bulk_event(instr)
     if tokens[0] == "clusterlaunchcontrol":
@@ -94,6 +98,17 @@ def _bulk_event(instr: Instr) -> Instr | None:
     )
 
 
+def _copy_event(instr: Instr) -> Instr | None:
+    """Groups and barriers of ``cp.async``; the copies themselves are accesses."""
+    tokens = instr.tokens
+    if "commit_group" in tokens:
+        return dataclasses.replace(instr, opcode="timed.commit", operands=())
+    if "wait_group" in tokens or "wait_all" in tokens:
+        most = instr.operands[0] if "wait_group" in tokens else Imm(-1)
+        return dataclasses.replace(instr, opcode="timed.wait", operands=(most,))
+    return instr if "mbarrier" in tokens else None
+
+
 class _Reducer:
     def __init__(self, graph: Graph) -> None:
         self.graph, self.kernel = graph, graph.kernel
@@ -112,9 +127,12 @@ class _Reducer:
         self.costs: dict[Cost, int] = {}
         self.elected = elected_branches(graph)
         self.events |= {id(instr): instr for instr in self._flag_stores()}
+        self.accesses: dict[int, Instr] = {}
+        self.open_accesses = False
 
     def run(self) -> Reduced:
-        self._mark()
+        self._mark_events()
+        self._mark_accesses()
         instrs: list[Instr] = []
         starts = []
         for block in self.graph.blocks:
@@ -129,14 +147,36 @@ class _Reducer:
         return Reduced(kernel, tuple(self.costs), len(self.kernel.instrs))
 
     # -- what is needed ----------------------------------------------------------------------------------------
-    def _mark(self) -> None:
+    def _mark_events(self) -> None:
+        branches = [block for block in self.graph.blocks if block.guard is not None]
+        self._mark(self.events, branches)
+
+    def _mark_accesses(self) -> None:
+        """After the events: branches that data decide are left as they are, so that an access is never a reason to
+        refuse a kernel.
+        """
+        unknown = unknown_registers(self.kernel, self.needed)
+        for instr in self.kernel.instrs:
+            access = access_of(instr, unknown)
+            if access is not None:
+                self.accesses[id(instr)] = access
+        branches = [
+            block
+            for block in self.graph.blocks
+            if block.guard is not None
+            and block.index not in self.branches
+            and not unknown >> block.guard.slot & 1
+        ]
+        self._mark(self.accesses, branches)
+
+    def _mark(self, wanted: dict[int, Instr], open_branches: list[Block]) -> None:
+        """Keep what ``wanted`` (id of an instruction -> what becomes of it) needs, and those branches that decide."""
         todo: list[Instr] = []
         for instr in self.kernel.instrs:
-            event = self.events.get(id(instr))
+            event = wanted.get(id(instr))
             if event is not None:
                 self.busy_blocks.add(self.home[id(instr)])
                 self._want(event, todo)
-        open_branches = [block for block in self.graph.blocks if block.guard is not None]
         regions = {block.index: divergent_region(self.graph, block.index) for block in open_branches}
         while True:
             while todo:
@@ -181,6 +221,9 @@ class _Reducer:
             if event is not None:
                 self._flush(tally, instr, out)
                 out.append(event)
+            elif (access := self.accesses.get(id(instr))) is not None:
+                out.append(access)
+                self.open_accesses = True
             elif id(instr) in self.kept:
                 out.append(self._value(instr))
         self._flush(tally, block.instrs[-1], out)
@@ -197,8 +240,15 @@ class _Reducer:
         if cost:
             number = self.costs.setdefault(cost, len(self.costs))
             out.append(
-                Instr(instr.line, "timed.cost", (Imm(number),), loc=instr.loc, text=f"timed.cost {cost}")
+                Instr(
+                    instr.line,
+                    "timed.memory" if self.open_accesses else "timed.cost",
+                    (Imm(number),),
+                    loc=instr.loc,
+                    text=f"timed.cost {cost}",
+                )  # fmt: skip
             )
+            self.open_accesses = False
 
     def _value(self, instr: Instr) -> Instr:
         """A needed definition; what comes from tensors or global memory is taken for 0."""
