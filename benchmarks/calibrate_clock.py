@@ -1,6 +1,7 @@
 """Find the sets of machine constants that agree with what was published, and store them.
 
     python -m benchmarks.calibrate_clock --nvidia DIR [--draws 131072] [--keep 96]
+    python -m benchmarks.calibrate_clock --restate [--nvidia DIR]
 
 A set agrees when NVIDIA's kernel takes the published time at every row with M = 4352 within ``CUTLASS_BAND`` (the
 spread that the source states for its host is 15-25 %), and the SVDQuant kernel's stand-in takes the published
@@ -8,6 +9,8 @@ SM-active cycles within ``STAND_IN_BAND``. Rows with M = 256 are bound by the la
 
 Stored are the numbers of all sets that agree, ``--keep`` of them as values, and what the machine answers today for two
 kernels of this project: when it answers otherwise, the sets are in doubt, times say so, and this is to be run again.
+``--restate`` keeps the sets if each still agrees with the rows at hand, and stores what the machine answers now: for a
+change of the machine that moves this project's kernels and not NVIDIA's.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.machine import OPERANDS, atomic_results
 from tuner.simulated.constants import witness as clock_witness
-from tuner.simulated.constants.sets import ConstantSets, draw_sets, store_sets
+from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets, restate_sets, store_sets
 from tuner.simulated.time import capture_launch, map_names
 
 CUTLASS_BAND = 0.15
@@ -49,12 +52,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--nvidia", type=Path, required=True, help="what benchmarks.nvidia_gemm wrote")
+    parser.add_argument("--nvidia", type=Path, help="what benchmarks.nvidia_gemm wrote")
+    parser.add_argument("--restate", action="store_true", help="keep the sets, store the answers of today")
     parser.add_argument("--draws", type=int, default=131072)
     parser.add_argument("--keep", type=int, default=96)
     args = parser.parse_args()
+    if args.nvidia is None and not args.restate:
+        parser.error("--nvidia is needed to choose sets")
+    rows = [*(cutlass_rows(args.nvidia) if args.nvidia else []), *ncu_rows()]
+    if args.restate:
+        return restate(rows)
     sets = draw_sets(SM100A, args.draws, seed=SEED)
-    rows = [*cutlass_rows(args.nvidia), *ncu_rows()]
     errors = log_errors(rows, sets)
     chosen = admissible(rows, errors)
     print(f"{len(chosen)} of {sets.count} sets agree with every row")
@@ -69,6 +77,18 @@ def main() -> None:
     answers = clock_witness.cycles_of(witnesses, sets.take(kept[: clock_witness.SETS]).clock)
     drawn = dataclasses.replace(sets, discrepancy=discrepancy)
     store_sets(drawn, agreeing=chosen, kept=kept, seed=SEED, witness=answers, evidence=evidence)
+
+
+def restate(rows: list[Row]) -> None:
+    sets = admissible_sets(SM100A)
+    agreeing = admissible(rows, log_errors(rows, sets))
+    if len(agreeing) < sets.count:
+        raise SystemExit(
+            f"all {sets.count} sets must agree with the rows, {len(agreeing)} do; choose sets again with --nvidia"
+        )
+    witnesses = clock_witness.load()
+    restate_sets(clock_witness.cycles_of(witnesses, sets.take(range(clock_witness.SETS)).clock))
+    print(f"{sets.count} sets agree with {len(rows)} rows as before")
 
 
 def _witness(name: str, shape: str, text: str) -> clock_witness.Witness:

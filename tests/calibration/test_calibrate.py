@@ -234,6 +234,14 @@ def test_stored_sets_are_those_of_this_machine() -> None:
     assert clock_witness.changes(stored["witness"], ConstantSets(values).clock) == ""
 
 
+def test_restating_keeps_the_sets(tmp_path: Path) -> None:
+    clock_sets.restate_sets({"pair": [1.0], "split": [2.0]}, tmp_path / "sets.json")
+    before, after = json.loads(clock_sets.STORED.read_text()), json.loads((tmp_path / "sets.json").read_text())
+    assert after["witness"] == {"pair": [1.0], "split": [2.0]}
+    assert after["machine"] == simulation_hash.machine_hash()
+    assert {name for name in before if before[name] != after[name]} <= {"witness", "machine"}
+
+
 def test_sets_of_another_machine_are_called_stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Other sources are no reason for doubt, other answers are."""
     monkeypatch.setattr(clock_sets, "machine_hash", lambda: "another")

@@ -27,7 +27,7 @@ from tuner.search.prefilter import FACTOR, Prefilter
 from tuner.simulated.constants.sets import admissible_sets
 from tuner.simulated.model import modelled_time, modelled_us
 from tuner.simulated.tail_wave import tail_wave
-from tuner.simulated.time import capture_launch, capture_launches, cause_name, simulate
+from tuner.simulated.time import capture_launch, capture_launches, cause_name, simulate, tensor_places
 from tuner.trials.outcome import Status
 
 ONE, TWO, TWO_EARLY = "fused=true", "fused=false", "fused=false use_pdl=true"
@@ -51,12 +51,13 @@ def compiled(text: str) -> tuple[CompiledKernel, KernelConfig]:
 
 
 def alone(text: str, number: int) -> TimedRun:
-    """One launch of a call, clocked by itself: 150 CTAs of 4 rows, 148 at once."""
+    """One launch of a call, clocked by itself: 150 CTAs of 4 warps, 16 to an SM, so that two SMs hold two."""
     kernel, _ = compiled(text)
     launch = capture_launches(kernel, problem(), 148)[number]
     return simulate_launch(
-        launch, kernel.ptx, admissible_sets().clock, sm_count=148, places=148, cold=True, map_names={}
-    )
+        launch, kernel.ptx, admissible_sets().clock, sm_count=148, places=16 * 148, resident=16, cold=True,
+        map_names={}, tensors=tensor_places(kernel, problem()),
+    )  # fmt: skip
 
 
 # -- launches --
@@ -68,7 +69,7 @@ def test_launches_of_a_call_add_up(text: str, launches: int, early: int) -> None
     time = simulate(kernel, config, problem(), B200())
     sets = admissible_sets()
     runs = [alone(text, number) for number in range(launches)]
-    assert all(run.rounds == 2 for run in runs), "150 CTAs do not fit 148 SMs at once"
+    assert all((run.rounds, run.share, run.active_sms) == (1, 2, 148) for run in runs)
     starts = launches * sets.values["launch_us"] - early * sets.values["pdl_gain_us"]
     cycles = np.sum([run.cycles for run in runs], axis=0)
     assert np.allclose(time.sets_us, starts + cycles / sets.values["clock_ghz"] / 1e3)

@@ -102,12 +102,13 @@ def sectors_of(where: Value, size: int, mask: int) -> Collection[int]:
     if not mask:
         return ()
     if type(where) is not ndarray:
-        return range(where // SECTOR, (where + size - 1) // SECTOR + 1)
+        return sectors_between(where, size)
     lanes = where if mask == FULL else where[lane_flags(mask)]
     return set((lanes // SECTOR).tolist())
 
 
 def sectors_between(address: int, size: int) -> range:
+    """Numbers of the sectors of ``size`` bytes that stand together."""
     return range(address // SECTOR, (address + size - 1) // SECTOR + 1)
 
 

@@ -61,8 +61,12 @@ def ends_flow(instr: Instr) -> bool:
 
 
 def starts_block(instr: Instr) -> bool:
-    """Operations that may have to be tried again stand first in their block."""
+    """Operations that may have to be tried again stand first in their block, as do those of a clocked run that must not
+    be reached before others have had their turn.
+    """
     tokens = instr.tokens
+    if tokens[0] == "timed":
+        return tokens[1] == "memory"
     if tokens[0] == "mbarrier":
         return tokens[1] == "try_wait"
     if tokens[:3] == ("cp", "async", "bulk"):
