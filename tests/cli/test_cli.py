@@ -73,7 +73,7 @@ BAD_INPUT = {
     ),
     "unknown knob": (["explain", "--shape", SHAPE, "--config", "speed=9"], "unknown knob 'speed'"),
     "config not a config": (["explain", "--shape", SHAPE, "--config", "fast"], "knob=value"),
-    "device without a kernel": (["space", "--shape", SHAPE, "--device", "h100"], "got 'h100'"),
+    "device without a kernel": (["space", "--shape", SHAPE, "--device", "a100"], "got 'a100'"),
     "no folder of objects": (
         ["--shape", SHAPE, "--device", "b200", "--objects", "."],
         "must hold a folder objects",

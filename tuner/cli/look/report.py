@@ -82,7 +82,7 @@ def _trials(out: Path, problem: Problem, device: Device) -> tuple[list[Trial], s
     parquet = report_folder(out, device.name, problem) / TRIALS
     beside = read_trials(parquet) if parquet.is_file() else []
     about = identity(problem, device)
-    if below(out, STUDY_FOLDER, about.device, about.file_name).is_file():
+    if below(about.folder(below(out, STUDY_FOLDER)), about.file_name).is_file():
         trials = list(open_study(out, problem, device).trials.values())
         if trials:
             rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
