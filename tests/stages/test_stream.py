@@ -128,7 +128,7 @@ class Alone(MeasuringDevice):
     def checked(self, legal: Legal) -> Outcome:
         resolved = str(legal.config)
         if resolved not in self.announced:
-            (journal,) = self.out.glob(".studies/h200/*.jsonl")
+            (journal,) = self.out.glob(".studies/h200/**/*.jsonl")
             last = json.loads(journal.read_bytes().splitlines()[-1])
             self.announced[resolved] = last.get("attempt") == resolved
         return self._one("check", super().checked, legal)

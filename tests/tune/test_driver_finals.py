@@ -219,26 +219,44 @@ def test_candidates_may_be_given(tmp_path: Path) -> None:
 
 
 class SlowPool(FakePool):
-    """A compiler that takes 30 ms for each, one after another."""
+    """A compiler that takes long, one candidate after another: until ``device`` has had ``TURNS`` at its leaders,
+    however fast this machine is; 30 ms without a device."""
 
-    def __init__(self) -> None:
+    TURNS = 4
+    MOST_S = 0.3  # for a device that has nothing more to do; a turn takes it a few milliseconds
+
+    def __init__(self, device: MeasuringDevice | None = None) -> None:
         super().__init__()
+        self.device = device
         self.workers = concurrent.futures.ThreadPoolExecutor(1)
 
     def submit(self, *args: Any) -> concurrent.futures.Future[Any]:
         def work() -> Any:
-            time.sleep(0.03)
+            self._take_long()
             return super(SlowPool, self).submit(*args).result()
 
         return self.workers.submit(work)
 
+    def _take_long(self) -> None:
+        if self.device is None:
+            time.sleep(0.03)
+            return
+        goal, end = self._turns(self.device) + self.TURNS, time.monotonic() + self.MOST_S
+        while self.device.timed and self._turns(self.device) < goal and time.monotonic() < end:
+            time.sleep(0.001)
+
+    @staticmethod
+    def _turns(device: MeasuringDevice) -> int:
+        """Rounds, and checks of who had one."""
+        return len(device.finals) + sum(count - 1 for count in Counter(device.validated).values())
+
 
 def test_waits_for_the_compiler_are_used_to_check_leaders_again(tmp_path: Path) -> None:
     device = MeasuringDevice()
-    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(), trials=20)
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(device), trials=20)
     checked = Counter(device.validated)
     assert result.fresh == 20 and len(checked) == 20
-    assert sum(checked.values()) > 40, "the device had nothing else to do for half a second"
+    assert sum(checked.values()) > 40, "the device had nothing else to do"
     assert max(checked.values()) <= 1 + MOST_SPARE_CHECKS
     assert result.winner is not None and checked[result.winner.resolved] > 1
     assert "leaders" in next(
@@ -270,7 +288,7 @@ class Racing(SoundInRounds):
 def test_a_race_that_shows_in_a_later_check_costs_the_candidate(tmp_path: Path) -> None:
     best, second = kernels()[:2]
     device = Racing(broken=best)
-    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool())
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(device))
     racing = next(trial for trial in result.trials if trial.resolved == best)
     assert racing.status is Status.RACE and "differs" in racing.reason
     assert result.winner is not None and result.winner.resolved == second
@@ -279,7 +297,7 @@ def test_a_race_that_shows_in_a_later_check_costs_the_candidate(tmp_path: Path) 
 def test_waits_for_the_compiler_are_used_for_rounds_between_leaders(tmp_path: Path) -> None:
     """Who is slower by them is not in the final, which needs fewer rounds than without; the winner is the same."""
     device, quick = MeasuringDevice(), MeasuringDevice()
-    result = run(tmp_path / "slow", device=device, space=small_space(**SPACE), pool=SlowPool())
+    result = run(tmp_path / "slow", device=device, space=small_space(**SPACE), pool=SlowPool(device))
     without = run(tmp_path / "fast", device=quick, space=small_space(**SPACE))
     assert result.winner is not None and without.winner is not None
     assert result.winner.resolved == without.winner.resolved == kernels()[0]
@@ -303,7 +321,8 @@ def test_waits_for_the_compiler_are_used_for_rounds_between_leaders(tmp_path: Pa
 
 
 def test_a_resumed_tune_believes_early_rounds(tmp_path: Path) -> None:
-    first = run(tmp_path, device=MeasuringDevice(), space=small_space(**SPACE), pool=SlowPool())
+    device = MeasuringDevice()
+    first = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(device))
     device = MeasuringDevice()
     second = run(tmp_path, device=device, space=small_space(**SPACE))
     assert device.finals == [] == device.timed
@@ -327,7 +346,7 @@ class WrongAtLast(SoundInRounds):
 def test_who_was_ruled_out_by_a_wrong_kernel_gets_a_final_after_all(tmp_path: Path) -> None:
     best, second = kernels()[:2]
     device = WrongAtLast(broken=best)
-    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool())
+    result = run(tmp_path, device=device, space=small_space(**SPACE), pool=SlowPool(device))
     assert result.winner is not None and result.winner.resolved == second
     wrong = next(trial for trial in result.trials if trial.resolved == best)
     assert wrong.status is Status.WRONG_RESULT and result.winner.evidence["final_place"] == 1
