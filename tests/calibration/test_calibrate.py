@@ -236,7 +236,10 @@ def test_stored_sets_are_those_of_this_machine() -> None:
 
 def test_restating_keeps_the_sets(tmp_path: Path) -> None:
     clock_sets.restate_sets({"pair": [1.0], "split": [2.0]}, tmp_path / "sets.json")
-    before, after = json.loads(clock_sets.STORED.read_text()), json.loads((tmp_path / "sets.json").read_text())
+    before, after = (
+        json.loads(clock_sets.STORED.read_text()),
+        json.loads((tmp_path / "sets.json").read_text()),
+    )
     assert after["witness"] == {"pair": [1.0], "split": [2.0]}
     assert after["machine"] == simulation_hash.machine_hash()
     assert {name for name in before if before[name] != after[name]} <= {"witness", "machine"}
