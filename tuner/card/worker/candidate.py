@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from kernel_space.core.arguments import Argument
 from kernel_space.core.config import KernelConfig
@@ -14,7 +14,19 @@ from kernel_space.core.registry import kernel, kernel_of, operator, operator_of
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
-    from tuner.tables.bundle import ObjectFile
+
+
+class Bundled(Protocol):
+    """What is asked of an object of a bundle (``tables.bundle.ObjectFile``)."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def prefix(self) -> str: ...
+    @property
+    def arguments(self) -> tuple[Argument, ...]: ...
+    @property
+    def sha256(self) -> str: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,12 +53,12 @@ class Loadable:
         return cls._of(compiled.object_path, compiled.object_sha256, compiled, config)
 
     @classmethod
-    def of_bundled(cls, file: ObjectFile, config: KernelConfig) -> Self:
+    def of_bundled(cls, file: Bundled, config: KernelConfig) -> Self:
         """Of an object of a bundle; its bytes are compared with its SHA-256 where it is loaded."""
         return cls._of(file.path, file.sha256, file, config)
 
     @classmethod
-    def _of(cls, path: Path, sha256: str, made: CompiledKernel | ObjectFile, config: KernelConfig) -> Self:
+    def _of(cls, path: Path, sha256: str, made: CompiledKernel | Bundled, config: KernelConfig) -> Self:
         return cls(
             object_path=str(path.absolute()),
             object_sha256=sha256,
