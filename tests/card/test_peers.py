@@ -105,7 +105,7 @@ def test_the_document_is_what_the_report_reads(tmp_path: Path, capsys: pytest.Ca
         name="h200", worker=SimpleNamespace(uuid="test"), card=SimpleNamespace(index=0, name="NVIDIA H200")
     )
     document = cli_peers.measure_peers(process, PROBLEM, device, tmp_path, None, None, Silent())
-    found = read_peers(tmp_path / "h200" / "48x256x192x32", PROBLEM)
+    found = read_peers(tmp_path / "h200" / "svdquant_gemm" / "48x256x192x32", PROBLEM)
     assert found is not None and found.device == "NVIDIA H200" and found.driver == "580.0"
     assert [row.name for row in found.rows] == [gemm_peers.EAGER] and found.own is not None
     assert found.own.us == pytest.approx(10.0, rel=0.01)
