@@ -15,6 +15,7 @@ from pathlib import Path
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.report.data.sweep import knobs_of, time_terms
 from tuner.report.write import read_trials
 from tuner.space.published import published_config
@@ -33,7 +34,7 @@ def main() -> None:
     args = parser.parse_args()
     head = ("M,K,N,R", "winner us", "interval", "tile", "published us", "faster in", "knobs", "causes, us")
     print(f"| {' | '.join(head)} |\n{'|---' * len(head)}|")
-    for path in sorted(args.results.glob("*/trials.parquet"), key=_sizes):
+    for path in sorted((args.results / GemmProblem.operator).glob("*/trials.parquet"), key=_sizes):
         print(line(read_trials(path)))
 
 
