@@ -215,7 +215,7 @@ def test_results_lie_under_the_name_of_the_card(
     assert contents(out, "h200") == before
     [row] = DispatchTable.load(out / name).rows.values()
     assert row.protocol.startswith(f"measured on {name}, ")
-    [page] = (out / name).glob("*/report.html")
+    [page] = (out / name).glob("*/*/report.html")
     assert bandwidth in page.read_text()
     assert list((out / ".studies" / name / "svdquant_gemm").glob("*.jsonl"))
     assert recorded_names(out) == ([] if name == "h100" else [name])

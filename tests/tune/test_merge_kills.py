@@ -122,7 +122,9 @@ def test_a_merge_killed_anywhere_is_completed_by_the_next(
             assert row.config in [entry.config for entry in bundle.entries], killed.name
             for entry in bundle.entries:
                 bundle.file_of(entry).read()
-            report = killed / "h200" / str(row.key.problem).replace(",", "x") / "report.html"
+            report = (
+                killed / "h200" / "svdquant_gemm" / str(row.key.problem).replace(",", "x") / "report.html"
+            )
             assert report.read_text() == f"report.html of {row.key.problem}", killed.name
             assert len(list((killed / ".studies" / "h200" / "svdquant_gemm").glob("*.jsonl"))) == 2, (
                 killed.name
@@ -180,7 +182,7 @@ def test_a_bundle_killed_anywhere_is_completed_by_the_next(
     (start / "h200" / FOLDER / ("0" * 16 + ".o")).write_text("of a row that is gone")
     for entry in Bundle.load(start / "h200" / FOLDER, SM90A).entries[:1]:
         (start / "h200" / FOLDER / entry.file).write_text("damaged")
-        (start / "h200" / FOLDER / "index.json").write_text('{"schema": 1, "objects": []}')
+        (start / "h200" / FOLDER / "index.json").write_text('{"schema": 2, "objects": []}')
     kept = tmp_path / "kept"
     command = f"bundle --device h200 --objects {tmp_path / 'cache'}"
     kept.mkdir()
