@@ -248,6 +248,14 @@ def test_the_real_kernel_depends_on_its_layouts_and_config() -> None:
     assert "kernel_space.build.build" not in names
 
 
+@pytest.mark.parametrize("name", ["svdquant_gemm", "nvfp4_quantize"])
+def test_what_generic_code_knows_of_a_kernel_is_no_source_of_it(name: str) -> None:
+    """Else a change in the search or the registry would make every measured row stale."""
+    generic = {f"kernel_space.core.{one}" for one in ("kernel", "operator", "registry", "rules", "traits")}
+    for one in operator(name).kernels:
+        assert not generic & set(build_key._closure(kernel(name, one).source)), one
+
+
 # -- cache ---------------------------------------------------------------------------------------------------------
 
 

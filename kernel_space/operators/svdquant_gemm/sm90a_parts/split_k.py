@@ -5,10 +5,10 @@ from typing import Any
 import cutlass
 from cutlass import Float32, Int32, cute
 
+from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIALS_ALIGN
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
 from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import LayoutsSm90a
-from kernel_space.operators.svdquant_gemm.workspace import COUNTER_BYTES, PARTIALS_ALIGN
 
 GROUP_THREADS = 128
 ALL_BARRIER = 7  # named barrier of all consumer warpgroups
