@@ -39,7 +39,7 @@ FORMS: dict[str, list[tuple[str, Any]]] = {
 
 
 def test_the_default_prints_every_knob_in_order() -> None:
-    assert str(KernelConfigSm100a()) == DEFAULT_TEXT
+    assert str(KernelConfigSm100a()) == f"kernel=sm100a {DEFAULT_TEXT}"
     assert KernelConfigSm100a.parse(DEFAULT_TEXT) == KernelConfigSm100a.parse("") == KernelConfigSm100a()
 
 
@@ -136,7 +136,7 @@ def test_a_config_is_frozen_and_hashable() -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TwoKnobs(KernelConfig):
+class TwoKnobs(KernelConfig, kernel="two"):
     """A kernel's config is its fields and nothing else."""
 
     tile: tuple[int, int, int] = sizes(64, 32, 16, form="AxBxC such as 64x32x16")
@@ -147,7 +147,7 @@ class TwoKnobs(KernelConfig):
 
 
 def test_a_knob_is_one_line_of_the_config() -> None:
-    assert str(TwoKnobs()) == "tile=64x32x16 course=ring depth=2 slots=auto quick=true"
+    assert str(TwoKnobs()) == "kernel=two tile=64x32x16 course=ring depth=2 slots=auto quick=true"
     config = TwoKnobs.parse("course=late tile=1x2x3 depth=most slots=4 quick=false")
     assert config == TwoKnobs(tile=(1, 2, 3), course="late", depth="most", slots=4, quick=False)
     assert TwoKnobs.parse(str(config)) == config

@@ -221,7 +221,9 @@ def test_several_kernels_need_a_default_rule_across_them(files: Path) -> None:
     (files / "sm90a_ring.yaml").unlink()
     assert "sm90a_small_m.yaml must hold the default rule" in refused(SM90A)
     (files / "sm90a_small_m.yaml").unlink()
-    assert refused(SM90A) == "there is no search space for svdquant_gemm on sm_90a"
+    assert refused(SM90A).startswith(
+        "there is no search space for svdquant_gemm on sm_90a; a kernel for it needs"
+    )
 
 
 def test_one_default_rule_not_two(files: Path) -> None:
