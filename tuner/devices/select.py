@@ -197,5 +197,4 @@ def _has_kernels(arch: Arch) -> bool:
     """Whether a search can drive a kernel of any operator for ``arch``; the default one is asked first, as others may
     take longer to import.
     """
-    names = operator_names() if not has_space(DEFAULT, arch) else (DEFAULT,)
-    return any(has_space(name, arch) for name in names)
+    return has_space(DEFAULT, arch) or any(has_space(name, arch) for name in operator_names())

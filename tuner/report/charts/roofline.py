@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from tuner.report.data.roofline import COLOURS, Point, Roof, counts_fill, dram_bytes, groups, points, roofs
-from tuner.report.data.sweep import Sweep, differences, microseconds, operations, tflops, timed
+from tuner.report.data.roofline import COLOURS, Point, Roof, counts_fill, groups, points, roofs
+from tuner.report.data.sweep import Sweep, differences, dram_bytes, microseconds, operations, tflops, timed
 from tuner.report.marks.svg import Chart, Scale, escape, number
 from tuner.trials.outcome import Trial
 

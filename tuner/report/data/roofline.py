@@ -10,7 +10,7 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, kernels_of, operator_of
 from kernel_space.machine.clock.constants import Constant, constants_of, has_constants
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
-from tuner.report.data.sweep import microseconds, tflops
+from tuner.report.data.sweep import dram_bytes, microseconds, operations, tflops
 from tuner.trials.outcome import Trial
 
 # Operations per clock and SM by pipe, dense (CUTLASS media/docs/cpp/blackwell_functionality.md: NVFP4 is four times the
@@ -143,11 +143,6 @@ def _tensor(name: str, css: str, tera: float) -> Roof:
     return Roof(name=name, css=css, tera=tera, per_byte=False, kind="derived", source=TENSOR_SOURCE)
 
 
-def dram_bytes(problem: Problem) -> float:
-    """What must cross DRAM once: every input and every output."""
-    return float(sum(operator_of(problem).tensor_bytes(problem).values()))
-
-
 def moved_bytes(problem: Problem, trial: Trial) -> float:
     """What the trial's kernel brings into SMEM; what must cross DRAM where nobody counts that."""
     config = trial.resolved_config
@@ -162,7 +157,8 @@ def counts_fill(problem: Problem, trial: Trial) -> bool:
 
 def groups(trials: Sequence[Trial]) -> dict[str, str]:
     """Group -> class of its colour: by kernel where there are several, else whether several CTAs form a cluster."""
-    found = dict.fromkeys(sorted({_group_of(trial, _several_kernels(trials)) for trial in trials}))
+    several = _several_kernels(trials)
+    found = dict.fromkeys(sorted({_group_of(trial, several) for trial in trials}))
     return {name: COLOURS[min(number, len(COLOURS) - 1)] for number, name in enumerate(found)}
 
 
@@ -180,11 +176,10 @@ def _group_of(trial: Trial, several: bool) -> str:
 def points(problem: Problem, trials: Sequence[Trial]) -> list[Point]:
     """One point per timed trial, against the bytes it brings into SMEM (into the chip where that is not known)."""
     several, colours = _several_kernels(trials), groups(trials)
-    operations = operator_of(problem).work(problem).total
     return [
         Point(
             trial=trial,
-            intensity=operations / moved_bytes(problem, trial),
+            intensity=operations(problem) / moved_bytes(problem, trial),
             tflops=tflops(problem, microseconds(trial)),
             group=colours[_group_of(trial, several)],
         )

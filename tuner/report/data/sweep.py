@@ -315,9 +315,14 @@ def tflops(problem: Problem, us: float) -> float:
     return operations(problem) / us * 1e-6
 
 
+def dram_bytes(problem: Problem) -> float:
+    """What must cross DRAM once: every input and every output."""
+    return float(sum(operator_of(problem).tensor_bytes(problem).values()))
+
+
 def terabytes(problem: Problem, us: float) -> float:
-    """Useful TB/s: every input and output once, over the time."""
-    return sum(operator_of(problem).tensor_bytes(problem).values()) / us * 1e-6
+    """Useful TB/s: what must cross DRAM once, over the time."""
+    return dram_bytes(problem) / us * 1e-6
 
 
 def speed(problem: Problem, us: float) -> tuple[float, str]:
