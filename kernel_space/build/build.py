@@ -5,6 +5,7 @@ GPU.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import os
@@ -45,7 +46,7 @@ class CompiledKernel:
     ``directory``      holds kernel.ptx, kernel.cubin, kernel.o, kernel.h and meta.json; its name is the
         build key
     ``prefix``         of the object's symbols; ``arguments`` of its host function
-    ``resources``      of the kernel in the shipped cubin
+    ``resources``      of the kernel in the shipped cubin; of several, the most of each
     ``source_hash``    over the kernel's sources; ``cubin_sha256``, ``object_sha256`` of the files
     ``dsl_version``, ``variant``  of the compiler (``cu12`` or ``cu13``)
     ``foreign``        the entry lies in somebody else's folder: nothing is written there, and nothing beside the files
@@ -90,6 +91,12 @@ class CompiledKernel:
     @property
     def object_path(self) -> Path:
         return self.directory / OBJECT
+
+    def resources_of(self, entry: str) -> Resources:
+        """Of one kernel of the object, where it has several; else ``resources``. Raises ``ToolError``."""
+        if self.ptx.count(".entry ") == 1:
+            return self.resources
+        return _resources_by_entry(self.cubin_path, self.cubin_sha256)[entry]
 
     def sass_counts(self) -> dict[str, int]:
         """SASS mnemonic -> occurrences; 0.4 s. Raises ``ToolError``."""
@@ -233,6 +240,11 @@ def _check_variant(expected: Toolchain) -> None:
             f"the DSL loaded {os.path.basename(library)} although {expected.variant} is installed; "
             "keep one of nvidia-cutlass-dsl-libs-cu12 and -cu13"
         )
+
+
+@functools.lru_cache(maxsize=256)  # a launch of each kernel asks, and the tool takes 50 ms
+def _resources_by_entry(cubin_path: Path, cubin_sha256: str) -> dict[str, Resources]:
+    return read_resources(cubin_path)
 
 
 def _resources(cubin: bytes) -> Resources:

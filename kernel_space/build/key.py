@@ -71,11 +71,16 @@ def _installed() -> Toolchain:
 
 
 def kernel_source_hash(kernel: Kernel) -> str:
-    """``identity`` of the kernel's module and of every module of this project that it imports, directly or not.
+    """``identity`` of the kernel's module and of every module of this project that it imports, directly or not; of a
+    chain, its own and those of all its parts.
 
     Raises ``InputError`` for a kernel whose module does not exist.
     """
-    return source_hash(kernel.source)
+    own = source_hash(kernel.source)
+    if not kernel.parts:
+        return own
+    digests = [own, *(kernel_source_hash(part) for part in kernel.parts)]
+    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 @functools.cache

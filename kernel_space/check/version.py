@@ -24,8 +24,7 @@ def check_version(operator_name: str) -> str:
 
     The machine, this package, the operator's inputs and oracle, and what its kernels state of themselves.
     """
-    machines = filter(None, (one.machine for one in _kernels(operator_name)))
-    return _hash([machine_version(), *_sources({*_oracle(operator_name), *machines})])
+    return _hash([machine_version(), *_sources({*_oracle(operator_name), *_machines(operator_name)})])
 
 
 @functools.cache
@@ -48,11 +47,23 @@ def _kernels(operator_name: str) -> list[Kernel]:
     return [kernel(operator_name, name) for name in operator(operator_name).kernels]
 
 
+def _links(operator_name: str) -> list[str]:
+    """The operators of a chain."""
+    composed = operator(operator_name).composed
+    return [link.operator for link in composed.links] if composed else []
+
+
+def _machines(operator_name: str) -> set[str]:
+    """Modules in which kernels state something of themselves."""
+    own = {one.machine for one in _kernels(operator_name) if isinstance(one.machine, str)}
+    return (own - {""}).union(*map(_machines, _links(operator_name)))
+
+
 def _oracle(operator_name: str) -> set[str]:
     """Modules of the operator that decide a verdict; each stands for all of the project or the operator it imports."""
     found = operator(operator_name)
     functions = [found.inputs, found.check, found.ragged, *(one.room for one in _kernels(operator_name))]
-    return {_module(one) for one in functions if one}
+    return {_module(one) for one in functions if one}.union(*map(_oracle, _links(operator_name)))
 
 
 def _sources(modules: Iterable[str]) -> list[str]:
@@ -66,4 +77,4 @@ def _hash(parts: Iterable[str]) -> str:
 def _module(function: object) -> str:
     if isinstance(function, functools.partial):
         return _module(function.func)
-    return function.name.partition(":")[0] if isinstance(function, Deferred) else function.__module__
+    return function.name.partition(":")[0] if isinstance(function, Deferred) else str(function.__module__)

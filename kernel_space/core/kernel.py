@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem, ProblemClass
+
+if TYPE_CHECKING:
+    from kernel_space.core.traits import MachineTraits
 
 Rule = Callable[
     [Any, Any], str | None
@@ -70,7 +73,9 @@ class Kernel:
     ``traffic``       ``(config, problem)`` -> bytes that a launch brings into shared memory; None: nobody counts them
     ``rules``         module with the rules, by default that of the config class: what was derived from them is stale
                       when it changes
-    ``machine``       module with what the machine and its clock know of this kernel beside its PTX; empty: nothing
+    ``machine``       module with what the machine and its clock know of this kernel beside its PTX, or the traits
+                      themselves; empty: nothing
+    ``parts``         kernels of other operators that this one launches one after the other (``kernel_space.composite``)
     """
 
     name: str
@@ -87,7 +92,8 @@ class Kernel:
     rules: str = ""
     traffic: Callable[[Any, Any], float] | None = None
     room: Callable[[Any, Problem], Room] = no_room
-    machine: str = ""
+    machine: str | MachineTraits = ""
+    parts: tuple[Kernel, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.rules:

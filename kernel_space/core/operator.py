@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from kernel_space.core.errors import InputError
@@ -39,6 +39,23 @@ class Comparison(Protocol):
     def max_ratio(self) -> float:
         """The largest error in units of its element's tolerance."""
         ...
+
+
+class Chained(Protocol):
+    """What a chain of operators is made of; ``kernel_space.composite.operator.Composed`` is one."""
+
+    @property
+    def links(self) -> Sequence[Any]:
+        """``kernel_space.composite.link.Link``, in the order of launches."""
+        ...
+
+    @property
+    def kernels(self) -> Mapping[str, Sequence[Kernel]]:
+        """Kernel of the chain -> that of every link."""
+        ...
+
+    def kernel(self, name: str) -> Kernel: ...
+    def name_of(self, kernels: Sequence[str]) -> str: ...
 
 
 class Deferred:
@@ -92,6 +109,8 @@ class Operator:
                    (``on_card.Chain``); None: every input but ``weights`` of the dtype of an output is read so
     ``peers``      module with what the operator is compared with on a card (``on_card.Peer``); empty: nothing
     ``runtime``    module with what torch needs: see ``tuner.runtime``; empty: launched through ``tuner.runtime.launch``
+    ``composed``   of which operators it is a chain (``kernel_space.composite.operator.composite``); None: of none, and
+                   its kernels are folders
     """
 
     name: str
@@ -109,7 +128,7 @@ class Operator:
     chain: Callable[[Any, int, Any], Chain] | None = None
     peers: str = ""
     runtime: str = ""
-    package: str = dataclasses.field(default="", init=False)
+    composed: Chained | None = None
 
     def __post_init__(self) -> None:
         if self.problem.operator != self.name:

@@ -85,9 +85,13 @@ def operator(name: str) -> Operator:
 @functools.cache
 def kernel(operator_name: str, name: str) -> Kernel:
     """A kernel of an operator. Raises ``InputError`` for one that is not there."""
-    names = operator(operator_name).kernels
-    if name not in names:
-        raise InputError(f"{operator_name} has no kernel {name!r}; its kernels are {', '.join(names)}")
+    found = operator(operator_name)
+    if name not in found.kernels:
+        raise InputError(
+            f"{operator_name} has no kernel {name!r}; its kernels are {', '.join(found.kernels)}"
+        )
+    if found.composed is not None:
+        return found.composed.kernel(name)
     return load_kernel(package_of(operator_name), operator_name, name)
 
 

@@ -1,9 +1,9 @@
 """What the machine, its clock and reports may know of a kernel beside its PTX: all optional.
 
-``Kernel.machine`` names a module with ``TRAITS``. A kernel without one has the defaults, which are right for every
-kernel: problems are cut from the operator's own (``kernel_space.check.problem``), the budget of instructions follows
-from the operator's work, operands are called by their arguments. What a kernel states here makes checks sharper and
-quicker, reports more readable, and searches shorter; it never decides what is right.
+``Kernel.machine`` names a module with ``TRAITS``, or holds them. A kernel without one has the defaults, which are right
+for every kernel: problems are cut from the operator's own (``kernel_space.check.problem``), the budget of instructions
+follows from the operator's work, operands are called by their arguments. What a kernel states here makes checks sharper
+and quicker, reports more readable, and searches shorter; it never decides what is right.
 """
 
 from __future__ import annotations
@@ -112,6 +112,8 @@ PLAIN = MachineTraits()
 @functools.cache
 def traits_of(kernel: Kernel) -> MachineTraits:
     """Those that ``kernel.machine`` states, or the defaults. Raises ``InputError`` when that module cannot be had."""
+    if not isinstance(kernel.machine, str):
+        return kernel.machine
     if not kernel.machine:
         return PLAIN
     try:

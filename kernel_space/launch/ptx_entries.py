@@ -41,3 +41,12 @@ def _parameter(text: str) -> Parameter:
     align, _type, bits, name, count = match.groups()
     width = int(bits) // 8
     return Parameter(name=name, size=width * int(count or 1), alignment=int(align or width))
+
+
+def body(ptx: str, entry: str) -> str:
+    """The text of one kernel, from its name to where the next one or the end of the file is."""
+    starts = [match.start() for match in _ENTRY.finditer(ptx)]
+    for start, end in zip(starts, [*starts[1:], len(ptx)], strict=True):
+        if (match := _ENTRY.match(ptx, start)) and match.group(1) == entry:
+            return ptx[start:end]
+    raise InputError(f"there is no kernel {entry} in the PTX")

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernel_space.build import footprint_store
+from kernel_space.composite.link import single_problems
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
@@ -21,14 +22,16 @@ Footprints = Mapping[str, Mapping[str, Any]]  # kernel -> key -> fields
 
 
 def known_footprints(problem: Problem, arch: Arch) -> dict[str, dict[str, Any]]:
-    """What this machine knows of the class of ``problem``."""
-    prefix = _prefix(problem, arch)
-    return {
-        kernel.full_name: {
-            key: fields for key, fields in footprint_store.entries(kernel).items() if key.startswith(prefix)
-        }
-        for kernel in kernels_of(problem.operator, arch)
-    }
+    """What this machine knows of the class of ``problem``; of a chain, of those of its links."""
+    found: dict[str, dict[str, Any]] = {}
+    for single in single_problems(problem):
+        prefix = _prefix(single, arch)
+        for kernel in kernels_of(single.operator, arch):
+            own = footprint_store.entries(kernel).items()
+            found.setdefault(kernel.full_name, {}).update(
+                (key, fields) for key, fields in own if key.startswith(prefix)
+            )
+    return found
 
 
 def check_footprints(footprints: Any) -> None:
@@ -46,7 +49,8 @@ def check_footprints(footprints: Any) -> None:
 def adopt_footprints(footprints: Footprints, problems: Iterable[Problem], arch: Arch) -> None:
     """Take over what belongs to the classes of ``problems``, for this process. Raises ``InputError`` for a footprint
     that its kernel can make no budget of."""
-    classes = {(problem.operator, problem.problem_class): problem for problem in problems}
+    singles = (single for problem in problems for single in single_problems(problem))
+    classes = {(problem.operator, problem.problem_class): problem for problem in singles}
     for problem in classes.values():
         prefix = _prefix(problem, arch)
         for kernel in kernels_of(problem.operator, arch):

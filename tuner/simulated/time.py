@@ -17,6 +17,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernel_of, operator_of
 from kernel_space.core.traits import Chip, traits_of
 from kernel_space.launch.capture import Launch, capture
+from kernel_space.launch.ptx_entries import body
 from kernel_space.machine.clock.clock import Times
 from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.machine.clock.estimate import TimedRun, joined_runs, simulate_launch
@@ -133,9 +134,9 @@ def resident_ctas(compiled: CompiledKernel, config: KernelConfig, launch: Launch
     """CTAs of the launch that an SM holds at once. With tensor memory, of which an SM has little: those that the
     config counts on.
     """
-    if TENSOR_MEMORY in compiled.ptx:
+    if TENSOR_MEMORY in body(compiled.ptx, launch.kernel_name):
         return config.ctas_per_sm
-    resources = compiled.resources
+    resources = compiled.resources_of(launch.kernel_name)
     return ctas_per_sm(
         threads=math.prod(launch.block), registers=resources.registers, arch=device.arch,
         smem_bytes=launch.smem_bytes + max(0, resources.static_smem_bytes - SYSTEM_SMEM),

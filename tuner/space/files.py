@@ -12,10 +12,11 @@ Entries of ``default`` and ``designs`` have a ``config``, a ``reason`` and may h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernel_space.composite.operator import Composed
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig, print_knob
 from kernel_space.core.errors import InputError
@@ -25,6 +26,7 @@ from kernel_space.core.registry import folder_of, kernels_of, operator, parse_co
 from kernel_space.core.registry import kernel as find_kernel
 from tuner.files.plain_yaml import load_yaml
 from tuner.space.bounded import BoundedConfig, bounds
+from tuner.space.composite import Rules, composite_rule, composite_spaces
 from tuner.space.kernel import KernelSpace, Knob
 
 SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
@@ -32,7 +34,9 @@ KEYS = ("kernel", "knobs", "designs", "default")
 
 
 def has_space(operator_name: str, arch: Arch) -> bool:
-    """Whether a search can drive a kernel of the operator for ``arch``: it has a YAML."""
+    """Whether a search can drive a kernel of the operator for ``arch``: it has a YAML; of a chain, every link has."""
+    if (composed := operator(operator_name).composed) is not None:
+        return all(has_space(link.operator, arch) for link in composed.links)
     return bool(_with_space(operator_name, arch))
 
 
@@ -44,6 +48,9 @@ def space_file(operator_name: str, name: str) -> Path:
 
 def read_kernel_spaces(operator_name: str, arch: Arch) -> dict[str, KernelSpace]:
     """Kernel -> its space, of those that have one, in the operator's order. Raises ``InputError`` as below."""
+    if (composed := operator(operator_name).composed) is not None:
+        spaces = [read_kernel_spaces(link.operator, arch) for link in composed.links]
+        return composite_spaces(operator_name, composed, arch, spaces, _link_rules(composed, arch, spaces))
     return {
         kernel.name: read_kernel_space(_path(kernel), operator_name)
         for kernel in _with_space(operator_name, arch)
@@ -59,6 +66,9 @@ def read_default_rule(
     operator_name: str, arch: Arch, kernels: Mapping[str, KernelSpace]
 ) -> tuple[BoundedConfig, ...]:
     """The ordered default rule across ``kernels``, whose last entry holds for every problem. Raises ``InputError``."""
+    if (composed := operator(operator_name).composed) is not None:
+        spaces = [read_kernel_spaces(link.operator, arch) for link in composed.links]
+        return composite_rule(composed, _link_rules(composed, arch, spaces))
     paths = [space_file(operator_name, f"{name}.yaml") for name in (arch.name, "default")]
     path = next((path for path in paths if path.is_file()), None)
     own = [name for name, space in kernels.items() if space.defaults]
@@ -74,6 +84,14 @@ def read_default_rule(
     if own:
         raise InputError(f"the default rule is in {path.name}, so {own[0]}.yaml must not hold one, too")
     return _read(path, lambda document: _default_rule(document, operator_name, arch, path == paths[1]))
+
+
+def _link_rules(composed: Composed, arch: Arch, spaces: Sequence[Mapping[str, KernelSpace]]) -> Rules:
+    """The default rule of every link."""
+    return {
+        link.name: read_default_rule(link.operator, arch, own)
+        for link, own in zip(composed.links, spaces, strict=True)
+    }
 
 
 def _read(path: Path, take: Callable[[Any], Any]) -> Any:

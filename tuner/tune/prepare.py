@@ -30,6 +30,7 @@ from tuner.stages.run import Run, TuneOptions
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.trials.outcome import Kind
 from tuner.trials.study import Study
+from tuner.tune.joined_rows import joined_rows
 
 if TYPE_CHECKING:
     from tuner.compile.pool import CompileResult
@@ -135,9 +136,12 @@ def _first(study: Study, options: TuneOptions, problem: Problem, device: Device)
 
 
 def _neighbours(options: TuneOptions, problem: Problem, device: Device) -> list[str]:
-    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine."""
+    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine. Of a chain
+    what its links' rows make goes before other problems."""
     table = DispatchTable.load(below(options.out, device.name), arch=device.arch)
-    return [row.config for row in (*table.own(problem), *table.neighbours(problem, NEIGHBOURS))]
+    own = [row.config for row in table.own(problem)]
+    near = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
+    return [*own, *joined_rows(table, problem), *near]
 
 
 def readable_configs(operator_name: str, printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:

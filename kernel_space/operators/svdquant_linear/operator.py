@@ -1,0 +1,25 @@
+"""The whole layer as a chain: activations to NVFP4, then the GEMM with them."""
+
+from __future__ import annotations
+
+from kernel_space.composite.link import Link
+from kernel_space.composite.operator import composite
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
+
+OPERATOR = composite(
+    name=LinearProblem.operator,
+    formula="y = svdquant_gemm(nvfp4_quantize(x, smooth), wgt, lora_up, wcscale, bias)",
+    problem=LinearProblem,
+    links=(
+        Link(
+            name="quantize",
+            operator="nvfp4_quantize",
+            fields={"m": "m", "k": "k", "x_dtype": "dtype"},
+        ),
+        Link(
+            name="gemm",
+            operator="svdquant_gemm",
+            fields={"m": "m", "k": "k", "n": "n", "r": "r", "lora_dtype": "dtype", "out_dtype": "dtype"},
+        ),
+    ),
+)

@@ -1,0 +1,29 @@
+"""LinearProblem: the shape and dtypes of one whole layer, x ``[M, K]`` to y ``[M, N]``."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kernel_space.core.problem import Problem, option, size
+from kernel_space.operators.svdquant_gemm.problem import (
+    HALF_DTYPES,
+    K_MULTIPLE,
+    MAX_R,
+    N_MULTIPLE,
+    R_MULTIPLE,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LinearProblem(Problem, operator="svdquant_linear", example="4352,3840,3072,128"):
+    """M, K, N in elements and the LoRA rank R, as of the GEMM in it. Prints as it parses: ``M,K,N,R``.
+
+    ``dtype`` of x, y and the LoRA factors. Raises ``InputError`` on construction when a size or the dtype is outside of
+    the contract.
+    """
+
+    m: int = size(batch=True)
+    k: int = size(multiple=K_MULTIPLE)
+    n: int = size(multiple=N_MULTIPLE)
+    r: int = size(least=0, most=MAX_R, multiple=R_MULTIPLE, compiled=True, zero="no LoRA")
+    dtype: str = option(*HALF_DTYPES)
