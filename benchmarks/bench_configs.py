@@ -4,9 +4,9 @@
     python -m benchmarks.bench_configs measure DIR [--device cuda:0] [--rounds 24]
 
 A line may name a dtype: "M,K,N,R bf16 | ...". ``compile`` needs the DSL and no card; ``measure`` a card, torch and
-llvmlite, and no DSL. It uses the tuner's own worker, check and timing protocol (docs/gpu.md): each candidate 21 times
-bitwise equal and within the tolerance, then the right ones of a problem interleaved, a sample of each per round.
-``tune.py peers`` times what else computes the layer.
+llvmlite, and no DSL. It uses the tuner's own worker, check and timing protocol (docs/inside_a_tune.md): each candidate
+21 times bitwise equal and within the tolerance, then the right ones of a problem interleaved, a sample of each per
+round. ``tune.py peers`` times what else computes the layer.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 Configs are drawn evenly from the legal points, or with ``--search`` are those that the search tries when nothing is
 filtered. ``DIR`` keeps one CSV per problem and kind (config, modelled us, simulated us; the default rule's config
-first) that further runs go on from, so that a sweep can be stopped at any time. The tables of docs/search.md are
-printed from all that is there.
+first) that further runs go on from, so that a sweep can be stopped at any time. The tables of
+docs/evidence/prefilter.md are printed from all that is there.
 """
 
 from __future__ import annotations

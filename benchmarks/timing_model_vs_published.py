@@ -1,4 +1,4 @@
-"""Print the tables of docs/timing_model.md: published against modelled times, and the constants.
+"""Published against modelled times (docs/evidence/timing_model.md), and the constants (docs/timing_model.md).
 
 Run from the repository root: ``python -m benchmarks.timing_model_vs_published``.
 """

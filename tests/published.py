@@ -13,7 +13,7 @@ from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100
 DATA = Path(__file__).parent / "data"
 
 # What NVIDIA's example resolves to at each tile with fp16 output: its stage counts are in the compiled kernels
-# (docs/timing_model.md). Its N=256 tiles overlap two accumulators.
+# (docs/evidence/timing_model.md). Its N=256 tiles overlap two accumulators.
 _CUTLASS = {
     "128x256": "cluster_shape_mn=1x1 num_ab_stage=3 num_c_stage=8",
     "256x128": "cluster_shape_mn=2x1 num_ab_stage=7 num_c_stage=3",

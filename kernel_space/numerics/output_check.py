@@ -1,7 +1,7 @@
 """How an output compares with its reference: element by element, and in the mean of all.
 
 An element is right within its tolerance, whatever the others are. The mean sees what stays within that: sums kept in
-fp16 or bf16 between instructions, or written out so. docs/validation.md derives its bound.
+fp16 or bf16 between instructions, or written out so. docs/evidence/tolerance.md derives it.
 """
 
 from __future__ import annotations

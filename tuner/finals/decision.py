@@ -10,7 +10,7 @@ from tuner.card.samples.statistics import Paired, compare, holm
 
 LEVEL = 0.05  # of the whole family of comparisons with the fastest
 # Differences below this are noise whatever their p-value: the same object loaded twice differs by as much from process
-# to process, because its operands lie elsewhere (docs/gpu.md).
+# to process, because its operands lie elsewhere (docs/inside_a_tune.md).
 RESOLUTION = 0.003
 
 Size = tuple[int, str]  # bytes of shared memory, printed config: what a tie prefers less of

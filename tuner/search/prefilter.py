@@ -2,7 +2,7 @@
 
 A formula (``tuner.simulated.model``) is right about what a candidate cannot do, within a factor; it does not rank. A
 kernel without one has every legal proposal compiled. What the filter loses is found by ``benchmarks/prefilter_loss.py``
-and told in docs/search.md.
+and told in docs/evidence/prefilter.md.
 """
 
 from __future__ import annotations

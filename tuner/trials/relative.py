@@ -1,6 +1,7 @@
 """A measured time beside the default's of the same rounds: what two cards agree on when their times do not.
 
-Two cards of a kind differ by 5 to 6 % at the power limit, the ratio of winner and default by far less (docs/gpu.md).
+Two cards of a kind differ by 5 to 6 % at the power limit, the ratio of winner and default by far less
+(docs/evidence/cards.md).
 So a final writes that ratio down, and rows of different cards are compared by it (``dispatch_merge``).
 """
 
@@ -13,9 +14,9 @@ from typing import Any, Final
 
 DEFAULT: Final = "default_config"  # the default rule's config, resolved and printed
 RATIO, LOW, HIGH = "default_ratio", "default_ratio_low", "default_ratio_high"
-# One config on two visits: its ratios are within 0.7 % in 9 of 10 pairs of visits (docs/gpu.md), so 0.5 % a visit.
+# One config on two visits: its ratios are within 0.7 % in 9 of 10 pairs of visits (measured), so 0.5 % a visit.
 BETWEEN_VISITS: Final = 0.005
-# The same kernel on two cards of a kind: 5 to 6 % apart at the power limit (docs/gpu.md).
+# The same kernel on two cards of a kind: 5 to 6 % apart at the power limit (docs/evidence/cards.md).
 BETWEEN_CARDS: Final = 0.06
 
 

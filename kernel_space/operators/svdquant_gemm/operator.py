@@ -1,4 +1,4 @@
-"""The W4A4 linear layer of SVDQuant as an operator. docs/operator.md derives its tolerances."""
+"""The W4A4 linear layer of SVDQuant as an operator. See docs/operator.md."""
 
 from __future__ import annotations
 

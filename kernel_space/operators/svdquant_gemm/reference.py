@@ -6,7 +6,7 @@
 ``scaled_mma(A, B)[m, n] = sum_k A[m, k] * SFA[m, k // 16] * B[n, k] * SFB[n, k // 16]``. References are float64 and not
 rounded to the output format. Work goes by chunks of rows: besides the result, memory holds the weights once in
 fp32 (exact) and a few ``[chunk_rows, N]`` matrices. Everything is computed where the operands lie, on the CPU or a
-card. docs/operator.md derives the tolerances.
+card. docs/evidence/tolerance.md derives the tolerances.
 """
 
 from __future__ import annotations

@@ -187,7 +187,7 @@ def _atoms() -> list[Probe]:
 
 
 def _transactions() -> list[Probe]:
-    """Cases with one possible outcome. Expecting fewer bytes than arrive has none: see docs/selfcheck.md."""
+    """Cases with one possible outcome. Expecting fewer bytes than arrive has none: see docs/evidence/selfcheck.md."""
     spec, at = matrix("uint8", 128, 8, (64, 4)), (16, 1)
     early = "data arrives before expect_tx: the count goes below zero"
     many, lanes = (

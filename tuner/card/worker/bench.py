@@ -1,4 +1,5 @@
-"""The timing protocol of a card, in one place (docs/gpu.md): CUDA graphs, rotated operands, steady state, intervals.
+"""The timing protocol of a card, in one place: CUDA graphs, rotated operands, steady state, intervals.
+See docs/inside_a_tune.md.
 
     time_launches(launch, sets, fidelity, telemetry) -> Samples          one candidate
     interleave(launches, sets, options, telemetry) -> list[Samples]      finalists: one replay of each per round

@@ -2,8 +2,8 @@
 
 A timeline of one launch: fixed start, the first load's latency, the tiles of the busiest CTA group one after
 another, the last epilogue. Within a tile, TMA and MMA overlap: the period of a k-tile is that of its slowest
-resource. Operands are cold (nothing in L2). docs/timing_model.md derives the formulas and holds them against
-published times.
+resource. Operands are cold (nothing in L2). docs/timing_model.md derives the formulas,
+docs/evidence/timing_model.md holds them against published times.
 """
 
 from __future__ import annotations
