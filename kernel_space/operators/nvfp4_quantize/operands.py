@@ -1,4 +1,4 @@
-"""Inputs of a problem, and how outputs compare with the oracle: to the bit."""
+"""Inputs of a problem, and how outputs compare with the oracle: codes and scales to the bit."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.numerics.blocked import SF_BLOCK_BYTES, SF_ROWS, blocked_scale_bytes
-from kernel_space.numerics.output_check import OutputCheck
+from kernel_space.numerics.output_check import OutputCheck, check_equal
 from kernel_space.numerics.tensors import DTYPES
+from kernel_space.operators.nvfp4_quantize.packing import pack_lora_down, packed_shape, unpack_lora_down
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
-from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
+from kernel_space.operators.nvfp4_quantize.reference import check_lora, expected_outputs
 
 SOURCES = ("gaussian", "patterns")
 CHUNK_ELEMENTS = 1 << 24  # of the oracle at a time
@@ -23,11 +24,11 @@ _PATTERNS = {"fp16": torch.int16, "bf16": torch.int16, "fp32": torch.int32}
 def make_inputs(
     problem: QuantizeProblem, seed: int, source: str = "gaussian", device: torch.device | str = "cpu"
 ) -> dict[str, torch.Tensor]:
-    """x and smooth of ``problem`` on ``device``, the same for the same seed and kind of device.
+    """x, smooth and packed lora_down of ``problem`` on ``device``, the same for the same seed and kind of device.
 
     ``source="gaussian"``: activations of a layer, rows up to four times larger or smaller. ``"patterns"``: any bits of
     the dtype, NaN and infinities too, in columns of 64 of which every other is of the size of the one beside it.
-    smooth is between 2^-10 and 2^10; without it its tensor is empty. Raises ``InputError`` for another source.
+    smooth is between 2^-10 and 2^10; without it its tensor is empty, as lora_down is with R = 0. Raises ``InputError`` for another source.
     """
     if source not in SOURCES:
         raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
@@ -35,7 +36,17 @@ def make_inputs(
     fill = _gaussian if source == "gaussian" else _patterns
     columns = problem.k if problem.smooth == "fp32" else 0
     smooth = torch.exp2(torch.rand(columns, generator=random, device=device) * 20 - 10)
-    return {"x": fill(problem, random), "smooth": smooth}
+    x = fill(problem, random)
+    return {"x": x, "smooth": smooth, "lora_down": _lora_down(problem, random)}
+
+
+def _lora_down(problem: QuantizeProblem, random: torch.Generator) -> torch.Tensor:
+    """Packed; results are of the size of x."""
+    dtype, device = DTYPES[problem.x_dtype], random.device
+    if not problem.r:
+        return torch.empty(packed_shape(problem.k, 0), dtype=dtype, device=device)
+    plain = torch.randn(problem.k, problem.r, generator=random, device=device) / math.sqrt(problem.k)
+    return pack_lora_down(plain.to(dtype))
 
 
 def _gaussian(problem: QuantizeProblem, random: torch.Generator) -> torch.Tensor:
@@ -59,9 +70,13 @@ def _patterns(problem: QuantizeProblem, random: torch.Generator) -> torch.Tensor
 def check_outputs(
     problem: QuantizeProblem, tensors: Mapping[str, torch.Tensor], config: Any
 ) -> dict[str, OutputCheck]:
-    """How ``act`` and ``ascales`` compare with the oracle. ``tensors``: inputs and outputs by name."""
+    """How each output compares with the oracle. ``tensors``: inputs and outputs by name.
+
+    ``config.sums_along_k``: sums of which a result of ``lora_act_in`` is added up.
+    """
     checks: dict[str, OutputCheck] = {}
     smooth = tensors["smooth"] if problem.smooth == "fp32" else None
+    lora_down = unpack_lora_down(tensors["lora_down"], problem.k) if problem.r else None
     for rows, scales in _chunks(problem):
         expected = expected_outputs(tensors["x"][rows], smooth)
         act, ascales = tensors["act"][rows], tensors["ascales"][scales]
@@ -74,8 +89,13 @@ def check_outputs(
                 scales.start // SF_BLOCK_BYTES,
             ),
         }
+        if lora_down is not None:
+            lora, parts = tensors["lora_act_in"][rows], config.sums_along_k
+            found["lora_act_in"] = check_lora(
+                lora, tensors["x"][rows], lora_down, parts=parts, first_row=rows.start
+            )
         checks = {name: checks[name].merged(one) if name in checks else one for name, one in found.items()}
-    return checks
+    return checks if problem.r else {**checks, "lora_act_in": check_equal(*[tensors["lora_act_in"]] * 2)}
 
 
 def _chunks(problem: QuantizeProblem) -> Iterator[tuple[slice, slice]]:

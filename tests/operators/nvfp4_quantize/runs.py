@@ -30,7 +30,7 @@ SMS = 4
 @functools.cache
 def compiled(text: str, x_dtype: str, smooth: bool, arch_name: str) -> Artifacts:
     """PTX, cubin and object of a legal config."""
-    problem = QuantizeProblem(m=4352, k=3840, x_dtype=x_dtype, smooth="fp32" if smooth else "none")
+    problem = QuantizeProblem(m=4352, k=3840, r=0, x_dtype=x_dtype, smooth="fp32" if smooth else "none")
     target = arch(arch_name)
     legal = legalize(RowsConfig.parse(text), problem, target)
     assert isinstance(legal, Legal), legal
@@ -63,7 +63,7 @@ def quantized(
     ascales = torch.full((blocked_scale_bytes(m, k),), UNTOUCHED, dtype=torch.uint8)
     clusters = RowsConfig.parse(text).max_active_clusters(SMS)
     result = run_compiled(
-        kernel, x, 0 if smooth is None else smooth, act, ascales, m, k, clusters, sms=SMS, **options
+        kernel, x, 0 if smooth is None else smooth, 0, act, ascales, 0, m, k, clusters, sms=SMS, **options
     )
     assert result.ok, str(result)
     return act, ascales

@@ -14,7 +14,7 @@ from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
-PROBLEM = QuantizeProblem.parse("131,96")
+PROBLEM = QuantizeProblem.parse("131,96,0")
 
 
 def outputs(problem: QuantizeProblem, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -35,7 +35,7 @@ def test_it_is_found_with_its_kernel() -> None:
 @pytest.mark.parametrize("x_dtype", ["fp16", "bf16", "fp32"])
 @pytest.mark.parametrize("smooth", ["fp32", "none"])
 def test_inputs_are_what_the_signature_says(source: str, x_dtype: str, smooth: str) -> None:
-    problem = QuantizeProblem.parse("131,96", x_dtype=x_dtype, smooth=smooth)
+    problem = QuantizeProblem.parse("131,96,0", x_dtype=x_dtype, smooth=smooth)
     inputs, again = (OPERATOR.inputs(problem, 3, source, "cpu") for _ in range(2))
     specs = OPERATOR.signature.tensors(problem)
     assert tuple(inputs) == OPERATOR.signature.inputs
@@ -74,12 +74,12 @@ def test_one_wrong_bit_is_seen_and_named(
 
 def test_ragged_variants_cut_rows_and_blocks_elsewhere() -> None:
     config = RowsConfig.parse("tile_mk=32x256")
-    found = OPERATOR.ragged(config, QuantizeProblem.parse("4352,3840", x_dtype="bf16"))
+    found = OPERATOR.ragged(config, QuantizeProblem.parse("4352,3840,0", x_dtype="bf16"))
     assert [str(one) for one in found] == ["4349,3808", "133,352", "1,32"]
     assert {one.x_dtype for one in found} == {"bf16"}
-    assert [str(one) for one in OPERATOR.ragged(config, QuantizeProblem.parse("1,32"))] == ["133,352", "1,32"]
+    assert [str(one) for one in OPERATOR.ragged(config, QuantizeProblem.parse("1,32,0"))] == ["133,352", "1,32"]
 
 
 def test_work() -> None:
-    assert OPERATOR.work(QuantizeProblem.parse("10,32")).operations == {"fp32": 960}
-    assert OPERATOR.work(QuantizeProblem.parse("10,32", smooth="none")).operations == {"fp32": 640}
+    assert OPERATOR.work(QuantizeProblem.parse("10,32,0")).operations == {"fp32": 960}
+    assert OPERATOR.work(QuantizeProblem.parse("10,32,0", smooth="none")).operations == {"fp32": 640}

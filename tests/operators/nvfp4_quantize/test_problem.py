@@ -39,6 +39,6 @@ def test_sizes(text: str, reason: str) -> None:
 
 def test_dtypes() -> None:
     with pytest.raises(InputError, match="x_dtype must be one of fp16, bf16, fp32, got 'fp8'"):
-        QuantizeProblem.parse("1,32", x_dtype="fp8")
+        QuantizeProblem.parse("1,32,0", x_dtype="fp8")
     with pytest.raises(InputError, match="smooth must be one of fp32, none"):
-        QuantizeProblem.parse("1,32", smooth="fp16")
+        QuantizeProblem.parse("1,32,0", smooth="fp16")

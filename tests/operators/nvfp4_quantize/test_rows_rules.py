@@ -14,7 +14,7 @@ from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.rows.spec import KERNEL
 from tests.operators.nvfp4_quantize.runs import ARCHS, compiled
 
-PROBLEM = QuantizeProblem.parse("4352,3840")
+PROBLEM = QuantizeProblem.parse("4352,3840,0")
 H200 = arch("sm_90a")
 
 BROKEN = {
@@ -65,11 +65,11 @@ def test_more_tiles_than_a_grid_has() -> None:
     config = RowsConfig.parse("tile_mk=1x64 threads_per_row=4 threads_per_cta=32 row_loads=1").replace(
         threads_per_row=32, tile_mk=(1, 512)
     )
-    large = QuantizeProblem.parse("2147483520,1056")
+    large = QuantizeProblem.parse("2147483520,1056,0")
     verdict = legalize(config, large, H200)
     assert isinstance(verdict, Rejection) and verdict.rule == "tiles"
     assert str(2147483520 * 3) in verdict.reason
-    assert isinstance(legalize(config, QuantizeProblem.parse("2147483520,512"), H200), Legal)
+    assert isinstance(legalize(config, QuantizeProblem.parse("2147483520,512,0"), H200), Legal)
 
 
 @pytest.mark.parametrize("name", [*ARCHS, "sm_103a"])

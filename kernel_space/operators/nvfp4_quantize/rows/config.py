@@ -39,3 +39,8 @@ class RowsConfig(KernelConfig, kernel="rows"):
     def columns_per_pass(self) -> int:
         """Elements along K that the threads of a row convert at once."""
         return self.threads_per_row * self.vector_width
+
+    @property
+    def sums_along_k(self) -> int:
+        """Of LoRA-down, which this kernel has not."""
+        return 1

@@ -1,6 +1,6 @@
 """Activations to NVFP4 on sm_90a and sm_100a: one launch, no shared memory.
 
-``act, ascales = nvfp4(fp32(x) / smooth)``, one E4M3 scale per 16 elements along K, E2M1 codes
+``act, ascales = nvfp4(x * (1 / smooth))``, one E4M3 scale per 16 elements along K, E2M1 codes; R = 0
 
 x: fp16, bf16 or fp32 ``[M, K]``, row-major; smooth: fp32 ``[K]``; act: two codes a byte, the even k in the low nibble,
 ``[M, K/2]``; ascales: the 32x4x4 blocked layout, whole 512-byte blocks: rows up to a multiple of 128 and scales up to
@@ -14,8 +14,8 @@ a multiple of 4 are written as zeros, because GEMMs read them.
 | thread | ``vector_width`` elements of a row: half a block of 16, one block or two |
 | scales | 64 / vector_width neighbours hold the four of a word; shuffles gather them, one thread stores 4 bytes |
 
-A block of 16 with NaN or infinity in it gets the scale NaN (0x7F) and codes that may be anything. Where ``smooth`` or a
-quotient is out of the ordinary (``arithmetic``), a thread divides.
+A block of 16 with NaN or infinity in it gets the scale NaN (0x7F) and codes that may be anything. Where ``smooth`` is
+out of the ordinary (``arithmetic``), a thread divides.
 
 Not supported: a second-level scale, other scale-factor vector sizes, batches.
 """
@@ -29,7 +29,7 @@ from cutlass import Float32, Int32, Int64, Uint32, cute
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.numerics.blocked import SF_BLOCK_BYTES, SF_BLOCK_K, SF_ROWS
-from kernel_space.operators.nvfp4_quantize.rows import arithmetic, ptx
+from kernel_space.operators.nvfp4_quantize.parts import arithmetic, ptx
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 
@@ -54,14 +54,16 @@ class QuantizeRows:
         self,
         x: cute.Pointer,
         smooth: cute.Pointer,
+        lora_down: cute.Pointer,
         act: cute.Pointer,
         ascales: cute.Pointer,
+        lora_act_in: cute.Pointer,
         m: Int32,
         k: Int32,
         max_active_clusters: Int32,
         stream: cuda.CUstream,
     ):
-        """Launch over all tiles. ``max_active_clusters`` bounds the persistent grid."""
+        """Launch over all tiles. ``max_active_clusters`` bounds the persistent grid; LoRA's tensors are empty."""
         tile_m, tile_k = self.config.tile_mk
         k_tiles = cute.ceil_div(k, tile_k)
         tiles = cute.ceil_div(m, SF_ROWS) * (SF_ROWS // tile_m) * k_tiles
@@ -114,26 +116,38 @@ class QuantizeRows:
         for number in cutlass.range_constexpr(tile_k // cfg.columns_per_pass):
             vector = number * cfg.threads_per_row + tidx % cfg.threads_per_row
             column = tile_column * tile_k + vector * self.vector
-            terms = None
+            inverse = None
             if cutlass.const_expr(self.has_smooth):
-                by = self._load_smooth(tensors[1], column, k)
-                terms = arithmetic.smooth_terms(by, paired=self.has_fp4)
+                inverse = self._inverse_smooth(tensors[1], column, k)
             step_rows = cfg.row_loads * cfg.rows_per_pass
             for step in cutlass.range(tile_m // step_rows, unroll=1):
-                self.convert_step(tensors, terms, m, k, row + step * step_rows, column)
+                self.convert_step(tensors, inverse, m, k, row + step * step_rows, column)
 
     @cute.jit
-    def convert_step(self, tensors: Any, terms: Any, m: Int32, k: Int32, first: Int32, column: Int32):
+    def convert_step(self, tensors: Any, inverse: Any, m: Int32, k: Int32, first: Int32, column: Int32):
         """``row_loads`` vectors below each other, ``rows_per_pass`` rows apart."""
-        x, smooth, act, ascales = tensors
+        x, _, act, ascales = tensors
         rows = [first + i * self.config.rows_per_pass for i in range(self.config.row_loads)]
         inside = [(row < m) & (column < k) for row in rows]
         loaded = [self._load(x, row, column, k, wanted) for row, wanted in zip(rows, inside, strict=True)]
         for row, wanted, values in zip(rows, inside, loaded, strict=True):
-            z, maxima = self._smoothed(values, terms, smooth, column, k)
+            z = self._values(values)
+            if cutlass.const_expr(self.has_smooth):
+                z = ptx.multiply_each(z, _list(inverse), paired=self.has_fp4)
+            maxima = [arithmetic.largest(block) for block in _blocks(z)]
             codes, scales = self._quantized(z, maxima, wanted)
             ptx.store_if(act + ((Int64(row) * k + column) >> 1), codes, wanted)
             self._store_scales(ascales, scales, row, column, k)
+
+    @cute.jit
+    def _inverse_smooth(self, smooth: Any, column: Int32, k: Int32):
+        """1 / smooth of the columns of this thread."""
+        by = self._load_smooth(smooth, column, k)
+        rounded, usual = arithmetic.reciprocals(by, paired=self.has_fp4)
+        inverse = _array(rounded)
+        if not usual:
+            _fill(inverse, [ptx.divide(Float32(1.0), one) for one in by])
+        return inverse
 
     def _load_smooth(self, smooth: Any, column: Any, k: Any) -> list[Any]:
         """Of the columns of this thread; beyond K 1.0, so that no thread there divides."""
@@ -155,25 +169,6 @@ class QuantizeRows:
             return [ptx.of_bits(word) for word in words]
         kind = "bf16" if self.x_dtype == "bf16" else "f16"
         return [value for word in words for value in ptx.two_halves(word, kind)]
-
-    @cute.jit
-    def _smoothed(self, words: Any, terms: Any, smooth: Any, column: Int32, k: Int32):
-        """(z = x / smooth, the largest magnitude of each block or part of one), of one vector."""
-        x = self._values(words)
-        if cutlass.const_expr(not self.has_smooth):
-            return x, [arithmetic.largest(block) for block in _blocks(x)]
-        quotients = arithmetic.quotients(x, terms, paired=self.has_fp4)
-        z, maxima = _array(quotients), _array([arithmetic.largest(block) for block in _blocks(quotients)])
-        _, _, usual = terms
-        for amax in _list(maxima):
-            usual = usual & (amax < arithmetic.LARGEST)
-        if not usual:
-            # Loaded again: kept, they would take a register of each element in every case.
-            by = self._load_smooth(smooth, column, k)
-            divided = [ptx.divide(value, one) for value, one in zip(x, by, strict=True)]
-            _fill(z, divided)
-            _fill(maxima, [arithmetic.largest(block) for block in _blocks(divided)])
-        return _list(z), _list(maxima)
 
     def _quantized(self, z: list[Any], maxima: list[Any], wanted: Any) -> tuple[list[Any], Any]:
         """(words of codes, scale bytes of this thread's blocks from the low byte up, 0 outside), of one vector."""
@@ -237,6 +232,8 @@ def _typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
     dtypes = {
         "x": DTYPES[problem_class.x_dtype],
         "smooth": Float32,
+        "lora_down": DTYPES[problem_class.x_dtype],
+        "lora_act_in": DTYPES[problem_class.x_dtype],
         "act": cutlass.Uint8,
         "ascales": cutlass.Uint8,
     }

@@ -32,6 +32,11 @@ def solve_stages(config: RowsConfig, _: ProblemClass, __: Arch) -> RowsConfig:
     return config
 
 
+def _rank(_: RowsConfig, problem: QuantizeProblem) -> str | None:
+    """There is no tensor core in this kernel."""
+    return f"R must be 0, got {problem.r}; kernel=lora_mma computes lora_act_in" if problem.r else None
+
+
 def _tile(config: RowsConfig, _: QuantizeProblem) -> str | None:
     """Rows so that tiles end where blocks of scales do; columns in whole words of scales."""
     tile_m, tile_k = config.tile_mk
@@ -121,6 +126,7 @@ def _listed(choices: Collection[int]) -> str:
 
 
 KNOB_RULES: dict[str, Rule] = {
+    "rank": _rank,
     "tile": _tile,
     "vector_width": _vector_width,
     "threads_per_cta": _threads_per_cta,

@@ -17,7 +17,7 @@ def load_four_if(address: Any, wanted: Any, otherwise: int = 0) -> tuple[Any, ..
     text = "{\n.reg .pred p;\nsetp.ne.b32 p, $5, 0;\n"
     text += "".join(f"mov.b32 ${i}, {otherwise:#x};\n" for i in range(4))
     text += "@p ld.global.v4.b32 {$0, $1, $2, $3}, [$4];\n}"
-    return _asm(text, "rrrr", ("l", Int64(address)), ("r", Int32(wanted)), effects=True)
+    return inline(text, "rrrr", ("l", Int64(address)), ("r", Int32(wanted)), effects=True)
 
 
 def store_if(address: Any, words: Any, wanted: Any) -> None:
@@ -26,19 +26,19 @@ def store_if(address: Any, words: Any, wanted: Any) -> None:
     values = ", ".join(f"${i + 2}" for i in range(count))
     kind, values = ("b32", values) if count == 1 else (f"v{count}.b32", f"{{{values}}}")
     text = f"{{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p st.global.{kind} [$0], {values};\n}}"
-    _asm(
+    inline(
         text, "", ("l", Int64(address)), ("r", Int32(wanted)), *(("r", word) for word in words), effects=True
     )
 
 
 def bits_of(value: Any) -> Any:
     """The 32 bits of an fp32 number."""
-    return _asm("mov.b32 $0, $1;", "r", ("f", value))[0]
+    return inline("mov.b32 $0, $1;", "r", ("f", value))[0]
 
 
 def of_bits(word: Any) -> Any:
     """The fp32 number of 32 bits."""
-    return _asm("mov.b32 $0, $1;", "f", ("r", word))[0]
+    return inline("mov.b32 $0, $1;", "f", ("r", word))[0]
 
 
 def two_halves(word: Any, kind: str) -> tuple[Any, ...]:
@@ -47,16 +47,16 @@ def two_halves(word: Any, kind: str) -> tuple[Any, ...]:
         text = "{\n.reg .b32 h;\nshl.b32 h, $2, 16;\nmov.b32 $0, h;\nand.b32 h, $2, 0xFFFF0000;\nmov.b32 $1, h;\n}"
     else:
         text = "{\n.reg .b16 l, h;\nmov.b32 {l, h}, $2;\ncvt.f32.f16 $0, l;\ncvt.f32.f16 $1, h;\n}"
-    return _asm(text, "ff", ("r", word))
+    return inline(text, "ff", ("r", word))
 
 
 def multiply(a: Any, b: Any) -> Any:
-    return _asm("mul.rn.f32 $0, $1, $2;", "f", ("f", a), ("f", b))[0]
+    return inline("mul.rn.f32 $0, $1, $2;", "f", ("f", a), ("f", b))[0]
 
 
 def multiply_add(a: Any, b: Any, c: Any) -> Any:
     """a * b + c with one rounding."""
-    return _asm("fma.rn.f32 $0, $1, $2, $3;", "f", ("f", a), ("f", b), ("f", c))[0]
+    return inline("fma.rn.f32 $0, $1, $2, $3;", "f", ("f", a), ("f", b), ("f", c))[0]
 
 
 def multiply_each(a: list[Any], b: list[Any], *, paired: bool) -> list[Any]:
@@ -78,83 +78,89 @@ def multiply_add_each(a: list[Any], b: list[Any], c: list[Any], *, paired: bool)
 
 def divide(a: Any, b: Any) -> Any:
     """IEEE division, rounded to nearest even."""
-    return _asm("div.rn.f32 $0, $1, $2;", "f", ("f", a), ("f", b))[0]
+    return inline("div.rn.f32 $0, $1, $2;", "f", ("f", a), ("f", b))[0]
 
 
 def rough_reciprocal(a: Any) -> Any:
     """1 / a, off by less than one unit in the last place; subnormal numbers count as zero."""
-    return _asm("rcp.approx.ftz.f32 $0, $1;", "f", ("f", a))[0]
+    return inline("rcp.approx.ftz.f32 $0, $1;", "f", ("f", a))[0]
 
 
 def larger_magnitude(a: Any, b: Any) -> Any:
     """max(|a|, |b|), NaN if one of them is."""
     text = "{\n.reg .f32 s, t;\nabs.f32 s, $1;\nabs.f32 t, $2;\nmax.NaN.f32 $0, s, t;\n}"
-    return _asm(text, "f", ("f", a), ("f", b))[0]
-
-
-def with_sign_of(magnitude: Any, sign: Any) -> Any:
-    """|magnitude| with the sign of ``sign``, of zeros too."""
-    return _asm("copysign.f32 $0, $2, $1;", "f", ("f", magnitude), ("f", sign))[0]
+    return inline(text, "f", ("f", a), ("f", b))[0]
 
 
 def unless_zero(condition: Any, word: Any) -> Any:
     """``word``, or 0 where ``condition`` is 0."""
     text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\nselp.b32 $0, $2, 0, p;\n}"
-    return _asm(text, "r", ("r", condition), ("r", word))[0]
+    return inline(text, "r", ("r", condition), ("r", word))[0]
 
 
 def e4m3_bytes(low: Any, high: Any) -> Any:
     """Two bytes of the E4M3 numbers nearest to two fp32 numbers, beyond 448 448, of NaN 0x7F; ``low`` comes first."""
     text = "{\n.reg .b16 h;\ncvt.rn.satfinite.e4m3x2.f32 h, $2, $1;\ncvt.u32.u16 $0, h;\n}"
-    return _asm(text, "r", ("f", low), ("f", high))[0]
+    return inline(text, "r", ("f", low), ("f", high))[0]
 
 
 def e2m1_word(values: list[Any]) -> Any:
     """Eight E2M1 codes of fp32 numbers, the first in the low nibble; sm_100."""
     lines = [f"cvt.rn.satfinite.e2m1x2.f32 b{i}, ${2 * i + 2}, ${2 * i + 1};" for i in range(4)]
     text = "{\n.reg .b8 b0, b1, b2, b3;\n" + "\n".join(lines) + "\nmov.b32 $0, {b0, b1, b2, b3};\n}"
-    return _asm(text, "r", *(("f", value) for value in values))[0]
+    return inline(text, "r", *(("f", value) for value in values))[0]
 
 
-# The sum of a number and 2^23 is rounded to a whole number, ties to even, which is then in its low bits.
-_WHOLE = 1 << 23
+# The sum of a number and 2^23 is rounded to a whole number, ties to even, which is then in its low bits. ``s`` is an
+# eighth of the magnitude, at most 1: what is beyond 8 gives the code 8, which is made 7 afterwards.
 _E2M1_CODE = """{
 .reg .f32 s, a, b, c;
 abs.f32 s, $1;
-fma.rn.f32 a, s, 0f40000000, 0f4B000000;
-add.rn.f32 b, s, 0f4B000002;
-fma.rn.f32 c, s, 0f3F000000, 0f4B000004;
+mul.rn.sat.f32 s, s, $2;
+fma.rn.f32 a, s, 0f41800000, 0f4B000000;
+fma.rn.f32 b, s, 0f41000000, 0f4B000002;
+fma.rn.f32 c, s, 0f40800000, 0f4B000004;
 min.f32 a, a, b;
-min.f32 c, c, 0f4B000007;
 min.f32 $0, a, c;
 }"""
+_WHOLE = 0x4B000000  # 2^23
 
 
-def e2m1_word_by_sums(values: list[Any]) -> Any:
-    """``e2m1_word`` without the conversion, which sm_90 has not.
+def e2m1_word_by_sums(values: list[Any], eighth: Any, signs: Any) -> Any:
+    """Eight E2M1 codes of ``8 * eighth * value`` without the conversion, which sm_90 has not.
 
     E2M1 has steps of 0.5, 1 and 2 on [0, 2], [2, 4] and [4, 6]. Each of three roundings gives the code on its own
-    interval and a larger one elsewhere, so the smallest is right everywhere.
+    interval and a larger one elsewhere, so the smallest is right everywhere. ``signs``: which bits may be signs.
     """
-    codes, signs = Uint32(0), Uint32(0)
-    for i, value in reversed(list(enumerate(values))):
-        number = bits_of(_asm(_E2M1_CODE, "f", ("f", value))[0])
+    codes, tops = Uint32(0), Uint32(0)
+    for value in reversed(values):
+        number = bits_of(inline(_E2M1_CODE, "f", ("f", value), ("f", eighth))[0])
         codes = codes * Uint32(16) + number
-        signs = signs | ((bits_of(value) >> (28 - 4 * i)) & Uint32(8 << 4 * i))
-    bias = sum(0x4B000000 << 4 * i for i in range(8)) & 0xFFFFFFFF  # 2^23 of every number
-    return codes - Uint32(bias) + signs
+        tops = _shift_in(tops, bits_of(value))
+    codes = codes - Uint32(sum(_WHOLE << 4 * i for i in range(8)) & 0xFFFFFFFF)
+    codes = codes - ((codes >> Uint32(3)) & Uint32(0x11111111))
+    return codes | (tops & signs)
+
+
+def _shift_in(word: Any, bits: Any) -> Any:
+    """``word`` moved up by 4 bits, the highest 4 of ``bits`` below it."""
+    return inline("shf.l.wrap.b32 $0, $1, $2, 4;", "r", ("r", bits), ("r", word))[0]
 
 
 def _pairs(values: list[Any]) -> list[tuple[Any, Any]]:
     return list(zip(values[0::2], values[1::2], strict=True))
 
 
-def _asm(text: str, results: str, *operands: tuple[str, Any], effects: bool = False) -> tuple[Any, ...]:
-    """Inline PTX: register kinds of the results, then (constraint, value) of the operands."""
+def inline(
+    text: str, results: str, *operands: tuple[str, Any], effects: bool = False, early: bool = True
+) -> tuple[Any, ...]:
+    """Inline PTX: register kinds of the results, then (constraint, value) of the operands. ``early``: results may be
+    written before all operands are read.
+    """
     kinds = {"r": ir.IntegerType.get_signless(32), "f": ir.F32Type.get()}
     types = [kinds[letter] for letter in results]
     values = [value.ir_value() for _, value in operands]
-    constraints = ",".join([f"=&{letter}" for letter in results] + [letter for letter, _ in operands])
+    constraints = ",".join([f"={'&' * early}{letter}" for letter in results] + [letter for letter, _ in operands])
     if not types:
         llvm.inline_asm(None, values, text, constraints, has_side_effects=True, asm_dialect=0)
         return ()

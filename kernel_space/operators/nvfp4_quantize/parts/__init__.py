@@ -1,0 +1,1 @@
+"""What the kernels of this operator share: the numbers of a thread, and instructions the DSL has no operation for."""
