@@ -64,7 +64,7 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
 def test_forward_is_the_quantized_operator(dtype: torch.dtype, rank: int) -> None:
     layer = SVDQuantLinear.from_linear(linear_of(72, 160, dtype=dtype), rank=rank)
     x = activations(19, 160).to(dtype)
-    act, ascales, lora = quantize_act(x, layer.smooth, layer.lora_down)
+    act, ascales, lora = quantize_act(x.to(layer.dtype), layer.smooth, layer.lora_down)
     inputs = PackedInputs(
         act=act, ascales=ascales, lora_act_in=lora, **{name: getattr(layer, name) for name in BUFFERS}
     )

@@ -102,7 +102,7 @@ def padding(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 
 def inputs_of(layer: SVDQuantLinear, x: torch.Tensor) -> PackedInputs:
-    act, ascales, lora = quantize_act(x, layer.smooth, layer.lora_down[:, : layer.rank])
+    act, ascales, lora = quantize_act(x.to(layer.dtype), layer.smooth, layer.lora_down)
     tensors = {name: getattr(layer, name) for name in BUFFERS}
     tensors["lora_up"] = tensors["lora_up"][:, : layer.rank].contiguous()
     return PackedInputs(act=act, ascales=ascales, lora_act_in=lora, **tensors)
@@ -112,7 +112,8 @@ def test_a_padded_layer_computes_and_saves_what_it_did(padding: dict[str, int]) 
     plain = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16)
     padding["cpu"] = 64
     layer, x = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16), activations(19, 160)
-    assert (layer.lora_down.shape, layer.lora_up.shape, layer.rank) == ((160, 64), (72, 64), 16)
+    assert (layer.lora_down_packed.shape, layer.lora_up.shape, layer.rank) == ((3, 64, 64), (72, 64), 16)
+    assert torch.equal(layer.lora_down, plain.lora_down) and plain.lora_down.shape == (160, 16)
     assert check_packed(layer(x).to(layer.dtype), inputs_of(layer, x)).ok
     wanted, saved = plain.state_dict(), layer.state_dict()
     assert list(saved) == list(wanted)
@@ -146,7 +147,8 @@ def test_moving_pads_for_where_it_goes(padding: dict[str, int]) -> None:
     layer = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16)
     state = {name: tensor.clone() for name, tensor in layer.state_dict().items()}
     model = torch.nn.Sequential(copy.deepcopy(layer)).to("meta")
-    assert model[0].lora_down.shape == (160, 128) and model.state_dict()["0.lora_down"].shape == (160, 16)
+    assert model[0].lora_down_packed.shape == (3, 128, 64)
+    assert model.state_dict()["0.lora_down"].shape == (160, 16)
     model.load_state_dict({f"0.{name}": tensor for name, tensor in state.items()}, assign=True)
     assert model[0].lora_up.shape == (72, 16)  # it is on the CPU again
     assert all(torch.equal(model.state_dict()[f"0.{name}"], tensor) for name, tensor in state.items())
@@ -155,7 +157,7 @@ def test_moving_pads_for_where_it_goes(padding: dict[str, int]) -> None:
 def test_a_state_dict_of_another_rank_is_refused(padding: dict[str, int]) -> None:
     padding["cpu"] = 64
     other = SVDQuantLinear(160, 72, rank=32).state_dict()
-    with pytest.raises(RuntimeError, match="size mismatch for lora_down"):
+    with pytest.raises(RuntimeError, match=r"lora_down must be \[160, 16\], got \[160, 32\]"):
         SVDQuantLinear(160, 72, rank=16).load_state_dict(other)
 
 

@@ -9,30 +9,31 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.operators.nvfp4_quantize.packing import pack_lora_down, packed_shape, unpack_lora_down
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from kernel_space.operators.svdquant_linear.runtime import pad_packed
 from tuner.layers.autocast import autocast_dtype
 from tuner.layers.decompose import Decomposition, decompose, smoothing
-from tuner.layers.gemm import gemm
-from tuner.layers.quantize import quantize_act
+from tuner.layers.linear_op import linear as linear_op
+from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
 from tuner.runtime.load.trampoline import ALIGN
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
-_BRANCH = ("lora_down", "lora_up")
+_PACKED = "lora_down_packed"  # as the kernel reads it; a state_dict has the plain lora_down
 
 
 class SVDQuantLinear(torch.nn.Module):
     """``y = x @ W.T + bias`` with ``x[..., K]`` and ``W`` as ``from_linear`` decomposed it; inference only.
 
     Made empty here, to load a ``state_dict`` into; ``from_linear`` quantizes a layer. All tensors are buffers with
-    fixed dtypes, which ``to``, ``half`` and the like leave alone: they move the layer to a device. On a card lora_down
-    and lora_up may have more columns than ``rank``, all zeros, because a kernel for that rank is launched; a
-    ``state_dict`` never has. ``y`` comes in
-    the dtype of x, under ``torch.autocast`` in that of autocast as from ``torch.nn.Linear``; the kernel computes it in
-    ``dtype``, that of the low-rank branch.
+    fixed dtypes, which ``to``, ``half`` and the like leave alone: they move the layer to a device. On a card the
+    branch may have more columns than ``rank``, all zeros, because a kernel for that rank is launched; a ``state_dict``
+    never has. The kernel computes in ``dtype``, that of the branch: x is rounded to it first, and ``y`` comes in the
+    dtype of x, under ``torch.autocast`` in that of autocast as from ``torch.nn.Linear``.
 
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
     """
@@ -57,7 +58,7 @@ class SVDQuantLinear(torch.nn.Module):
 
         buffer("wgt", (out_features, in_features // 2), torch.uint8)
         buffer("wscales", (blocked_scale_bytes(out_features, in_features),), torch.uint8)
-        buffer("lora_down", (in_features, rank), dtype)
+        buffer(_PACKED, packed_shape(in_features, rank), dtype)
         buffer("lora_up", (out_features, rank), dtype)
         buffer("smooth", (in_features,), torch.float32)
         buffer("wcscale", (out_features,), torch.float32)
@@ -119,8 +120,16 @@ class SVDQuantLinear(torch.nn.Module):
         for name in ("wgt", "wscales", "lora_up", "wcscale", "bias"):
             part = getattr(packed, name)
             getattr(self, name)[..., : part.shape[-1]].copy_(part)
-        self.lora_down[:, : self.rank].copy_(parts.lora_down)
+        self._set_lora_down(parts.lora_down)
         self.smooth.copy_(parts.smooth)
+
+    @property
+    def lora_down(self) -> torch.Tensor:
+        """``[K, rank]``, a copy: what is kept is packed as the kernel reads it."""
+        return unpack_lora_down(self._buffers[_PACKED][:, : self.rank], self.in_features)
+
+    def _set_lora_down(self, lora_down: torch.Tensor) -> None:
+        self._buffers[_PACKED][:, : self.rank].copy_(pack_lora_down(lora_down.to(self.dtype)))
 
     @property
     def relative_error(self) -> float:
@@ -134,11 +143,22 @@ class SVDQuantLinear(torch.nn.Module):
 
         Raises ``InputError``.
         """
+        if x.dtype not in X_DTYPES:
+            came = str(x.dtype).removeprefix("torch.")
+            raise InputError(f"x must be float16, bfloat16 or float32, got {came}")
         if self._is_replica:
             self._align()
-        rows = _rows(x, self.in_features, "x")
-        act, ascales, lora_act_in = quantize_act(rows, self.smooth, self.lora_down)
-        y = gemm(act, ascales, self.wgt, self.wscales, lora_act_in, self.lora_up, self.wcscale, self.bias)
+        rows = _rows(x, self.in_features, "x").to(self.dtype).contiguous()
+        y = linear_op(
+            rows,
+            self.smooth,
+            self.lora_down_packed,
+            self.wgt,
+            self.wscales,
+            self.lora_up,
+            self.wcscale,
+            self.bias,
+        )
         return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], self.out_features)
 
     def _align(self) -> None:
@@ -163,27 +183,51 @@ class SVDQuantLinear(torch.nn.Module):
         return self
 
     def _pad_branch(self) -> None:
-        """lora_down and lora_up get zero columns up to the rank that is launched where they are: ``launched_rank``."""
+        """The branch gets zero columns up to the rank that is launched where it is: ``launched_rank``."""
         problem = _problem(self.in_features, self.out_features, self.rank, self.dtype)
         rank = launched_rank(self.wgt.device, problem)
-        for name in _BRANCH:
-            kept = self._buffers[name][:, : self.rank]
-            if self._buffers[name].shape[1] != rank:
-                self._buffers[name] = kept.contiguous() if rank == self.rank else pad_rank(kept, rank)
+        down, up = self._buffers[_PACKED], self._buffers["lora_up"]
+        if down.shape[1] != rank:
+            self._buffers[_PACKED] = pad_packed(down[:, : self.rank], rank)
+        if up.shape[1] != rank:
+            self._buffers["lora_up"] = pad_rank(up[:, : self.rank], rank)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        """The branch as it is on every device: of ``rank`` columns."""
+        """The branch as it is on every device: plain, of ``rank`` columns."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for key in (prefix + name for name in _BRANCH):
-            if destination[key].shape[1] != self.rank:
-                destination[key] = destination[key][:, : self.rank].contiguous()
+        del destination[prefix + _PACKED]
+        destination[prefix + "lora_down"] = self.lora_down
+        if self.lora_up.shape[1] != self.rank:
+            destination[prefix + "lora_up"] = self.lora_up[:, : self.rank].contiguous()
 
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        for name in _BRANCH:
-            given, rank = state_dict.get(prefix + name), self._buffers[name].shape[1]
-            if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] == self.rank != rank:
-                state_dict[prefix + name] = pad_rank(given, rank)
-        super()._load_from_state_dict(state_dict, prefix, *rest)
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: dict[str, Any],
+        strict: bool,
+        missing: list[str],
+        unexpected: list[str],
+        errors: list[str],
+    ) -> None:
+        """``lora_down`` is packed on the way, and called by its own name where it is missing or does not fit."""
+        own, packed = prefix + "lora_down", prefix + _PACKED
+        given = state_dict.pop(own, None)
+        fits = isinstance(given, torch.Tensor) and tuple(given.shape) == (self.in_features, self.rank)
+        if isinstance(given, torch.Tensor) and fits:
+            down = pack_lora_down(given.to(self.dtype))
+            state_dict[packed] = pad_packed(down, self.lora_up.shape[1])
+        up, rank = state_dict.get(prefix + "lora_up"), self.lora_up.shape[1]
+        if isinstance(up, torch.Tensor) and up.ndim == 2 and up.shape[1] == self.rank != rank:
+            state_dict[prefix + "lora_up"] = pad_rank(up, rank)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+        if packed in missing:
+            missing.remove(packed)
+            if given is None:
+                missing.append(own)
+            else:
+                came = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
+                errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
         self._pad_branch()  # loading may assign tensors, of another device
 
 
@@ -193,8 +237,8 @@ def _rows(x: torch.Tensor, k: int, name: str) -> torch.Tensor:
     return x.reshape(-1, k)
 
 
-def _problem(k: int, n: int, rank: int, dtype: torch.dtype) -> GemmProblem:
+def _problem(k: int, n: int, rank: int, dtype: torch.dtype) -> LinearProblem:
     """Of one row. Raises ``InputError`` for sizes and dtypes that are not of the contract."""
     if dtype not in _NAMES:
         raise InputError(f"dtype must be float16 or bfloat16, got {str(dtype).removeprefix('torch.')}")
-    return GemmProblem(m=1, k=k, n=n, r=rank, lora_dtype=_NAMES[dtype], out_dtype=_NAMES[dtype])
+    return LinearProblem(m=1, k=k, n=n, r=rank, dtype=_NAMES[dtype])

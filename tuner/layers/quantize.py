@@ -1,26 +1,27 @@
 """``quantize_act``: the activation half of the layer, as the torch operator ``svdquant::quantize`` and a matmul.
 
-The definition, which every path computes to the bit:
+The definition, which every path computes to the bit, is that of ``nvfp4_quantize`` (docs/kernel_quantize.md):
 
-    z = fp32(x) / fp32(smooth)                    IEEE division, rounded to nearest even
-    act, ascales = quantize_nvfp4(z)              docs/operator.md, one level, scales in the blocked layout
+    z = fp32(x) * (1 / smooth)                    the reciprocal rounded to fp32 first
+    act, ascales = nvfp4(z)                       one level, scales in the blocked layout
 
 Like nunchaku's kernels, the low-rank branch sees ``x`` itself: ``lora_act_in = x @ lora_down``, so a ``lora_down``
-that was found for smoothed activations must be divided by ``smooth`` once, when it is packed.
+that was found for smoothed activations must be divided by ``smooth`` once, when it is packed. A layer does both in one
+call (``linear_op``); this is for those who need the halves.
 """
 
 from __future__ import annotations
 
-import functools
-
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
+from kernel_space.operators.nvfp4_quantize.packing import packed_shape
+from kernel_space.operators.nvfp4_quantize.runtime import lora_down_of
 from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE
 from kernel_space.operators.svdquant_gemm.runtime import as_is
 from tuner.layers.gemm import LIBRARY, no_backward
+from tuner.runtime.caller import caller_of
 from tuner.runtime.torch_operator import needs_dispatcher
 
 X_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -41,9 +42,8 @@ def quantize_act(
 
     Returns ``act`` uint8 ``[M, K/2]``, ``ascales`` uint8 in the blocked layout and ``lora_act_in = x @ lora_down``,
     ``[M, R]`` (x is cast to lora_down's dtype first; ``torch.autocast`` changes nothing of it). A block of 16
-    along K in which ``x / smooth`` is not finite in fp32 is an ``InputError`` on the CPU; on a card, where asking would
-    wait for the device, its scale is NaN (byte 0x7F), its codes are anything, and ``svdquant_gemm`` makes its whole
-    row of y NaN.
+    along K in which ``x / smooth`` is not finite in fp32 has the scale NaN (byte 0x7F), its codes are anything, and
+    ``svdquant_gemm`` makes its whole row of y NaN.
 
     Raises ``InputError`` for shapes and dtypes that do not fit, and for an x that requires grad in grad mode.
     """
@@ -65,22 +65,19 @@ def _lora_act(x: torch.Tensor, lora_down: torch.Tensor | None) -> torch.Tensor:
         raise InputError(f"lora_down must be on {x.device} like x, got {lora_down.device}")
     if x.is_cuda or lora_down.shape[1] == 0:
         return as_is(x.to(lora_down.dtype), lora_down)
-    # CPU builds of torch have no fast fp16 matmul, and some accumulate it in fp16.
-    return as_is(x.to(lora_down.dtype).float(), lora_down.float()).to(lora_down.dtype)
+    return lora_down_of(x.to(lora_down.dtype), lora_down)
 
 
 def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     _check(x, smooth)
-    x = x.contiguous()
-    smooth = None if smooth is None else smooth.float().contiguous()
     if x.shape[0] == 0:
         return _empty(x)
-    if x.is_cuda and _has_triton():
-        from tuner.layers.quantize_triton import quantize_on_card
-
-        return quantize_on_card(x, smooth)
-    quantized = quantize_nvfp4(x.float() if smooth is None else x.float() / smooth)
-    return quantized.codes, block_scales(quantized.scales)
+    caller = caller_of("nvfp4_quantize")
+    nothing = x.new_empty(0, dtype=torch.float32) if smooth is None else smooth.float().contiguous()
+    inputs = (x.contiguous(), nothing, x.new_empty(packed_shape(x.shape[1], 0)))
+    made = caller.short_way(inputs, None, None) or caller.run(inputs, None, (), quick=True)
+    act, ascales, _ = made
+    return act, ascales
 
 
 def _empty(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -109,12 +106,3 @@ def _check(x: torch.Tensor, smooth: torch.Tensor | None) -> None:
     require_tensor(smooth, "smooth", FLOAT_DTYPES, (x.shape[1],))
     if smooth.device != x.device:
         raise InputError(f"smooth must be on {x.device} like x, got {smooth.device}")
-
-
-@functools.cache
-def _has_triton() -> bool:
-    try:
-        import triton  # noqa: F401
-    except ImportError:
-        return False
-    return True

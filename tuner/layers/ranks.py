@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.runtime import state
 from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.remembered import Recent
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 LAYER_MS = tuple(1 << power for power in range(14))  # of a layer, to find its rank
 MAX_KINDS = 1024  # of layers
-_ranks: Recent[tuple[int, DeviceClass | None, GemmProblem], int] = Recent(MAX_KINDS, of_tables=True)
+_ranks: Recent[tuple[int, DeviceClass | None, LinearProblem], int] = Recent(MAX_KINDS, of_tables=True)
 
 
-def launched_rank(device: torch.device, problem: GemmProblem) -> int:
+def launched_rank(device: torch.device, problem: LinearProblem) -> int:
     """The rank of a layer on ``device`` whose problem this is at any M; its own where no card is."""
     if device.type != "cuda" or not torch.cuda.is_available():
         return problem.r
@@ -29,7 +29,7 @@ def launched_rank(device: torch.device, problem: GemmProblem) -> int:
     return layer_rank(problem, index)
 
 
-def layer_rank(problem: GemmProblem, device: int) -> int:
+def layer_rank(problem: LinearProblem, device: int) -> int:
     """``rank_of_layer`` on ``cuda:<device>``; its own where nothing can be launched: a call says why."""
     tables, generation = state.active()
     device_class = state.supported_class(device)
@@ -46,7 +46,7 @@ def layer_rank(problem: GemmProblem, device: int) -> int:
     return rank
 
 
-def rank_of_layer(library: Library, problem: GemmProblem) -> int:
+def rank_of_layer(library: Library, problem: LinearProblem) -> int:
     """The smallest rank from which on no M of this layer is padded; that of ``problem`` where nothing is launched.
 
     Asked for powers of two of M. Without a branch there is nothing to pad ahead of a call.
@@ -60,7 +60,7 @@ def rank_of_layer(library: Library, problem: GemmProblem) -> int:
             launched = [library.choose(one).launched for one in asked]
         except InputError:  # a call says what is missing
             return rank
-        larger = max(one.r for one in launched if isinstance(one, GemmProblem))
+        larger = max(one.r for one in launched if isinstance(one, type(problem)))
         if larger == rank:
             return rank
         rank = larger

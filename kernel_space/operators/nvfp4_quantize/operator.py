@@ -47,4 +47,5 @@ OPERATOR = Operator(
     ragged=ragged,
     check_bytes=check_bytes,
     weights=("smooth", "lora_down"),
+    runtime=f"{_PACKAGE}.runtime",
 )

@@ -1,4 +1,4 @@
-"""The whole layer as a chain: activations to NVFP4, then the GEMM with them."""
+"""The whole layer as a chain: activations to NVFP4 and to the low-rank branch, then the GEMM with them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kernel_space.operators.svdquant_linear.problem import LinearProblem
 
 OPERATOR = composite(
     name=LinearProblem.operator,
-    formula="y = svdquant_gemm(nvfp4_quantize(x, smooth), wgt, lora_up, wcscale, bias)",
+    formula="y = svdquant_gemm(nvfp4_quantize(x, smooth, lora_down), wgt, lora_up, wcscale, bias)",
     problem=LinearProblem,
     links=(
         Link(
             name="quantize",
             operator="nvfp4_quantize",
-            fields={"m": "m", "k": "k", "x_dtype": "dtype"},
+            fields={"m": "m", "k": "k", "r": "r", "x_dtype": "dtype"},
         ),
         Link(
             name="gemm",
@@ -22,4 +22,5 @@ OPERATOR = composite(
             fields={"m": "m", "k": "k", "n": "n", "r": "r", "lora_dtype": "dtype", "out_dtype": "dtype"},
         ),
     ),
+    runtime="kernel_space.operators.svdquant_linear.runtime",
 )
