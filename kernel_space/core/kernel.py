@@ -13,7 +13,7 @@ from typing import Any
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig
-from kernel_space.core.problem import Problem, ProblemClass
+from kernel_space.core.problem import ProblemClass
 
 Rule = Callable[
     [Any, Any], str | None
@@ -86,7 +86,7 @@ class Kernel:
     layouts: Callable[[Any, ProblemClass], Any] | None = None
     rules: str = ""
     traffic: Callable[[Any, Any], float] | None = None
-    room: Callable[[Any, Problem], Room] = no_room
+    room: Callable[[Any, Any], Room] = no_room
     machine: str = ""
 
     def __post_init__(self) -> None:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
@@ -23,22 +23,12 @@ if TYPE_CHECKING:
 
     from kernel_space.core.config import KernelConfig
     from kernel_space.core.on_card import Chain
+    from kernel_space.numerics.output_check import OutputCheck
 
     Tensors = Mapping[str, torch.Tensor]
 
 Part = TypeVar("Part")
 PLAIN = "plain"  # the source of operands that every operator has
-
-
-class Comparison(Protocol):
-    """How an output compares with its oracle; ``numerics.output_check.OutputCheck`` is one. ``str()`` is one line."""
-
-    @property
-    def ok(self) -> bool: ...
-    @property
-    def max_ratio(self) -> float:
-        """The largest error in units of its element's tolerance."""
-        ...
 
 
 class Deferred:
@@ -81,8 +71,9 @@ class Operator:
     ``kernels``    names of its kernels, each a folder with a module ``spec`` beside the module of this object
     ``inputs``     ``(problem, seed, source, device)`` -> input tensors by name, contiguous, as kernels take them; the
                    same for the same arguments
-    ``check``      ``(problem, tensors, config)`` -> how each output compares with the oracle, by name; ``tensors``
-                   holds inputs and outputs. Work goes by chunks, so that the oracle fits on a card beside them
+    ``check``      ``(problem, tensors, config)`` -> ``OutputCheck`` of each output, by name, against the oracle;
+                   ``tensors`` holds inputs and outputs. Work goes by chunks, so that the oracle fits on a card beside
+                   them
     ``work``       of a problem
     ``sources``    kinds of operands that a check tries; the first is the one that is timed
     ``ragged``     ``(config, problem)`` -> problems of the same class whose edges cut the tiles elsewhere
@@ -100,10 +91,10 @@ class Operator:
     signature: Signature
     kernels: tuple[str, ...]
     inputs: Callable[[Any, int, str, Any], dict[str, torch.Tensor]]
-    check: Callable[[Any, Tensors, KernelConfig], dict[str, Comparison]]
+    check: Callable[[Any, Tensors, KernelConfig], dict[str, OutputCheck]]
     work: Callable[[Any], Work]
     sources: tuple[str, ...] = (PLAIN,)
-    ragged: Callable[[KernelConfig, Any], list[Any]] | None = None
+    ragged: Callable[[Any, Any], list[Any]] | None = None
     check_bytes: Callable[[Any], int] | None = None
     weights: tuple[str, ...] = ()
     chain: Callable[[Any, int, Any], Chain] | None = None
@@ -120,16 +111,24 @@ class Operator:
         if unknown := sorted(set(self.weights) - set(self.signature.inputs)):
             raise InputError(f"weights of operator {self.name} must be inputs of it, {unknown[0]!r} is none")
 
-    def compare(self, problem: Any, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
-        """``check`` of every output, in the order of the signature. Raises ``InputError`` for one that is left out:
-        what nobody judges is not right.
+    def compare(self, problem: Any, tensors: Tensors, config: KernelConfig) -> dict[str, OutputCheck]:
+        """``check`` of every output, in the order of the signature. Raises ``InputError`` for one that is left out,
+        as what nobody judges is not right, and for one that is judged by something else than an ``OutputCheck``.
         """
+        from kernel_space.numerics.output_check import OutputCheck  # torch
+
         found = self.check(problem, tensors, config)
         if set(found) != set(self.signature.outputs):
             wanted, got = ", ".join(self.signature.outputs), ", ".join(found) or "none"
             raise InputError(
                 f"the check of {self.name} must judge each of its outputs, {wanted}; it judges {got}"
             )
+        for name, one in found.items():
+            if not isinstance(one, OutputCheck):
+                raise InputError(
+                    f"the check of {self.name} must say how {name} compares by an OutputCheck, it does by "
+                    f"{type(one).__name__}"
+                )
         return {name: found[name] for name in self.signature.outputs}
 
     def tensor_bytes(self, problem: Problem) -> dict[str, int]:
