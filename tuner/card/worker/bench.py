@@ -172,7 +172,7 @@ def interleave(
     replays = _replays(gpu, forever())
     with telemetry.watching() as watch, contextlib.closing(replays):
         warm_up = _warm_up(replays, options.warm_up_ms, options.settle_ms, len(runners), watch)
-        for _ in range(warm_up.count // len(runners)):
+        for _ in range(warm_up.replays // len(runners)):
             orders.popleft()
         taken: list[list[_Replay]] = [[] for _ in runners]
         for _ in range(options.rounds):
@@ -213,7 +213,7 @@ class _Replay(NamedTuple):
 
 class _WarmUp(NamedTuple):
     ms: float
-    count: int
+    replays: int
     settled: bool | None
 
 
