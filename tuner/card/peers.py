@@ -58,11 +58,7 @@ def time_peer(
     calls += [calls[index % len(calls)].copy() for index in range(len(calls), count)]
     for _ in range(WARM_CALLS):
         calls[0]()
-
-    def launch(index: int) -> None:
-        calls[index]()
-
-    return time_launches(launch, count, FULL, telemetry)
+    return time_launches(lambda index: calls[index](), count, FULL, telemetry)
 
 
 # -- the process
