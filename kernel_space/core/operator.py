@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
@@ -23,12 +23,35 @@ if TYPE_CHECKING:
 
     from kernel_space.core.config import KernelConfig
     from kernel_space.core.on_card import Chain
-    from kernel_space.numerics.output_check import OutputCheck
 
     Tensors = Mapping[str, torch.Tensor]
 
 Part = TypeVar("Part")
 PLAIN = "plain"  # the source of operands that every operator has
+
+
+@runtime_checkable
+class Comparison(Protocol):
+    """How an output compares with its oracle: what verdicts and reports read of it. ``str()`` is one line.
+
+    ``numerics.output_check.OutputCheck`` is one, and says what the members are.
+    """
+
+    @property
+    def ok(self) -> bool: ...
+    @property
+    def elements(self) -> int: ...
+    @property
+    def tolerance(self) -> float: ...
+    @property
+    def max_ratio(self) -> float: ...
+    @property
+    def judged(self) -> int: ...
+    @property
+    def mean_error(self) -> float: ...
+    @property
+    def mean_limit(self) -> float: ...
+    def merged(self, other: Any) -> Comparison: ...
 
 
 class Deferred:
@@ -71,7 +94,7 @@ class Operator:
     ``kernels``    names of its kernels, each a folder with a module ``spec`` beside the module of this object
     ``inputs``     ``(problem, seed, source, device)`` -> input tensors by name, contiguous, as kernels take them; the
                    same for the same arguments
-    ``check``      ``(problem, tensors, config)`` -> ``OutputCheck`` of each output, by name, against the oracle;
+    ``check``      ``(problem, tensors, config)`` -> ``Comparison`` of each output, by name, against the oracle;
                    ``tensors`` holds inputs and outputs. Work goes by chunks, so that the oracle fits on a card beside
                    them
     ``work``       of a problem
@@ -91,7 +114,7 @@ class Operator:
     signature: Signature
     kernels: tuple[str, ...]
     inputs: Callable[[Any, int, str, Any], dict[str, torch.Tensor]]
-    check: Callable[[Any, Tensors, KernelConfig], dict[str, OutputCheck]]
+    check: Callable[[Any, Tensors, KernelConfig], dict[str, Comparison]]
     work: Callable[[Any], Work]
     sources: tuple[str, ...] = (PLAIN,)
     ragged: Callable[[Any, Any], list[Any]] | None = None
@@ -111,12 +134,10 @@ class Operator:
         if unknown := sorted(set(self.weights) - set(self.signature.inputs)):
             raise InputError(f"weights of operator {self.name} must be inputs of it, {unknown[0]!r} is none")
 
-    def compare(self, problem: Any, tensors: Tensors, config: KernelConfig) -> dict[str, OutputCheck]:
+    def compare(self, problem: Any, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
         """``check`` of every output, in the order of the signature. Raises ``InputError`` for one that is left out,
-        as what nobody judges is not right, and for one that is judged by something else than an ``OutputCheck``.
+        as what nobody judges is not right, and for one that is judged by something else than a ``Comparison``.
         """
-        from kernel_space.numerics.output_check import OutputCheck  # torch
-
         found = self.check(problem, tensors, config)
         if set(found) != set(self.signature.outputs):
             wanted, got = ", ".join(self.signature.outputs), ", ".join(found) or "none"
@@ -124,7 +145,7 @@ class Operator:
                 f"the check of {self.name} must judge each of its outputs, {wanted}; it judges {got}"
             )
         for name, one in found.items():
-            if not isinstance(one, OutputCheck):
+            if not isinstance(one, Comparison):
                 raise InputError(
                     f"the check of {self.name} must say how {name} compares by an OutputCheck, it does by "
                     f"{type(one).__name__}"
