@@ -37,6 +37,14 @@ class SVDQuantLinear(torch.nn.Module):
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
     """
 
+    wgt: torch.Tensor
+    wscales: torch.Tensor
+    lora_down: torch.Tensor
+    lora_up: torch.Tensor
+    smooth: torch.Tensor
+    wcscale: torch.Tensor
+    bias: torch.Tensor
+    error: torch.Tensor
     _is_replica = False  # torch sets it on the copies that DataParallel makes for each call
 
     def __init__(
@@ -167,8 +175,9 @@ class SVDQuantLinear(torch.nn.Module):
         problem = _problem(self.in_features, self.out_features, self.rank, self.dtype)
         rank = launched_rank(self.wgt.device, problem)
         for name in _BRANCH:
-            kept = self._buffers[name][:, : self.rank]
-            if self._buffers[name].shape[1] != rank:
+            branch = self.get_buffer(name)
+            kept = branch[:, : self.rank]
+            if branch.shape[1] != rank:
                 self._buffers[name] = kept.contiguous() if rank == self.rank else pad_rank(kept, rank)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -180,7 +189,7 @@ class SVDQuantLinear(torch.nn.Module):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         for name in _BRANCH:
-            given, rank = state_dict.get(prefix + name), self._buffers[name].shape[1]
+            given, rank = state_dict.get(prefix + name), self.get_buffer(name).shape[1]
             if isinstance(given, torch.Tensor) and given.ndim == 2 and given.shape[1] == self.rank != rank:
                 state_dict[prefix + name] = pad_rank(given, rank)
         super()._load_from_state_dict(state_dict, prefix, *rest)

@@ -162,6 +162,6 @@ class Run:
             failed=sum(trial.status is not Status.OK for trial in trials),
             filtered=count_filtered(self.search.rejected),
             compiling=len(self.in_flight),
-            best_us=best and best.us,
+            best_us=best.us if best else None,
             kind=str(self.device.kind),
         )

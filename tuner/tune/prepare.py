@@ -112,7 +112,7 @@ def _search(
         trials=options.trials,
         first=first,
         window=CARD_WINDOW if device.kind is Kind.MEASURED else WINDOW,
-        published=published and published.config,
+        published=published.config if published else None,
         prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
     )
 
