@@ -22,10 +22,10 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
 from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
 from tuner.search.sampler import Proposal, Sampler
-from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
 from tuner.space.space import SearchSpace
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin
 
 TRIALS = 200

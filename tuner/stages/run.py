@@ -16,10 +16,10 @@ from tuner.devices.device import Device
 from tuner.search.prefilter import count_filtered
 from tuner.search.progress import Progress, State
 from tuner.search.usage import Usage
-from tuner.space.candidate import Asks
 from tuner.space.space import SearchSpace
 from tuner.stages.compile import Pool
 from tuner.stages.stage import Job
+from tuner.trials.candidate import Asks
 from tuner.trials.outcome import REFUTED, Status, Trial
 from tuner.trials.rank_stability import ranked
 from tuner.trials.study import Study

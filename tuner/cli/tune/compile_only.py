@@ -20,10 +20,10 @@ from tuner.devices.device import Device
 from tuner.devices.select import select_device
 from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
-from tuner.space.candidate import Candidate
 from tuner.space.space import SearchSpace
 from tuner.stages.run import COMPILE_TIMEOUT_S
 from tuner.tables.dispatch import DispatchTable
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Status
 from tuner.tune.earlier import Earlier, earlier_visits
 from tuner.tune.joined_rows import joined_rows
