@@ -1,6 +1,6 @@
 # make tune SHAPE=4352,3840,3072,128    tune one problem        (ARGS="--trials 50 --json" for more)
 # make test / make test-slow            pytest without / with the slow tests
-# make check                            ruff
+# make check                            ruff, mypy
 # Each creates .venv by itself, and again when a requirement or pinned version changed.
 
 SHELL := /bin/bash
@@ -56,11 +56,12 @@ test-slow: $(STAMP)
 check: $(STAMP)
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
 
 format: $(STAMP)
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
 
 clean:
-	rm -rf .cache .pytest_cache .ruff_cache
+	rm -rf .cache .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +

@@ -45,7 +45,9 @@ def main() -> None:
     candidates(configs, problem)
     shares(configs[0], problem)
     if not args.no_full:
-        full(space.default(problem), problem)
+        default = space.default(problem)
+        assert isinstance(default, KernelConfigSm100a)
+        full(default, problem)
 
 
 def random_configs(
@@ -56,7 +58,7 @@ def random_configs(
     while len(found) < count:
         choices = {name: source.choice(knob.choices) for name, knob in space.knobs.items()}
         legal = legalize(KernelConfigSm100a.from_fields(choices), problem, SM100A)
-        if isinstance(legal, Legal):
+        if isinstance(legal, Legal) and isinstance(legal.config, KernelConfigSm100a):
             found.append(legal.config)
     return found
 
@@ -94,7 +96,7 @@ def shares(config: KernelConfigSm100a, problem: GemmProblem) -> None:
     profile = cProfile.Profile()
     profile.runcall(check_candidate, compiled, config, problem)
     spent: Counter[str] = Counter()
-    for (path, _, _), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]
+    for (path, _, _), (_, _, own, _, _) in pstats.Stats(profile).stats.items():  # type: ignore[attr-defined]  # not in the stub
         spent[_part(path)] += own
     total = sum(spent.values())
     print(f"share of the time per part (profiled, {config.fields()['mma_tiler_mn']}):")

@@ -74,6 +74,7 @@ def _legal_configs() -> Iterator[KernelConfigSm100a]:
         legal = legalize(asked, PROBLEM, SM100A)
         if isinstance(legal, Legal) and str(legal.config) not in seen:
             seen.add(str(legal.config))
+            assert isinstance(legal.config, KernelConfigSm100a)
             yield legal.config
 
 

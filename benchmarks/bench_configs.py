@@ -22,6 +22,7 @@ from typing import Any
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.arch import Arch, arch
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -89,7 +90,7 @@ def _compile(folder: Path, target: Arch, problem: GemmProblem, knobs: str) -> di
 
 def measure_all(folder: Path, device: CudaDevice, rounds: int) -> None:
     """Prints one line per candidate, the fastest of each problem first."""
-    groups: dict[GemmProblem, list[Item]] = collections.defaultdict(list)
+    groups: dict[Problem, list[Item]] = collections.defaultdict(list)
     for item in _load(folder):
         groups[item.case.problem].append(item)
     print(device.judge)
@@ -123,7 +124,9 @@ def _is_right(worker: CardWorker, item: Item) -> bool:
 def _print(items: list[Item], samples: list[Samples]) -> None:
     for item, one in sorted(zip(items, samples, strict=True), key=lambda pair: pair[1].interval.median):
         found, facts = one.interval, one.evidence()
-        rate = item.case.problem.flops / found.median / 1e6
+        problem = item.case.problem
+        assert isinstance(problem, GemmProblem)
+        rate = problem.flops / found.median / 1e6
         print(
             f"{found.median:9.2f} us ({found.low:.2f} to {found.high:.2f}) {rate:6.1f} TFLOP/s "
             f"{facts['sm_mhz']} MHz {facts['watts']} W | {item.asked or 'the default of every knob'}"

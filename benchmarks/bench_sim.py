@@ -52,6 +52,7 @@ class Case:
         legal = legalize(KernelConfigSm100a.parse(config), self.problem, SM100A)
         if isinstance(legal, Rejection):
             sys.exit(f"{legal.rule}: {legal.reason}")
+        assert isinstance(legal.config, KernelConfigSm100a)
         self.config = legal.config
         self.compiled: CompiledKernel = build(self.config, self.problem.problem_class, SM100A)
         self.operands: Operands = make_operands(self.problem, 0, source="codes")
@@ -82,7 +83,7 @@ def print_shares(case: Case, clusters: int, races: bool) -> None:
     profile.enable()
     case.run(clusters=clusters, races=races)
     profile.disable()
-    rows = pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]
+    rows = pstats.Stats(profile).stats.items()  # type: ignore[attr-defined]  # not in the stub
     total = sum(row[2] for _, row in rows)
     left = total
     for part, names in PARTS.items():

@@ -41,7 +41,8 @@ def main() -> None:
             legal = legalize(KernelConfigSm100a.parse(f"mma_tiler_mn={tile}"), problem, SM100A)
             assert isinstance(legal, Legal), legal
             compiled = build(legal.config, problem.problem_class, SM100A)
-            first, second = [], []
+            first: list[float] = []
+            second: list[float] = []
             for _ in range(REPEATS):
                 timed_program.cache_clear()
                 for taken in (first, second):

@@ -76,7 +76,9 @@ def main() -> None:
     clock_witness.store(witnesses)
     answers = clock_witness.cycles_of(witnesses, sets.take(kept[: clock_witness.SETS]).clock)
     drawn = dataclasses.replace(sets, discrepancy=discrepancy)
-    store_sets(drawn, agreeing=chosen, kept=kept, seed=SEED, witness=answers, evidence=evidence)
+    store_sets(
+        drawn, agreeing=chosen.tolist(), kept=kept.tolist(), seed=SEED, witness=answers, evidence=evidence
+    )
 
 
 def restate(rows: list[Row]) -> None:
@@ -94,7 +96,7 @@ def restate(rows: list[Row]) -> None:
 def _witness(name: str, shape: str, text: str) -> clock_witness.Witness:
     problem = GemmProblem.parse(shape)
     legal = legalize(KernelConfigSm100a.parse(text), problem, SM100A)
-    assert isinstance(legal, Legal), legal
+    assert isinstance(legal, Legal) and isinstance(legal.config, KernelConfigSm100a), legal
     compiled = build(legal.config, problem.problem_class, SM100A)
     places = cluster_places(SM_COUNT, legal.config.cluster_size)
     launch = capture_launch(compiled, problem, places)
@@ -141,7 +143,7 @@ def admissible(rows: list[Row], errors: np.ndarray, without: int = -1) -> np.nda
 def best(rows: list[Row], errors: np.ndarray, chosen: np.ndarray, without: int = -1) -> int:
     """The set with the smallest squared error over the rows that count but row ``without``."""
     counted = [number for number, row in enumerate(rows) if counts(row) and number != without]
-    return int(chosen[np.argmin((errors[np.ix_(counted, chosen)] ** 2).sum(axis=0))])
+    return int(chosen[np.argmin((errors[np.ix_(np.array(counted), chosen)] ** 2).sum(axis=0))])
 
 
 def counts(row: Row) -> bool:

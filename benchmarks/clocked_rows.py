@@ -128,7 +128,7 @@ def _stand_in(
     text = f"{TILE} num_ab_stage={stages[0]} num_lora_stage={stages[1]} num_c_stage={stages[2]}"
     config = KernelConfigSm100a.parse(text + (" lora_tile_k=all" if problem.r else ""))
     legal = legalize(config, problem, SM100A)
-    assert isinstance(legal, Legal), legal
+    assert isinstance(legal, Legal) and isinstance(legal.config, KernelConfigSm100a), legal
     compiled = build(legal.config, problem.problem_class, SM100A, kernel=PUBLISHED)
     places = cluster_places(SM_COUNT, legal.config.cluster_size)
     return Row(

@@ -82,7 +82,7 @@ def listed(row: Row, clock: Clock) -> ListedRow:
     """``row`` of the stand-in. Raises ``InputError`` for NVIDIA's kernel and for stages that were not compiled."""
     if row.config is None:
         raise InputError(f"there is no listing of the {row.table} rows")
-    stages = (row.config.num_lora_stage, row.config.num_ab_stage)
+    stages = (int(row.config.num_lora_stage), int(row.config.num_ab_stage))
     path = loop("then", *stages)
     behind = instructions_behind_the_wait(row.ptx) * clock.issue
     row = dataclasses.replace(row, ptx=marked(row.ptx))

@@ -98,7 +98,7 @@ def main() -> None:
 
 
 def _pairs(table: DispatchTable) -> list[GemmProblem]:
-    problems = [key.problem for key in table.rows]
+    problems = [key.problem for key in table.rows if isinstance(key.problem, GemmProblem)]
     return [problem for problem in problems if problem.r and dataclasses.replace(problem, r=0) in problems]
 
 

@@ -21,6 +21,7 @@ from kernel_space.build.build import CompileError, build
 from kernel_space.core.arch import SM100A
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.model_time import model_us
 from tuner.cli.options.common import add_problem_options, problems_of
 from tuner.devices.simulated import Chip, simulated_outcome
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--search", action="store_true", help="what an unfiltered search tries")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    problems = problems_of(args)
+    problems = [problem for problem in problems_of(args) if isinstance(problem, GemmProblem)]
     sources = [_Source(problem, args.out, args) for problem in problems]
     for _ in range(args.samples):
         for source in sources:
@@ -97,6 +98,7 @@ class _Source:
 
     def _write(self, legal: Legal, us: float | None) -> None:
         self.known[str(legal.config)] = us
+        assert isinstance(legal.config, KernelConfigSm100a)
         model = model_us(legal.config, self.problem, CHIP)
         with _file(self.out, self.problem, self.kind).open("a", newline="") as lines:
             csv.writer(lines).writerow([legal.config, f"{model:.5g}", us and f"{us:.5g}"])
@@ -140,10 +142,10 @@ class Found:
         )
         both = even + searched
         best_model, best_us = min(model for model, _ in both), min(us for _, us in both)
-        shares = [
+        drawn, tried = (
             [(model / best_model, us / best_us) for model, us in part[1:]] for part in (even, searched)
-        ]  # without the default, which is never dropped
-        return cls(*shares, best_us, both[0][1] / best_us)
+        )  # without the default, which is never dropped
+        return cls(drawn, tried, best_us, both[0][1] / best_us)
 
     @property
     def close(self) -> list[float]:

@@ -43,13 +43,17 @@ class Line(NamedTuple):
 
 
 def lines(results: Path, device: str) -> list[Line]:
-    """One per row of the table, in its order."""
+    """One per row of the operator in the table, in its order."""
     table = DispatchTable.load(results / device, arch=DEVICE_CLASSES[device].arch)
-    return [_line(results, device, row) for row in table.rows.values()]
+    return [
+        _line(results, device, key.problem, row)
+        for key, row in table.rows.items()
+        if isinstance(key.problem, GemmProblem)
+    ]
 
 
-def _line(results: Path, device: str, row: Row) -> Line:
-    problem, tuned = row.key.problem, row.time_us
+def _line(results: Path, device: str, problem: GemmProblem, row: Row) -> Line:
+    tuned = row.time_us
     folder = report_folder(results, device, problem)
     default = next(
         (trial.us for trial in read_trials(folder / "trials.parquet") if trial.origin is Origin.DEFAULT), None

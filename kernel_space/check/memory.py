@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, operator_of
-from kernel_space.numerics.output_check import OutputCheck
 from kernel_space.numerics.tensors import bytes_of, element_bytes, require_specs, view_as
 
 GUARD_BYTES = 4096
@@ -79,7 +79,7 @@ class CheckMemory:
         """A copy of the bytes of every output: uint8 [elements, bytes of one]."""
         return {name: element_bytes(self.tensors[name]).clone() for name in self._outputs}
 
-    def check(self) -> dict[str, OutputCheck]:
+    def check(self) -> dict[str, Comparison]:
         """How each output compares with the operator's oracle."""
         return self._operator.compare(self._problem, self.tensors, self._config)
 

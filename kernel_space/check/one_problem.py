@@ -16,12 +16,12 @@ from kernel_space.check.regions import RegionWatch, barrier_names
 from kernel_space.check.result import CheckResult, CheckStatus, ScheduleRun
 from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of
 from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Chain, Observer
 from kernel_space.machine.run.run import SimResult, run_compiled
-from kernel_space.numerics.output_check import OutputCheck
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
@@ -67,7 +67,7 @@ class ProblemCheck:
         self._budget = kernel.budget(config, problem.problem_class, arch(compiled.arch))
         self._memory = CheckMemory(config, problem, seed)
         self._first: dict[str, torch.Tensor] = {}
-        self._outputs: Mapping[str, OutputCheck] = {}
+        self._outputs: Mapping[str, Comparison] = {}
         self._runs: list[ScheduleRun] = []
         self._verdicts: list[Verdict] = []
 
@@ -133,7 +133,7 @@ class ProblemCheck:
             verdicts.append(Verdict.of_line(CheckStatus.WRONG_RESULT, left))
         return verdicts
 
-    def _of_errors(self, checks: Mapping[str, OutputCheck]) -> list[Verdict]:
+    def _of_errors(self, checks: Mapping[str, Comparison]) -> list[Verdict]:
         """Of every output that is wrong."""
         verdicts = []
         for name, check in checks.items():

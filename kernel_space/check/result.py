@@ -7,8 +7,8 @@ import functools
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
+from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
-from kernel_space.numerics.output_check import OutputCheck
 
 
 class CheckStatus(StrEnum):
@@ -56,7 +56,7 @@ class CheckResult:
     sms: int
     races: bool
     runs: tuple[ScheduleRun, ...]
-    outputs: Mapping[str, OutputCheck]
+    outputs: Mapping[str, Comparison]
     bitwise: bool | None
     instructions: int
     seconds: float
@@ -82,7 +82,7 @@ class CheckResult:
         return f"OK: {what}, {worst}, {self.instructions} warp-instructions in {self.seconds:.1f} s"
 
 
-def worst_errors(outputs: Mapping[str, OutputCheck]) -> str:
+def worst_errors(outputs: Mapping[str, Comparison]) -> str:
     """The error of every output in a few words: ``worst error 0.43 x tolerance``, or ``y and count to the bit``."""
     exact = [name for name, check in outputs.items() if not check.tolerance]
     parts = []
@@ -115,7 +115,7 @@ def joined(results: Sequence[CheckResult]) -> CheckResult:
 
 
 def _joined_outputs(
-    first: Mapping[str, OutputCheck], second: Mapping[str, OutputCheck]
-) -> dict[str, OutputCheck]:
+    first: Mapping[str, Comparison], second: Mapping[str, Comparison]
+) -> dict[str, Comparison]:
     both = {name: first[name].merged(second[name]) for name in first if name in second}
     return {**first, **second, **both}

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from kernel_space.composite.config import CompositeConfig
 from kernel_space.composite.kernel import BETWEEN, composite_kernel
 from kernel_space.composite.link import Link
 from kernel_space.composite.signature import check_tensors, made_inside, names_of, signature_of
@@ -24,7 +25,7 @@ from kernel_space.core.registry import kernel
 if TYPE_CHECKING:
     import torch
 
-    from kernel_space.composite.config import CompositeConfig
+    from kernel_space.core.config import KernelConfig
 
     Tensors = Mapping[str, torch.Tensor]
 
@@ -131,8 +132,9 @@ class _Parts:
             written |= {link.called(name) for name in link.of.signature.outputs}
         return found
 
-    def check(self, problem: Problem, tensors: Tensors, config: CompositeConfig) -> dict[str, Comparison]:
+    def check(self, problem: Problem, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
         """Every link by its own check, on what the links before it have really written."""
+        assert isinstance(config, CompositeConfig)  # of this operator's kernels, as always
         found: dict[str, Comparison] = {}
         for link in self.links:
             own = {name: tensors[link.called(name)] for name in _tensors(link)}

@@ -68,7 +68,7 @@ class KernelConfig:
     @classmethod
     def parse_knob(cls, name: str, value: Any) -> Any:
         """The value of knob ``name`` from its printed form (or from the value itself). Raises ``InputError``."""
-        if (form := _forms(cls).get(name)) is None:
+        if (form := _forms(cls).get(name)) is None:  # type: ignore[arg-type]  # classes can be hashed
             raise InputError(f"unknown knob {name!r}; the knobs are {' '.join(cls.knob_names())}")
         return form(name, print_knob(tuple(value) if isinstance(value, list) else value))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig
-from kernel_space.core.problem import Problem, ProblemClass
+from kernel_space.core.problem import ProblemClass
 
 if TYPE_CHECKING:
     from kernel_space.core.traits import MachineTraits
@@ -91,7 +91,7 @@ class Kernel:
     layouts: Callable[[Any, ProblemClass], Any] | None = None
     rules: str = ""
     traffic: Callable[[Any, Any], float] | None = None
-    room: Callable[[Any, Problem], Room] = no_room
+    room: Callable[[Any, Any], Room] = no_room
     machine: str | MachineTraits = ""
     parts: tuple[Kernel, ...] = ()
 

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
@@ -30,19 +30,37 @@ Part = TypeVar("Part")
 PLAIN = "plain"  # the source of operands that every operator has
 
 
+@runtime_checkable
 class Comparison(Protocol):
-    """How an output compares with its oracle; ``numerics.output_check.OutputCheck`` is one. ``str()`` is one line."""
+    """How an output compares with its oracle: what verdicts and reports read of it. ``str()`` is one line.
+
+    ``numerics.output_check.OutputCheck`` is one, and says what the members are.
+    """
 
     @property
     def ok(self) -> bool: ...
     @property
-    def max_ratio(self) -> float:
-        """The largest error in units of its element's tolerance."""
-        ...
+    def elements(self) -> int: ...
+    @property
+    def tolerance(self) -> float: ...
+    @property
+    def max_ratio(self) -> float: ...
+    @property
+    def judged(self) -> int: ...
+    @property
+    def mean_error(self) -> float: ...
+    @property
+    def mean_limit(self) -> float: ...
+    def merged(self, other: Any) -> Comparison: ...
 
 
 class Chained(Protocol):
     """What a chain of operators is made of; ``kernel_space.composite.operator.Composed`` is one."""
+
+    @property
+    def operator(self) -> str:
+        """The chain's own name."""
+        ...
 
     @property
     def links(self) -> Sequence[Any]:
@@ -98,8 +116,9 @@ class Operator:
     ``kernels``    names of its kernels, each a folder with a module ``spec`` beside the module of this object
     ``inputs``     ``(problem, seed, source, device)`` -> input tensors by name, contiguous, as kernels take them; the
                    same for the same arguments
-    ``check``      ``(problem, tensors, config)`` -> how each output compares with the oracle, by name; ``tensors``
-                   holds inputs and outputs. Work goes by chunks, so that the oracle fits on a card beside them
+    ``check``      ``(problem, tensors, config)`` -> ``Comparison`` of each output, by name, against the oracle;
+                   ``tensors`` holds inputs and outputs. Work goes by chunks, so that the oracle fits on a card beside
+                   them
     ``work``       of a problem
     ``sources``    kinds of operands that a check tries; the first is the one that is timed
     ``ragged``     ``(config, problem)`` -> problems of the same class whose edges cut the tiles elsewhere
@@ -122,7 +141,7 @@ class Operator:
     check: Callable[[Any, Tensors, KernelConfig], dict[str, Comparison]]
     work: Callable[[Any], Work]
     sources: tuple[str, ...] = (PLAIN,)
-    ragged: Callable[[KernelConfig, Any], list[Any]] | None = None
+    ragged: Callable[[Any, Any], list[Any]] | None = None
     check_bytes: Callable[[Any], int] | None = None
     weights: tuple[str, ...] = ()
     chain: Callable[[Any, int, Any], Chain] | None = None
@@ -140,8 +159,8 @@ class Operator:
             raise InputError(f"weights of operator {self.name} must be inputs of it, {unknown[0]!r} is none")
 
     def compare(self, problem: Any, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
-        """``check`` of every output, in the order of the signature. Raises ``InputError`` for one that is left out:
-        what nobody judges is not right.
+        """``check`` of every output, in the order of the signature. Raises ``InputError`` for one that is left out,
+        as what nobody judges is not right, and for one that is judged by something else than a ``Comparison``.
         """
         found = self.check(problem, tensors, config)
         if set(found) != set(self.signature.outputs):
@@ -149,6 +168,12 @@ class Operator:
             raise InputError(
                 f"the check of {self.name} must judge each of its outputs, {wanted}; it judges {got}"
             )
+        for name, one in found.items():
+            if not isinstance(one, Comparison):
+                raise InputError(
+                    f"the check of {self.name} must say how {name} compares by an OutputCheck, it does by "
+                    f"{type(one).__name__}"
+                )
         return {name: found[name] for name in self.signature.outputs}
 
     def tensor_bytes(self, problem: Problem) -> dict[str, int]:

@@ -108,7 +108,7 @@ class Problem:
     @classmethod
     def forms(cls) -> dict[str, Form]:
         """Field -> what it may hold, in order."""
-        return _forms(cls)
+        return _forms(cls)  # type: ignore[arg-type]  # classes can be hashed
 
     @classmethod
     def size_names(cls) -> tuple[str, ...]:

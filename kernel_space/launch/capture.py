@@ -124,7 +124,7 @@ class CaptureRuntime:
     and ``check`` raises it.
     """
 
-    device_ids = (0,)
+    device_ids: tuple[int, ...] = (0,)
 
     def __init__(self, ptx: str) -> None:
         self.launches: list[Launch] = []

@@ -24,7 +24,7 @@ _ENDINGS = {
 class Buffer:
     """Bytes at an aligned address of this process."""
 
-    bytes: np.ndarray
+    room: np.ndarray
 
     @classmethod
     def of(cls, data: bytes) -> Buffer:
@@ -36,7 +36,7 @@ class Buffer:
 
     @property
     def address(self) -> int:
-        return self.bytes.ctypes.data
+        return self.room.ctypes.data
 
 
 def run_in_machine(probe: Probe, *, schedule: str = "eager", seed: int = 0) -> Result:
@@ -49,7 +49,7 @@ def run_in_machine(probe: Probe, *, schedule: str = "eager", seed: int = 0) -> R
     try:
         with np.errstate(all="ignore"):
             outcome = run_ptx(
-                probe.ptx, source.bytes, target.bytes, *maps, grid=(probe.grid, 1, 1), block=(probe.block, 1, 1),
+                probe.ptx, source.room, target.room, *maps, grid=(probe.grid, 1, 1), block=(probe.block, 1, 1),
                 cluster=(probe.cluster, 1, 1), smem_bytes=probe.smem_bytes, schedule=schedule, seed=seed,
                 check_races=probe.race_free, max_instructions=_BUDGET,
             )  # fmt: skip
@@ -57,9 +57,7 @@ def run_in_machine(probe: Probe, *, schedule: str = "eager", seed: int = 0) -> R
         return Result(ending=Ending.CRASH, detail=f"{type(error).__name__}: {error}")
     ending = _ENDINGS.get(str(outcome.status), Ending.FAULT)
     detail = " ".join("; ".join(str(finding) for finding in outcome.findings).split())
-    return Result(
-        ending=ending, data=target.bytes.tobytes() if ending is Ending.BYTES else b"", detail=detail
-    )
+    return Result(ending=ending, data=target.room.tobytes() if ending is Ending.BYTES else b"", detail=detail)
 
 
 def descriptors(probe: Probe) -> tuple[bytes, ...]:

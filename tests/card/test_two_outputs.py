@@ -163,6 +163,14 @@ def test_an_operator_must_judge_each_output(monkeypatch: pytest.MonkeyPatch) -> 
         run(right)
 
 
+def test_an_operator_must_judge_by_what_reports_are_made_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verdict without elements and tolerance came as far as the report, and ended the worker there."""
+    verdict = SimpleNamespace(ok=True, max_ratio=0.0)
+    with_changes(monkeypatch, check=lambda *args: {**ROWSTATS.check(*args), "count": verdict})
+    with pytest.raises(InputError, match="must say how count compares by an OutputCheck, it does by Simple"):
+        run(right)
+
+
 def test_an_operator_must_make_the_inputs_that_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
     with_changes(monkeypatch, inputs=lambda problem, *rest: {"x": torch.zeros(37, 96)})
     with pytest.raises(InputError, match=r"x must be float16 \[37, 96\], got float32"):

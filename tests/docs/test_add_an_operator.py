@@ -24,7 +24,8 @@ CHECK = ["check", "--op", "rowmax", "--operators", "my_operators", "--shape", "6
 def run(arguments: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """With Python, in ``folder``. The plug-ins of the tests are not there: what is found, ``--operators`` found."""
     environment = {name: value for name, value in os.environ.items() if name != "SVDQUANT_OPERATORS"}
-    environment["PYTHONPATH"] = str(ROOT)
+    there = environment.get("PYTHONPATH")  # packages of a machine that has them nowhere else
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([there] if there else [])])
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
     )

@@ -10,8 +10,8 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.fakes import small_space
 from tuner.search.offline_search import choose_candidates
-from tuner.space.candidate import Candidate
 from tuner.space.space import SearchSpace
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin
 
 PROBLEM = GemmProblem.parse("256,3840,3072,128")

@@ -12,8 +12,8 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.search.offline_search import choose_candidates
 from tuner.search.search import Search
-from tuner.space.candidate import Candidate
 from tuner.space.space import SearchSpace
+from tuner.trials.candidate import Candidate
 
 RECORD = Path(__file__).resolve().parents[1] / "data" / "search_sequence_sm100a.txt"
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")

@@ -22,11 +22,11 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.clock.estimate import TimedRun, joined_runs, simulate_launch
 from tests.published import B200
 from tuner.devices.simulated import Chip, simulated_outcome
+from tuner.report.data.tail_wave import tail_wave
 from tuner.search.next_change import best_changes
 from tuner.search.prefilter import FACTOR, Prefilter
 from tuner.simulated.constants.sets import admissible_sets
 from tuner.simulated.model import modelled_time, modelled_us
-from tuner.simulated.tail_wave import tail_wave
 from tuner.simulated.time import capture_launch, capture_launches, cause_name, simulate, tensor_places
 from tuner.trials.outcome import Status
 

@@ -16,12 +16,12 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import CHECKS_ALL, FakeDevice, compiled, fake_us
 from tuner.search.trial_of import trial_of
-from tuner.space.candidate import Candidate
 from tuner.stages.check import Check
 from tuner.stages.compile import Compile
 from tuner.stages.stage import Job, carry
 from tuner.stages.time import Time
 from tuner.trials.answer import answered
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Kind, Origin, Outcome, Status, Timing, Trial
 
 PROBLEM = GemmProblem.parse("17,3840,3072,64", lora_dtype="bf16", out_dtype="bf16")

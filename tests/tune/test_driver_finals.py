@@ -24,11 +24,11 @@ from tuner.card.samples.samples import Samples, State
 from tuner.card.worker.bench import FinalsOptions
 from tuner.devices.abilities import Abilities
 from tuner.search.usage import MOST_SPARE_CHECKS, Usage
-from tuner.space.candidate import Candidate
 from tuner.stages.record import current
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.merge import choose
 from tuner.trials.answer import answered
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Kind, Outcome, Status, Timing
 
 

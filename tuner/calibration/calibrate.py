@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.clock import Times
-from tuner.simulated.constants.sets import ConstantSets
+
+if TYPE_CHECKING:
+    from tuner.simulated.constants.sets import ConstantSets
 
 KEEP: Final = 96  # sets that predictions are made with
 FEWEST: Final = 8  # an interval of fewer says nothing

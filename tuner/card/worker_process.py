@@ -98,6 +98,7 @@ class WorkerProcess:
                 f"worker {self._process.pid} was killed but does not end: the driver holds it"
             ) from None
         for pipe in (self._process.stdin, self._process.stdout, self._log):
+            assert pipe is not None, "the process was started with pipes"
             with contextlib.suppress(OSError):  # what could not be written to the dead
                 pipe.close()
 

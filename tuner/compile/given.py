@@ -16,7 +16,7 @@ from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, Rejection, legalize
 from tuner.compile.manifest import OBJECTS, Entry
 from tuner.compile.worker import CompileResult
-from tuner.space.candidate import Candidate
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Status
 
 

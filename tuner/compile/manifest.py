@@ -31,7 +31,7 @@ from tuner.compile.manifest_checks import checked, checked_toolchain, text_of
 from tuner.compile.worker import CompileResult
 from tuner.files.record_checks import check_plain, shown
 from tuner.files.store import CorruptFile, make_folder, read_json, update_json
-from tuner.space.candidate import Candidate
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin, Status
 from tuner.trials.subject import problem_from_record
 

@@ -149,7 +149,8 @@ class CompilePool:
                 continue
             # One that was killed while it was idle is not this candidate's doing.
             if worker is not None and not worker.alive:
-                worker = self._retire(worker)
+                self._retire(worker)
+                worker = None
             try:
                 worker = worker or self._start_worker(task.arch.name)
                 result = worker.compile(task, self._timeout_s)
@@ -158,7 +159,8 @@ class CompilePool:
             else:
                 self._finish(future, result)
             if worker is not None and (not worker.alive or worker.served >= self._tasks_per_worker):
-                worker = self._retire(worker)
+                self._retire(worker)
+                worker = None
         if worker is not None:
             self._retire(worker)
 

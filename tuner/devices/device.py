@@ -26,13 +26,20 @@ class Device(Protocol):
     future raises is a bug or the end of the device (``CardLost``); a candidate's fault is an ``Outcome``.
     """
 
-    name: str
-    arch: Arch
-    sm_count: int
-    kind: Kind
-    judge: str
-    abilities: Abilities
-    note: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def arch(self) -> Arch: ...
+    @property
+    def sm_count(self) -> int: ...
+    @property
+    def kind(self) -> Kind: ...
+    @property
+    def judge(self) -> str: ...
+    @property
+    def abilities(self) -> Abilities: ...
+    @property
+    def note(self) -> str: ...
 
     def begin(self) -> bool:
         """Get ready, if that takes seconds; returns at once, True if the device is ready already."""

@@ -253,7 +253,7 @@ def _placed(
         return []
     by_name = {one.name: one for one in finalists}
     about = {FINAL: final, "finalists": len(finalists), "finals_verdict": verdict.why}
-    placed = []
+    placed: list[Trial] = []
     for name in verdict.order:
         beside = {**_against_winner(verdict, name), **_against_default(by_name[name], finalists, samples)}
         evidence = {**about, PLACE: len(placed) + 1, **beside}

@@ -50,13 +50,13 @@ for _key in ("CPU", "CUDA"):
 
 @torch.library.register_fake("svdquant::gemm", lib=LIBRARY)
 def _fake_gemm(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out_dtype):  # noqa: ANN001, ANN202
-    _require_no_grad(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, None)
+    _require_no_grad((act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias), None)
     return act.new_empty((act.shape[0], wgt.shape[0]), dtype=out_dtype)
 
 
 @torch.library.register_fake("svdquant::gemm_out", lib=LIBRARY)
 def _fake_gemm_out(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out) -> None:  # noqa: ANN001
-    _require_no_grad(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out)
+    _require_no_grad((act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias), out)
 
 
 def svdquant_gemm(
@@ -125,7 +125,7 @@ def gemm(
     operands = (act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias)
     if not needs_dispatcher(act):
         return run(*operands, out, out_dtype, asked=asked, quick=True)
-    _require_no_grad(act, ascales, wgt, wscales, lora_act_in, lora_up, wcscale, bias, out)
+    _require_no_grad(operands, out)
     if out is None:
         return torch.ops.svdquant.gemm(*operands, out_dtype)
     torch.ops.svdquant.gemm_out(*operands, out)
@@ -174,10 +174,8 @@ def _no_rows(
     return out
 
 
-def _require_no_grad(*operands: torch.Tensor | None) -> None:
-    """``operands``: the inputs, and the output if one is given."""
-    *inputs, out = operands
-    CALLER.require_no_grad(tuple(inputs), None if out is None else (out,))
+def _require_no_grad(inputs: tuple[torch.Tensor, ...], out: torch.Tensor | None) -> None:
+    CALLER.require_no_grad(inputs, None if out is None else (out,))
 
 
 def no_backward(what: str) -> InputError:

@@ -38,6 +38,14 @@ class SVDQuantLinear(torch.nn.Module):
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
     """
 
+    wgt: torch.Tensor
+    wscales: torch.Tensor
+    lora_down: torch.Tensor
+    lora_up: torch.Tensor
+    smooth: torch.Tensor
+    wcscale: torch.Tensor
+    bias: torch.Tensor
+    error: torch.Tensor
     _is_replica = False  # torch sets it on the copies that DataParallel makes for each call
 
     def __init__(
@@ -126,10 +134,10 @@ class SVDQuantLinear(torch.nn.Module):
     @property
     def lora_down(self) -> torch.Tensor:
         """``[K, rank]``, a copy: what is kept is packed as the kernel reads it."""
-        return unpack_lora_down(self._buffers[_PACKED][:, : self.rank], self.in_features)
+        return unpack_lora_down(self.get_buffer(_PACKED)[:, : self.rank], self.in_features)
 
     def _set_lora_down(self, lora_down: torch.Tensor) -> None:
-        self._buffers[_PACKED][:, : self.rank].copy_(pack_lora_down(lora_down.to(self.dtype)))
+        self.get_buffer(_PACKED)[:, : self.rank].copy_(pack_lora_down(lora_down.to(self.dtype)))
 
     @property
     def relative_error(self) -> float:
@@ -186,7 +194,7 @@ class SVDQuantLinear(torch.nn.Module):
         """The branch gets zero columns up to the rank that is launched where it is: ``launched_rank``."""
         problem = _problem(self.in_features, self.out_features, self.rank, self.dtype)
         rank = launched_rank(self.wgt.device, problem)
-        down, up = self._buffers[_PACKED], self._buffers["lora_up"]
+        down, up = self.get_buffer(_PACKED), self.get_buffer("lora_up")
         if down.shape[1] != rank:
             self._buffers[_PACKED] = pad_packed(down[:, : self.rank], rank)
         if up.shape[1] != rank:

@@ -64,11 +64,9 @@ class QuickCall:
     )
 
     def __init__(self, plan: Plan, generation: int, tensors: Tensors, other: QuickCall | None) -> None:
-        guards: Any = TensorGuards(
-            *tensors,
-            dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors],
-        )
+        sizes: Any = [list(tensor.shape) for tensor in tensors]  # torch's stub knows one tensor's only
+        strides: Any = [list(tensor.stride()) for tensor in tensors]
+        guards: Any = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
         wants = any(tensor.requires_grad for tensor in tensors)
         self.check = _without_grad(guards.check) if wants else guards.check
         self.plan = plan

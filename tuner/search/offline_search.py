@@ -14,10 +14,10 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
-from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
 from tuner.space.space import SearchSpace
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin
 
 # Of ten sampled candidates: changes of one knob of a good point, of two to four, and points from anywhere.

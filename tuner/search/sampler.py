@@ -15,7 +15,7 @@ import optuna
 
 from tuner.space.space import KERNEL, SearchSpace
 
-_Distributions = dict[str, optuna.distributions.CategoricalDistribution]
+_Distributions = dict[str, optuna.distributions.BaseDistribution]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -22,10 +22,10 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
 from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
 from tuner.search.sampler import Proposal, Sampler
-from tuner.space.candidate import Candidate
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
 from tuner.space.space import SearchSpace
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin
 
 TRIALS = 200
@@ -196,6 +196,7 @@ class Search:
             proposal = self._sampler.propose()
             return self._space.config(proposal.params), proposal
         good = self._good()
+        draws: Iterator[KernelConfig]
         if source == LEAP:
             draws = (
                 several_knobs_changed(self._space, self._random.choice(good), self._problem, self._random)
@@ -207,7 +208,7 @@ class Search:
                 self._steps = one_knob_changes(self._space, good[:1], self._problem, self._random)
             draws = self._steps
         config = next(filter(self._new, draws), None)
-        return config, config and self._learnt(config)
+        return config, self._learnt(config) if config else None
 
     def _good(self) -> list[KernelConfig]:
         """The best of those whose time the sampler knows, best first; before there is one, the default."""

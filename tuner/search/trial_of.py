@@ -11,7 +11,7 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
 from tuner.search.prefilter import PREFILTER
-from tuner.space.candidate import Candidate
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin, Status, Trial
 
 if TYPE_CHECKING:

@@ -65,7 +65,8 @@ class CheckPool:
                 future.set_result(worker.ask(task))
             except BaseException as error:
                 if worker is not None and isinstance(error, CheckDied):
-                    worker = worker.end()
+                    worker.end()
+                    worker = None
                 future.set_exception(error)
             with self._lock:
                 self._unfinished -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,10 +12,10 @@ from typing import Any, cast
 from kernel_space.composite.config import CompositeConfig
 from kernel_space.composite.kernel import no_workspace
 from kernel_space.composite.link import Link
-from kernel_space.composite.operator import Composed
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.kernel import Kernel
+from kernel_space.core.operator import Chained
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel as find_kernel
 from kernel_space.core.registry import operator
@@ -33,14 +34,15 @@ class CompositeSpace(KernelSpace):
     """Of one kernel of a chain. The links' rules are apart, so points are counted link by link and multiplied."""
 
     @property
-    def composed(self) -> Composed:
-        return cast(Composed, operator(self.operator).composed)
+    def composed(self) -> Chained:
+        return cast(Chained, operator(self.operator).composed)
 
     def legal_points(self, problem: Problem, arch: Arch, legalize: Legalize = legalize) -> Iterator[Legal]:
         """Every distinct legal config once, in the order of the links' own."""
         links = [self._link(number) for number in range(len(self.composed.links))]
         config_class = cast(type[CompositeConfig], self.config_class)
-        for parts in _product([lambda link=link: link.legal_points(problem, arch) for link in links]):
+        streams = [functools.partial(link.legal_points, problem, arch) for link in links]
+        for parts in _product(streams):
             joined = config_class.join(
                 {link.link.name: part.config for link, part in zip(links, parts, strict=True)}
             )
@@ -147,7 +149,7 @@ def _times(numbers: Any) -> int:
 
 def composite_spaces(
     operator_name: str,
-    composed: Composed,
+    composed: Chained,
     arch: Arch,
     spaces: Sequence[Mapping[str, KernelSpace]],
     rules: Rules,
@@ -170,13 +172,13 @@ def composite_spaces(
     return found
 
 
-def composite_rule(composed: Composed, rules: Rules) -> tuple[BoundedConfig, ...]:
+def composite_rule(composed: Chained, rules: Rules) -> tuple[BoundedConfig, ...]:
     """The default of every link: the first pair that holds is the first of each that holds."""
     return tuple(_joined(composed, rules.values()))
 
 
 def _designs(
-    composed: Composed, name: str, parts: Mapping[str, KernelSpace], rules: Rules
+    composed: Chained, name: str, parts: Mapping[str, KernelSpace], rules: Rules
 ) -> Iterator[BoundedConfig]:
     """Each design of a link with the others' defaults, as far as these are of the kernels at hand."""
     for link, part in parts.items():
@@ -189,7 +191,7 @@ def _designs(
         yield from _joined(composed, choices)
 
 
-def _joined(composed: Composed, choices: Iterable[Iterable[BoundedConfig]]) -> Iterator[BoundedConfig]:
+def _joined(composed: Chained, choices: Iterable[Iterable[BoundedConfig]]) -> Iterator[BoundedConfig]:
     """Every combination of ``choices``, of each link one, that can hold."""
     example = operator(composed.operator).problem
     whole = example.parse(example.example)
@@ -209,7 +211,7 @@ def _field(condition: str) -> str:
     return condition.removesuffix(AT_LEAST).removesuffix(AT_MOST)
 
 
-def _join(composed: Composed, entries: Sequence[BoundedConfig]) -> BoundedConfig:
+def _join(composed: Chained, entries: Sequence[BoundedConfig]) -> BoundedConfig:
     name = composed.name_of([entry.config.kernel for entry in entries])
     config_class = cast(type[CompositeConfig], find_kernel(composed.operator, name).config_class)
     when: dict[str, int | str] = {}

@@ -19,7 +19,7 @@ from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
-from kernel_space.core.kernel import Kernel
+from kernel_space.core.kernel import Kernel, Rule
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection
 from tuner.space.explore import Choices, Part, decided, explore, explore_region
@@ -129,9 +129,11 @@ class _Counting:
         for _ in range(PROBES):
             point = {name: [self.generator.choice(values)] for name, values in self.choices.items()}
             for rule in self.spec.knob_rules.values():
-                (leaf,) = explore(
-                    lambda config, rule=rule: rule(config, self.problem), point, self.spec.config_class
-                )
+
+                def asked(config: Any, rule: Rule = rule) -> str | None:
+                    return rule(config, self.problem)
+
+                (leaf,) = explore(asked, point, self.spec.config_class)
                 reads.update(set(leaf.reads))
         return sorted(self.choices, key=lambda name: -reads[name])
 
@@ -160,13 +162,13 @@ class _Counting:
     def _resolve(self, config: KernelConfig) -> str | dict[str, Any]:
         """What ``legalize`` does after the knob rules: the capacity that is exceeded, or the knobs with new values."""
         problem_class = self.problem.problem_class
-        config = self.spec.canonical(config, self.problem)
-        config = self.spec.solve_stages(config, problem_class, self.arch)
-        taken = self.spec.budget(config, problem_class, self.arch)
+        resolved = self.spec.canonical(config, self.problem)
+        resolved = self.spec.solve_stages(resolved, problem_class, self.arch)
+        taken = self.spec.budget(resolved, problem_class, self.arch)
         for resource in self.spec.capacities:
             if taken.over(resource) > 0:
                 return f"{resource}_capacity"
-        return decided(config.replaced)
+        return decided(resolved.replaced)
 
     def _put_to_legalize(self, parts: list[Part], probes: int) -> None:
         """Hold drawn points of drawn ``parts`` against ``legalize``, which reads values, not what is asked of them."""

@@ -48,7 +48,7 @@ def _watched_class(config_class: type[KernelConfig]) -> type[KernelConfig]:
 
 def _watched(config_class: type[KernelConfig], members: dict[str, Any]) -> KernelConfig:
     """A config that reads from ``members["run"]``. ``replaced``: the knobs that ``replace`` has given a value."""
-    self = object.__new__(_watched_class(config_class))
+    self = object.__new__(_watched_class(config_class))  # type: ignore[arg-type]  # classes can be hashed
     self.__dict__.update(members)
     return self
 
@@ -181,7 +181,7 @@ class _Undecided:
     def __bool__(self) -> bool:
         return self._run.outcome(self._name, bool)
 
-    @property
+    @property  # type: ignore[misc]  # nobody sets it
     def __class__(self) -> Any:
         """What ``isinstance`` asks when the type itself does not answer."""
         return _need(self)
@@ -225,7 +225,8 @@ def explore_region(
 
     ``function`` must return nothing undecided: ``decided`` sees to that.
     """
-    pending, needed = [Part({}, {}, region)] if region != EMPTY else [], set()
+    pending = [Part({}, {}, region)] if region != EMPTY else []
+    needed: set[tuple[str, ...]] = set()
     while pending:
         run = _RegionRun(pending.pop(), regions, pending, needed)
         try:

@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel_space.composite.operator import Composed
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig, print_knob
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
+from kernel_space.core.operator import Chained
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import folder_of, kernels_of, operator, parse_config
 from kernel_space.core.registry import kernel as find_kernel
@@ -86,7 +86,7 @@ def read_default_rule(
     return _read(path, lambda document: _default_rule(document, operator_name, arch, path == paths[1]))
 
 
-def _link_rules(composed: Composed, arch: Arch, spaces: Sequence[Mapping[str, KernelSpace]]) -> Rules:
+def _link_rules(composed: Chained, arch: Arch, spaces: Sequence[Mapping[str, KernelSpace]]) -> Rules:
     """The default rule of every link."""
     return {
         link.name: read_default_rule(link.operator, arch, own)

@@ -126,7 +126,7 @@ class SearchSpace:
         A stage count that is no choice becomes ``auto`` where that resolves to the same kernel.
         """
         space = self.of(config)
-        knobs = space and space.spell(config, problem, arch, legalize)
+        knobs = space.spell(config, problem, arch, legalize) if space else None
         return None if knobs is None else {KERNEL: config.kernel, **knobs}
 
     def legal_points(self, problem: Problem, arch: Arch, legalize: Legalize = legalize) -> Iterator[Legal]:

@@ -22,7 +22,7 @@ class Check:
     name = "check"
 
     def start(self, run: Run, job: Job) -> Future[Outcome]:
-        return run.device.check(job.compiled, job.legal, run.problem)
+        return run.device.check(job.kernel, job.legal, run.problem)
 
     def finish(self, job: Job, answer: Outcome, seconds: float) -> Trial:
         passed = answer.reason or PASSED

@@ -61,7 +61,7 @@ def winning_row(device: Device, order: Sequence[Trial], compiled: CompiledKernel
         model=current(device).model(device.kind, order[0].op),
         protocol=f"{device.kind} on {device.name}, {device.sm_count} SMs",
         runner_up=order[1] if len(order) > 1 else None,
-        object=compiled and object_ref(compiled),
+        object=object_ref(compiled) if compiled else None,
         versions=versions(),
     )
     checked = order[0].validation or NEVER_CHECKED

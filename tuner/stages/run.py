@@ -16,10 +16,10 @@ from tuner.devices.device import Device
 from tuner.search.prefilter import count_filtered
 from tuner.search.progress import Progress, State
 from tuner.search.usage import Usage
-from tuner.space.candidate import Asks
 from tuner.space.space import SearchSpace
 from tuner.stages.compile import Pool
 from tuner.stages.stage import Job
+from tuner.trials.candidate import Asks
 from tuner.trials.outcome import REFUTED, Status, Trial
 from tuner.trials.rank_stability import ranked
 from tuner.trials.study import Study
@@ -162,6 +162,6 @@ class Run:
             failed=sum(trial.status is not Status.OK for trial in trials),
             filtered=count_filtered(self.search.rejected),
             compiling=len(self.in_flight),
-            best_us=best and best.us,
+            best_us=best.us if best else None,
             kind=str(self.device.kind),
         )

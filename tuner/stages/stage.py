@@ -49,6 +49,12 @@ class Job:
     compiled: CompiledKernel | None = None
     compiling: Future[Any] | None = None
 
+    @property
+    def kernel(self) -> CompiledKernel:
+        """What the steps behind the compilation are about."""
+        assert self.compiled is not None, "a step was begun although the compilation did not end well"
+        return self.compiled
+
 
 class Step(Protocol):
     """What is done with each candidate. It is begun here and done anywhere: in another process, on another host."""

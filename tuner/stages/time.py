@@ -14,7 +14,7 @@ class Time:
     name = "time"
 
     def start(self, run: Run, job: Job) -> Future[Outcome]:
-        return run.device.time(job.compiled, job.legal, run.problem)
+        return run.device.time(job.kernel, job.legal, run.problem)
 
     def finish(self, job: Job, answer: Outcome, seconds: float) -> Trial:
         trial = dataclasses.replace(

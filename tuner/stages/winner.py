@@ -21,7 +21,7 @@ class CheckFull:
     name = "check in full"
 
     def start(self, run: Run, job: Job) -> Future[Outcome]:
-        return run.device.check_full(job.compiled, job.legal, run.problem)
+        return run.device.check_full(job.kernel, job.legal, run.problem)
 
     def finish(self, job: Job, answer: Outcome, seconds: float) -> Trial:
         trial = job.trial

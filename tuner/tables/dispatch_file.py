@@ -136,8 +136,7 @@ def _lines(rest: bytes, path: Path) -> Iterator[tuple[int, Any]]:
 
 def _head(document: Any, path: Path) -> dict[str, Any]:
     schema = document.get("schema") if isinstance(document, dict) else None
-    is_number = isinstance(schema, int) and not isinstance(schema, bool)
-    if not is_number or not isinstance(document.get("rows"), list):
+    if not isinstance(schema, int) or isinstance(schema, bool) or not isinstance(document.get("rows"), list):
         raise CorruptFile(path, 'a dispatch table needs a number "schema" and a list "rows"')
     if schema != SCHEMA:
         raise InputError(

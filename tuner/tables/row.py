@@ -249,7 +249,7 @@ def make_row(
         date=trial.finished,
         cubin_sha256=trial.build["cubin_sha256"],
         evidence={**evidence, **({"versions": dict(versions)} if versions else {})},
-        runner_up=runner_up and _runner_up(trial, runner_up),
+        runner_up=_runner_up(trial, runner_up) if runner_up else None,
         object=object,
     )
 

@@ -12,7 +12,9 @@ NO_SIMULATION: Final = "simulated"  # why there is none, in words
 
 def against(evidence: dict[str, Any], us: float) -> dict[str, Any]:
     """The simulator's entries of ``evidence``, with their ratio to a measured ``us``: for a later, better time too."""
-    found = {name: evidence[name] for name in (SIMULATED_US, *INTERVAL, NO_SIMULATION) if name in evidence}
+    found: dict[str, Any] = {
+        name: evidence[name] for name in (SIMULATED_US, *INTERVAL, NO_SIMULATION) if name in evidence
+    }
     if SIMULATED_US in found:
         found[RATIO] = round(us / found[SIMULATED_US], 4)
     return found

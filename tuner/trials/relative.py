@@ -38,13 +38,10 @@ class Relative:
     def from_evidence(cls, evidence: Mapping[str, Any]) -> Relative | None:
         """None where there is none, or what is there is none."""
         default, values = evidence.get(DEFAULT), [evidence.get(name) for name in (RATIO, LOW, HIGH)]
-        if (
-            not isinstance(default, str)
-            or not default
-            or not all(type(value) in (int, float) for value in values)
-        ):
+        numbers = [value for value in values if type(value) is int or type(value) is float]
+        if not isinstance(default, str) or not default or len(numbers) != len(values):
             return None
-        ratio, low, high = (float(value) for value in values)
+        ratio, low, high = (float(value) for value in numbers)
         if not (0 < low <= ratio <= high and math.isfinite(high)):
             return None
         return cls(default=default, ratio=ratio, low=low, high=high)

@@ -16,13 +16,13 @@ from tuner.devices.device import Device
 from tuner.devices.select import require_times
 from tuner.files.store import StoreError, make_folder
 from tuner.search.progress import Progress
-from tuner.space.candidate import Asks
 from tuner.space.space import SearchSpace
 from tuner.stages.compile import Pool
 from tuner.stages.plan import stages_of
 from tuner.stages.record import Record
 from tuner.stages.run import COMPILE_TIMEOUT_S, INTERRUPTED, TIMED_OUT, OutOfTime, Run, TuneOptions
 from tuner.stages.stage import Stage, When
+from tuner.trials.candidate import Asks
 from tuner.tune.prepare import prepare
 from tuner.tune.tune_result import TuneResult
 

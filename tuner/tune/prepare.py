@@ -19,7 +19,6 @@ from kernel_space.core.rules import Legal, legalize
 from tuner.devices.device import Device
 from tuner.search.prefilter import Prefilter
 from tuner.search.progress import Progress
-from tuner.space.candidate import Asks
 from tuner.space.published import published_config
 from tuner.space.space import SearchSpace
 from tuner.stages.ask import IN_FLIGHT_PER_JOB
@@ -28,6 +27,7 @@ from tuner.stages.journal import open_study
 from tuner.stages.record import current
 from tuner.stages.run import Run, TuneOptions
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
+from tuner.trials.candidate import Asks
 from tuner.trials.outcome import Kind
 from tuner.trials.study import Study
 from tuner.tune.joined_rows import joined_rows
@@ -112,7 +112,7 @@ def _search(
         trials=options.trials,
         first=first,
         window=CARD_WINDOW if device.kind is Kind.MEASURED else WINDOW,
-        published=published and published.config,
+        published=published.config if published else None,
         prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
     )
 

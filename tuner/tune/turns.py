@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 
 from kernel_space.core.plain_files import AnyPath, below
 from kernel_space.core.problem import Problem
@@ -27,7 +27,7 @@ def in_turn(
     *,
     say: Callable[[str], None] = lambda line: None,
     deadline: float | None = None,
-) -> Iterator[Problem]:
+) -> Generator[Problem, None, None]:
     """Each of ``problems`` once, in order as far as nobody else is at them; the caller's until it asks for the next.
 
     Waits for those that are left, until ``deadline`` (``time.monotonic()``) if there is one. A process that ends lets

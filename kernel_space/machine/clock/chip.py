@@ -18,7 +18,7 @@ from kernel_space.machine.clock.plain import Touched
 from kernel_space.machine.clock.program import TimedProgram
 from kernel_space.machine.clock.sync import TimedBarrier, TimedNamed
 from kernel_space.machine.ptx.cfg import EXIT
-from kernel_space.machine.run.machine import Warp
+from kernel_space.machine.run.lockstep import Lockstep
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT
 from kernel_space.machine.values.faults import Fault, IllegalAccess, SimStatus, Unsupported
 from kernel_space.machine.values.lanes import FULL, LANES
@@ -36,7 +36,7 @@ class TimedDeadlock(Fault):
     status = SimStatus.DEADLOCK
 
 
-class TimedWarp(Warp):
+class TimedWarp(Lockstep):
     """32 lanes. ``t``: now; ``blame``: nominal cycles waited since the tensor pipe last took something, by cause.
 
     ``issued``: instructions; ``loaded``, ``stored``, ``copied``: sectors of plain accesses that are not charged yet,
@@ -44,7 +44,7 @@ class TimedWarp(Warp):
     """
 
     def __init__(self, cta: TimedCta, number: int) -> None:
-        self.cta, self.machine, self.number = cta, cta.cluster.machine, number  # type: ignore[assignment]
+        self.cta, self.machine, self.number = cta, cta.cluster.machine, number
         self.clock = self.machine.clock
         self.costs, self.slots = self.machine.costs, self.machine.slots
         self.issued = 0.0
@@ -52,7 +52,7 @@ class TimedWarp(Warp):
         self.fresh_loads = self.fresh_stores = self.fresh_copies = 0
         self.R = [0] * len(self.machine.program.kernel.registers)
         self.pc, self.rpc = 0, EXIT
-        self.frames: list[tuple[int, int, int]] = []
+        self.frames = []
         self.executed = 0
         self.site = 0
         self.done = self.waits = False
@@ -64,7 +64,7 @@ class TimedWarp(Warp):
         self.copies_at: Times = self.machine.zero
         self.copy_groups: list[Times] = []
         self.shared_base = cta.rank << 24
-        self.alive = self.mask = self._special_registers()
+        self.alive = self.mask = self._special_registers(self.machine.launch.block, cta.special)
 
     def waited(self, cause: str, cycles: float) -> None:
         if cycles > 0:
@@ -163,13 +163,11 @@ class TimedCluster:
         self.latest = self.released = machine.zero
         self.waiters: list[TimedWarp] = []
         self.ctas: list[TimedCta] = []
-        counts, shape = machine.cluster_counts, machine.launch.cluster
+        counts = machine.cluster_counts
         at = (number % counts[0], number // counts[0] % counts[1], number // (counts[0] * counts[1]))
-        for rank, (z, y, x) in enumerate(itertools.product(*(range(extent) for extent in reversed(shape)))):
-            inside = (x, y, z)
-            self.ctas.append(
-                TimedCta(self, rank, tuple(a * s + i for a, s, i in zip(at, shape, inside, strict=True)))
-            )
+        cx, cy, cz = machine.launch.cluster
+        for rank, (z, y, x) in enumerate(itertools.product(range(cz), range(cy), range(cx))):
+            self.ctas.append(TimedCta(self, rank, (at[0] * cx + x, at[1] * cy + y, at[2] * cz + z)))
         self.warps = [warp for cta in self.ctas for warp in cta.warps]
 
     def settle(self) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from numpy import maximum
 
 from kernel_space.machine.clock.sync import find
-from kernel_space.machine.values.lanes import FULL, Value, first_lane, lane_flags, ndarray
+from kernel_space.machine.values.lanes import FULL, Value, first_lane, lane_flags
 
 if TYPE_CHECKING:
     from kernel_space.machine.clock.chip import TimedMachine, TimedWarp
@@ -101,7 +101,7 @@ def sectors_of(where: Value, size: int, mask: int) -> Collection[int]:
     """Numbers of the sectors that the lanes of ``mask`` touch with ``size`` bytes each, aligned to their size."""
     if not mask:
         return ()
-    if type(where) is not ndarray:
+    if isinstance(where, int):
         return sectors_between(where, size)
     lanes = where if mask == FULL else where[lane_flags(mask)]
     return set((lanes // SECTOR).tolist())

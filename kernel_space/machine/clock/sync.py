@@ -11,7 +11,7 @@ from numpy import maximum
 
 from kernel_space.machine.units.barriers import LATER
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
-from kernel_space.machine.values.lanes import Value, first_lane, lane_list, ndarray
+from kernel_space.machine.values.lanes import Value, first_lane, lane_list
 
 if TYPE_CHECKING:
     from kernel_space.machine.clock.chip import TimedCta, TimedWarp
@@ -91,7 +91,7 @@ def mbarrier_inval(w: TimedWarp, address: int, site: int) -> None:
 def mbarrier_arrive(
     w: TimedWarp, where: Value, amount: Value, expects: bool, drop: bool, release: bool, mask: int, site: int
 ) -> int:
-    if type(where) is not ndarray and type(amount) is not ndarray:
+    if isinstance(where, int) and isinstance(amount, int):
         return _arrive(w, where, amount, expects, mask.bit_count())
     phase = 0
     for lane in lane_list(mask):
@@ -210,13 +210,13 @@ def pause(w: TimedWarp, following: int) -> int:
 
 def load_shared(w: TimedWarp, where: Value, size: int, count: int, mask: int, site: int) -> list[int]:
     """Words that threads hand to each other; what nobody stored reads as 0, as the first TMEM address does."""
-    if type(where) is ndarray:
+    if not isinstance(where, int):
         return [0] * count
     return [w.cta.words.get((where & 0xFFFFFF) + size * number, 0) for number in range(count)]
 
 
 def store_shared(w: TimedWarp, where: Value, size: int, values: tuple, mask: int, site: int) -> None:
-    if type(where) is ndarray:
+    if not isinstance(where, int):
         where = first_lane(where, mask)
     for number, value in enumerate(values):
         w.cta.words[(where & 0xFFFFFF) + size * number] = first_lane(value, mask)

@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
 import numpy as np
 
-_FLOAT_FUNCTIONS = {"add": np.add, "min": minimum, "max": maximum}
+_FLOAT_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {"add": np.add, "min": minimum, "max": maximum}
 
 
 @functools.cache
-def update(how: str, kind: str, shared: bool = True) -> Callable[..., int]:
+def update(how: str, kind: str, shared: bool = True) -> Callable[..., Value]:
     """(old, operand, third) -> new value, on bits. Raises ``Unsupported``.
 
     Adding f32 in global memory flushes subnormal operands and results, in shared memory not (measured on Hopper).
     """
     if kind.endswith("x2"):
         half = update(how, kind[:-2])
-        return lambda old, a, b=0: packed(half, old, a)  # type: ignore[return-value]
+        return lambda old, a, b=0: packed(half, old, a)
     if kind in BITS and how in _FLOAT_FUNCTIONS:
         function = _FLOAT_FUNCTIONS[how]
         ftz = kind == "f32" and how == "add" and not shared
-        return lambda old, a, b=0: binary(function, old, a, kind, ftz)  # type: ignore[return-value]
+        return lambda old, a, b=0: binary(function, old, a, kind, ftz)
     if kind in BITS and how != "exch":
         raise Unsupported(f"atomic {how} of {kind} is not modelled")
     width = BITS.get(kind) or int(kind[1:])

@@ -13,6 +13,7 @@ from kernel_space.machine.values.lanes import Value, first_lane, lane_list
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
+    from kernel_space.machine.values.lanes import Array
 
 
 class BulkLoad:
@@ -21,7 +22,7 @@ class BulkLoad:
     kind = "tma"
 
     def __init__(
-        self, source: object, size: int, targets: list[tuple[Cta, int, MBarrier]], who: str, times: int
+        self, source: Array, size: int, targets: list[tuple[Cta, int, MBarrier]], who: str, times: int
     ) -> None:
         self.source, self.size, self.targets, self.who, self.times = source, size, targets, who, times
 

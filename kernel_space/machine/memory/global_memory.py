@@ -90,15 +90,15 @@ def load_global(
 ) -> list[Value]:
     w.site = site
     span = size * count
-    if type(address) is not ndarray:
+    if isinstance(address, int):
         if address >= PARAM_WINDOW:
             return list(load_param(w, address, size, count))
         _check_alignment(address, span, "ld.global")
         region = w.machine.memory.find(address, address + span, "ld.global")
         if w.races is not None:
             w.races.global_read(w, region, address - region.base, span, order, site)
-        at = (address - region.base) // size
-        return region.views[size][at : at + count].tolist()
+        first = (address - region.base) // size
+        return region.views[size][first : first + count].tolist()
     region, at = _locate(w, address, span, mask, "ld.global")
     if w.races is not None:
         w.races.global_read(w, region, at, span, order, site)
@@ -124,7 +124,7 @@ def store_global(
     w.site = site
     w.machine.global_version += 1
     span = size * len(values)
-    if type(address) is not ndarray:
+    if isinstance(address, int):
         _check_alignment(address, span, "st.global")
         region = w.machine.memory.find(address, address + span, "st.global")
         at: Value = address - region.base

@@ -74,13 +74,13 @@ def _split_address(w: Warp, address: Array, mask: int) -> tuple[Cta, Array]:
 def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site: int) -> list[Value]:
     """``count`` values of ``size`` bytes from each lane's address."""
     w.site = site
-    if type(address) is not ndarray:
+    if isinstance(address, int):
         cta, offset = w.cta.peer(address >> 24), address & OFFSET_MASK
         cta.smem.check(offset, offset + size * count, size * count, "ld.shared")
         if w.races is not None:
             w.races.shared_read(w, cta, offset, size * count, site)
-        at = offset // size
-        return cta.smem.views[size][at : at + count].tolist()
+        first = offset // size
+        return cta.smem.views[size][first : first + count].tolist()
     parts = _lanes_by_cta(address, mask)
     if len(parts) > 1:
         loaded = [load_shared(w, address, size, count, part, site) for part in parts]
@@ -104,7 +104,7 @@ def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], 
     """Where lanes write to one place the highest lane wins."""
     w.site = site
     span = size * len(values)
-    if type(address) is not ndarray:
+    if isinstance(address, int):
         cta, offset = w.cta.peer(address >> 24), address & OFFSET_MASK
         cta.smem.check(offset, offset + span, span, "st.shared")
         if w.races is not None:

@@ -12,6 +12,7 @@ destination d (ISA text).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -258,12 +259,14 @@ _REDUCE_TYPES = {
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "s32": np.int32, "u64": np.uint64, "s64": np.int64,
     "b32": np.uint32, "b64": np.uint64,
 }  # fmt: skip
-_FUNCTIONS = {
+_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
     "xor": np.bitwise_xor, "inc": lambda old, new: np.where(old >= new, 0, old + 1),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - 1),
 }  # fmt: skip
-_FLOAT_FUNCTIONS = {"add": np.add, "min": floats.minimum, "max": floats.maximum}
+_FLOAT_FUNCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add, "min": floats.minimum, "max": floats.maximum,
+}  # fmt: skip
 
 
 def reduced(old: Array, new: Array, how: str, kind: str) -> Array:

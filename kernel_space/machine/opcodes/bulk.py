@@ -34,7 +34,10 @@ def bulk_tensor(c: Writer, i: Instr, m: Modifiers) -> None:
         m.need("shared::cluster", "shared::cta", "global"),
         m.need("shared::cluster", "shared::cta", "global"),
     ]
-    to_shared = i.tokens.index(spaces[1]) > i.tokens.index(spaces[0]) and i.operands[0].coords is None  # type: ignore[union-attr]
+    target = i.operands[0]
+    if not isinstance(target, Mem):
+        raise c.fail("needs [address] or [tensor map, {coordinates}] first")
+    to_shared = i.tokens.index(spaces[1]) > i.tokens.index(spaces[0]) and target.coords is None
     _tile_only(c, m)
     m.ignore("L2::cache_hint")
     if not to_shared:

@@ -6,6 +6,7 @@ from kernel_space.machine.opcodes.float import FLOAT_TYPES
 from kernel_space.machine.opcodes.table import INTEGER_TYPES, Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
 from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Reg
 from kernel_space.machine.values.address_windows import SHARED_WINDOW
 
 _ROUND_INT = ("rni", "rzi", "rmi", "rpi")
@@ -40,7 +41,10 @@ def _scalar(
     c: Writer, i: Instr, target: str, source: str, rounding: str, saturate: bool, ftz: bool, relu: bool
 ) -> None:
     text = c.read(i.operands[1], _width(source))
-    register = i.operands[0].width  # type: ignore[union-attr]
+    destination = i.operands[0]
+    if not isinstance(destination, Reg):
+        raise c.fail(f"cannot convert into {destination}")
+    register = destination.width
     if target in INTEGER_TYPES and source in INTEGER_TYPES:
         return c.write(i.operands[0], _integers(c, i, text, target, source, register, saturate))
     if target in INTEGER_TYPES:

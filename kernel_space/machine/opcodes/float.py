@@ -5,7 +5,7 @@ from __future__ import annotations
 from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.ptx.operands import Reg
+from kernel_space.machine.ptx.operands import Operand, Reg
 
 FLOAT_TYPES = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64, "f16x2": 32, "bf16x2": 32, "f32x2": 64}
 _FUNCTIONS = {"add": "f_add", "sub": "f_sub", "mul": "f_mul", "div": "f_div"}
@@ -106,13 +106,13 @@ def _packed_f32(c: Writer, i: Instr, name: str, ftz: bool, directed: str) -> Non
     c.write_pair(target, halves[0], halves[1], varying)
 
 
-def split(c: Writer, operand: object) -> tuple[str, str]:
+def split(c: Writer, operand: Operand) -> tuple[str, str]:
     """(low, high) texts of a 64-bit operand."""
-    pair = c.pair_of(operand)  # type: ignore[arg-type]
+    pair = c.pair_of(operand)
     if pair is not None:
         return pair
-    text = c.read(operand, 64)  # type: ignore[arg-type]
-    if c.varies(operand):  # type: ignore[arg-type]
+    text = c.read(operand, 64)
+    if c.varies(operand):
         return f"low_half({text}, 32)", f"high_half({text}, 32)"
     return f"({text} & 4294967295)", f"({text} >> 32)"
 

@@ -7,7 +7,7 @@ from kernel_space.machine.opcodes.move import check_members
 from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.ptx.operands import Mem, Vec
+from kernel_space.machine.ptx.operands import Mem, Operand, Vec
 from kernel_space.machine.values.lanes import FULL
 
 _SCOPES = ("cta", "cluster", "gpu", "sys")
@@ -23,9 +23,9 @@ def leave_by(c: Writer, call: str) -> None:
     c.leave(call.replace("NEXT", str(target)), c.graph.live_out(c.block))
 
 
-def uniform(c: Writer, text: str, *operands: object) -> str:
+def uniform(c: Writer, text: str, *operands: Operand) -> str:
     """The value of the first active lane, for operands that must agree between lanes."""
-    return f"first_lane({text}, {c.mask})" if any(c.varies(item) for item in operands) else text  # type: ignore[arg-type]
+    return f"first_lane({text}, {c.mask})" if any(c.varies(item) for item in operands) else text
 
 
 @opcode("bar", "barrier", "barrier.cta")

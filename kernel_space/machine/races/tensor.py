@@ -45,10 +45,10 @@ class TensorRaces(MemoryRaces):
             self._columns(w, pipe, cta, sfa, -(-rows // 32), False, access, "SFA of tcgen05.mma")
             self._columns(w, pipe, cta, sfb, -(-part.shape.n // 32), False, access, "SFB of tcgen05.mma")
         column, count = part.d & 0xFFFF, accumulator_columns(part)
-        rows = slice(part.d >> 20, None, 2) if part.shape.m == 64 else ALL_LANES
+        lanes = slice(part.d >> 20, None, 2) if part.shape.m == 64 else ALL_LANES
         if part.accumulate:
-            self._columns(w, pipe, cta, column, count, False, access, "accumulating tcgen05.mma", rows)
-        self._columns(w, pipe, cta, column, count, True, access, "tcgen05.mma", rows)
+            self._columns(w, pipe, cta, column, count, False, access, "accumulating tcgen05.mma", lanes)
+        self._columns(w, pipe, cta, column, count, True, access, "tcgen05.mma", lanes)
 
     def tensor_copy(
         self, w: Warp, pipe: TensorPipe, ctas: tuple[Cta, ...], chunks: NDArray[np.int64], column: int, count: int,

@@ -18,6 +18,7 @@ from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.memory.smem import Smem
 from kernel_space.machine.memory.tmem import Tmem
 from kernel_space.machine.ptx.cfg import EXIT
+from kernel_space.machine.run.lockstep import Lockstep
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT, Program
 from kernel_space.machine.units.barriers import NamedBarrier
 from kernel_space.machine.units.mbarrier import MBarrier
@@ -44,7 +45,7 @@ class Grid:
     params: tuple[bytes, ...]
 
 
-class Warp:
+class Warp(Lockstep):
     """32 lanes in lockstep. ``wait``: (kind, object, value, site) while asleep; ``sr_*``: special registers."""
 
     def __init__(self, cta: Cta, number: int, registers: int) -> None:
@@ -54,7 +55,7 @@ class Warp:
         self.written = dict.fromkeys(cta.machine.program.maybe_unwritten, 0)  # slot -> lanes: unwritten.py
         self.pc = 0
         self.rpc = EXIT
-        self.frames: list[tuple[int, int, int]] = []
+        self.frames = []
         self.executed = 0
         self.site = 0
         self.wait: tuple[str, Any, int, int] | None = None
@@ -72,24 +73,7 @@ class Warp:
         self.shared_base = cta.rank << 24
         self.role = cta.machine.roles.get(number, f"warp{number}")
         self.who = f"{self.role}{cta.suffix}"
-        self.alive = self.mask = self._special_registers()
-
-    def _special_registers(self) -> int:
-        """Sets ``sr_*``; returns the lane mask of threads that exist."""
-        cta, (bx, by, bz) = self.cta, self.machine.launch.block
-        linear = np.arange(LANES, dtype=np.uint32) + LANES * self.number
-        for axis, value in zip("xyz", (linear % bx, linear // bx % by, linear // (bx * by)), strict=True):
-            same = bool((value == value[0]).all())
-            setattr(self, f"sr_tid_{axis}", int(value[0]) if same else value)
-        lane = np.arange(LANES, dtype=np.uint32)
-        self.sr_laneid, self.sr_warpid = lane, self.number
-        one = np.uint32(1)
-        self.sr_lanemask_eq = one << lane
-        self.sr_lanemask_lt = (one << lane) - one
-        self.sr_lanemask_le = self.sr_lanemask_lt | self.sr_lanemask_eq
-        self.sr_lanemask_gt, self.sr_lanemask_ge = ~self.sr_lanemask_le, ~self.sr_lanemask_lt
-        self.__dict__.update(cta.special)
-        return sum(1 << n for n in range(LANES) if LANES * self.number + n < bx * by * bz)
+        self.alive = self.mask = self._special_registers(self.machine.launch.block, cta.special)
 
     # -- waiting -----------------------------------------------------------------------------------------------
     def sleep(self, wait: tuple[str, Any, int, int]) -> None:
@@ -119,34 +103,6 @@ class Warp:
         if self.bulk_waits:
             self.bulk_waits = False
             self.wake()
-
-    # -- divergence --------------------------------------------------------------------------------------------
-    def split(self, chosen: int, taken: int, fall: int, meeting: int) -> int:
-        """The lanes of ``chosen`` go to ``taken``, the others to ``fall``; they meet again at ``meeting``."""
-        others = self.mask & ~chosen
-        if self.rpc != meeting and meeting != EXIT:
-            self.frames.append((meeting, self.mask, self.rpc))
-        for target, lanes in ((fall, others), (taken, chosen)):
-            if target == EXIT:
-                self.alive &= ~lanes
-            elif target != meeting:
-                self.frames.append((target, lanes, meeting))
-        self.pop()
-        return SPLIT
-
-    def pop(self) -> bool:
-        """Go on with the lanes on top of the stack; False when no lanes are left."""
-        while self.frames:
-            self.pc, lanes, self.rpc = self.frames.pop()
-            self.mask = lanes & self.alive
-            if self.mask:
-                return True
-        return False
-
-    def leave_lanes(self) -> bool:
-        """The current lanes have ended; True when the warp has."""
-        self.alive &= ~self.mask
-        return not self.pop()
 
     def read_clock(self, short: bool) -> int:
         return self.executed & (0xFFFFFFFF if short else (1 << 64) - 1)

@@ -47,8 +47,8 @@ class Schedule:
         for cluster in machine.resident:
             if cluster.ready:
                 return cluster.ready.popleft()
-        cluster = machine.start_cluster()
-        return cluster.ready.popleft() if cluster is not None else None
+        started = machine.start_cluster()
+        return started.ready.popleft() if started is not None else None
 
     @staticmethod
     def _rotate(machine: Machine, warp: Warp, before: int) -> None:

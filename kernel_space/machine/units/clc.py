@@ -37,7 +37,8 @@ def _take_cluster(machine: Machine) -> tuple[int, int, int, int]:
     machine.next_cluster += 1
     nx, ny, _ = machine.cluster_counts
     place = (number % nx, number // nx % ny, number // (nx * ny))
-    return (1, *(p * c for p, c in zip(place, machine.launch.cluster, strict=True)))
+    x, y, z = (p * c for p, c in zip(place, machine.launch.cluster, strict=True))
+    return (1, x, y, z)
 
 
 def try_cancel(w: Warp, to: int, barrier: int, multicast: bool, mask: int, site: int) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
-from kernel_space.machine.values.lanes import FULL, Value, first_lane, lane_list, ndarray
+from kernel_space.machine.values.lanes import FULL, Value, first_lane, lane_list
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
@@ -138,7 +138,7 @@ def mbarrier_arrive(
     lower half, the pending arrivals in the upper half.
     """
     w.site = site
-    if type(address) is not ndarray and type(amount) is not ndarray:
+    if isinstance(address, int) and isinstance(amount, int):
         return _arrive(w, find(w, address), amount, expects, drop, release, mask.bit_count(), site)
     token = 0
     for lane in lane_list(mask):

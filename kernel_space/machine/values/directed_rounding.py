@@ -16,9 +16,10 @@ _ONE = np.float64(1)
 def directed(name: str, rounding: str, *args: Value) -> Value:
     """``name``: add, sub, mul or fma of f32 bits."""
     x, y, *rest = (decode(value, "f32").astype(np.float64) for value in args)
+    factor: Array | np.float64 = y
     if name in ("add", "sub"):
-        x, y, rest = x, _ONE, [y if name == "add" else -y]
-    product = x * y  # exact: 48 bits
+        factor, rest = _ONE, [y if name == "add" else -y]
+    product = x * factor  # exact: 48 bits
     if not rest:
         return encode(_round(product, rounding), "f32")
     total = product + rest[0]

@@ -11,12 +11,13 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from kernel_space.machine.values.lanes import UNSIGNED, Array, Value, lane_mask, ndarray
 
-FLOATS = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
+FLOATS: dict[str, type[np.floating[Any]]] = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
 BITS = {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000}
 NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF}
@@ -174,9 +175,11 @@ def to_tf32(a: Value, rounding: str, relu: bool) -> Value:
     NaN becomes 7fffe000; ``rna`` only clears its low bits, which may leave infinity (measured on Hopper).
     """
     bits = a if type(a) is ndarray else np.array([a], np.uint32)
-    half = {"rn": 0xFFF + (bits >> 13 & 1), "rna": np.uint32(0x1000), "rz": np.uint32(0)}[rounding]
+    added: dict[str, Array | np.uint32] = {
+        "rn": 0xFFF + (bits >> 13 & 1), "rna": np.uint32(0x1000), "rz": np.uint32(0),
+    }  # fmt: skip
     size = bits & 0x7FFFFFFF
-    result = np.where(size < INFINITY["f32"], (bits + half) & 0xFFFFE000, bits & 0xFFFFE000)
+    result = np.where(size < INFINITY["f32"], (bits + added[rounding]) & 0xFFFFE000, bits & 0xFFFFE000)
     if relu:
         result = np.where(bits >> 31 == 1, 0, result)
     if rounding != "rna":
@@ -187,7 +190,7 @@ def to_tf32(a: Value, rounding: str, relu: bool) -> Value:
 
 def _fma_f32(a: Value, b: Value, c: Value) -> Value:
     """The common case of ``fma``, without detours: the exact product is a float64."""
-    x, y, z = (bits.view(np.float32) if type(bits) is ndarray else _uniform_f32(bits) for bits in (a, b, c))
+    x, y, z = (_uniform_f32(bits) if isinstance(bits, int) else bits.view(np.float32) for bits in (a, b, c))
     product = np.multiply(x, y, dtype=np.float64)
     total = product + z
     if type(total) is not ndarray:

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 FULL = 0xFFFFFFFF
 LANES = 32
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 Value = int | Array
 ndarray = np.ndarray
-UNSIGNED = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
-SIGNED = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
+UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
+    8: np.uint8,
+    16: np.uint16,
+    32: np.uint32,
+    64: np.uint64,
+}
+SIGNED: dict[int, type[np.signedinteger[Any]]] = {8: np.int8, 16: np.int16, 32: np.int32, 64: np.int64}
 MASKS = {8: 0xFF, 16: 0xFFFF, 32: FULL, 64: (1 << 64) - 1}
 
 
@@ -60,9 +66,9 @@ def blend(new: Value, old: Value, mask: int, width: int) -> Value:
 
 def first_lane(value: Value, mask: int) -> int:
     """The value in the lowest lane of ``mask``."""
-    if type(value) is ndarray:
-        return int(value[(mask & -mask).bit_length() - 1])
-    return value
+    if isinstance(value, int):
+        return value
+    return int(value[(mask & -mask).bit_length() - 1])
 
 
 def select(a: Value, b: Value, predicate: int, mask: int, width: int) -> Value:
@@ -76,20 +82,24 @@ def select(a: Value, b: Value, predicate: int, mask: int, width: int) -> Value:
 
 
 def add(a: Value, b: Value, m: int) -> Value:
-    r = a + b
+    r: Value = a + b
     return r if type(r) is ndarray else r & m
 
 
 def sub(a: Value, b: Value, m: int) -> Value:
-    r = a - b
+    r: Value = a - b
     return r if type(r) is ndarray else r & m
 
 
 def mul_lo(a: Value, b: Value, m: int) -> Value:
-    r = a * b
+    r: Value = a * b
     return r if type(r) is ndarray else r & m
 
 
+@overload
+def signed(a: int, width: int) -> int: ...
+@overload
+def signed(a: Array, width: int) -> Array: ...
 def signed(a: Value, width: int) -> Value:
     """Two's complement reading."""
     if type(a) is ndarray:
@@ -113,7 +123,7 @@ def wide(a: Value, width: int, is_signed: bool) -> Value:
 
 def mul_wide(a: Value, b: Value, width: int, is_signed: bool) -> Value:
     """Full product of two values of ``width`` <= 32 bits, in twice the width."""
-    product = wide(a, width, is_signed) * wide(b, width, is_signed)
+    product: Value = wide(a, width, is_signed) * wide(b, width, is_signed)
     if type(product) is not ndarray:
         return product & MASKS[2 * width]
     return product.view(np.uint64).astype(UNSIGNED[2 * width], copy=False)
@@ -122,7 +132,7 @@ def mul_wide(a: Value, b: Value, width: int, is_signed: bool) -> Value:
 def mul_hi(a: Value, b: Value, width: int, is_signed: bool) -> Value:
     if width == 64:
         return per_lane(lambda x, y: scalar_mul_hi(x, y, 64, is_signed), 64, a, b)
-    product = wide(a, width, is_signed) * wide(b, width, is_signed)
+    product: Value = wide(a, width, is_signed) * wide(b, width, is_signed)
     if type(product) is not ndarray:
         return (product >> width) & MASKS[width]
     return (product >> width).astype(UNSIGNED[width])

@@ -7,7 +7,17 @@ from typing import Any
 import numpy as np
 
 from kernel_space.machine.values.faults import ProtocolError
-from kernel_space.machine.values.lanes import FULL, LANES, MASKS, SIGNED, UNSIGNED, ndarray, signed, spread
+from kernel_space.machine.values.lanes import (
+    FULL,
+    LANES,
+    MASKS,
+    SIGNED,
+    UNSIGNED,
+    Array,
+    ndarray,
+    signed,
+    spread,
+)
 
 
 def saturate(a: int, b: int, sign: int) -> int:
@@ -213,7 +223,7 @@ def reduce_lanes(value: Any, active: int, how: str, kind: str) -> int:
     """``redux.sync`` over the lanes of ``active``."""
     from kernel_space.machine.values.lanes import lane_flags
 
-    lanes = spread(value, 32)[lane_flags(active)]
+    lanes: Array = spread(value, 32)[lane_flags(active)]
     if kind == "s32":
         lanes = lanes.view(SIGNED[32])
     function = {"add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
@@ -225,7 +235,7 @@ def reduce_float_lanes(value: Any, active: int, how: str, absolute: bool, nan: b
     """``redux.sync.{min,max}.f32``: a NaN is passed over unless ``nan`` says that it wins; -0 is below +0."""
     from kernel_space.machine.values.lanes import lane_flags
 
-    bits = spread(value, 32)[lane_flags(active)].astype(np.uint32)
+    bits: Array = spread(value, 32)[lane_flags(active)].astype(np.uint32)
     if absolute:
         bits = bits & 0x7FFFFFFF
     is_nan = bits & 0x7FFFFFFF > 0x7F800000

@@ -16,6 +16,7 @@ round in ``PERIOD`` groups; rows differ from one another by up to one step of th
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 
@@ -69,7 +70,8 @@ def _rounds(groups: int, random: torch.Generator) -> torch.Tensor:
 
 def _matrix(rows: int, exponents: torch.Tensor, random: torch.Generator) -> NVFP4Tensor:
     """``[rows, k]``. Row 0 has the exponents as they are, each with every mantissa once in ``PERIOD`` groups."""
-    groups, where = len(exponents), {"generator": random, "device": random.device}
+    groups = len(exponents)
+    where: dict[str, Any] = {"generator": random, "device": random.device}
     turn = torch.arange(groups, device=random.device) // EXPONENTS
     first = torch.randint(MANTISSAS, (EXPONENTS,), **where)[exponents]
     mantissa = torch.randint(MANTISSAS, (rows, groups), **where)

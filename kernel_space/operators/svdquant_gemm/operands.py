@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 
@@ -159,7 +160,7 @@ def _gaussian(row_magnitude: torch.Tensor, k: int, random: torch.Generator) -> N
 
 
 def _random_codes(rows: int, k: int, random: torch.Generator) -> NVFP4Tensor:
-    where = {"dtype": torch.uint8, "generator": random, "device": random.device}
+    where: dict[str, Any] = {"dtype": torch.uint8, "generator": random, "device": random.device}
     codes = torch.randint(0, 256, (rows, k // 2), **where)
     low, high = _SCALE_BYTES
     scales = torch.randint(low, high, (rows, k // SF_VEC_SIZE), **where)

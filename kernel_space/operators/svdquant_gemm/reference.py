@@ -180,7 +180,7 @@ class _Contract:
             error = self._accumulation_error(peak, total, split_k)
             other = FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
             if self.lora_dtype is not None:
-                other += self._folding_error(gemm.product, lora_act)
+                other += self._folding_error(self.lora_dtype, gemm.product, lora_act)
             half = TORCH_DTYPES[out_dtype]
             error = error.add_(other).mul_(SECOND_ORDER * (1 + torch.finfo(half).eps / 2))
             tolerance = error.add_(output_ulp(reference, half))
@@ -206,9 +206,9 @@ class _Contract:
         first_order = peak * (roundings * start_anywhere) + total * (MMA_K + 1)
         return first_order * (ACC_ROUNDOFF / (1 - roundings * ACC_ROUNDOFF) ** 2)
 
-    def _folding_error(self, gemm: torch.Tensor, lora_act: torch.Tensor) -> torch.Tensor:
+    def _folding_error(self, lora_dtype: str, gemm: torch.Tensor, lora_act: torch.Tensor) -> torch.Tensor:
         """lora_up / gemm_scale rounded to lora_dtype (through fp32) and gemm_scale rounded to fp32."""
-        info = torch.finfo(TORCH_DTYPES[self.lora_dtype])
+        info = torch.finfo(TORCH_DTYPES[lora_dtype])
         relative, absolute = info.eps / 2 + FP32_ROUNDOFF, info.smallest_normal * info.eps / 2
         each = relative * self.lora_up.abs() + absolute * self.gemm_scale.abs().unsqueeze(1)
         # 2 % for what the folding does to the other terms of the bound, which is second order

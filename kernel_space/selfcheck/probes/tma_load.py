@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernel_space.selfcheck.text.async_text import AsyncCopy
 from kernel_space.selfcheck.text.probe import MapSpec, Probe, Target, seeded_bytes
 from kernel_space.selfcheck.text.tensor_maps import DTYPES, box_bytes, element_bits, footprint
@@ -10,7 +12,7 @@ _LOAD = "cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::comp
 MARGIN = 128  # dumped behind the box: nothing may be written there
 
 
-def matrix(dtype: str, row_bytes: int, rows: int, box: tuple[int, int], **options: object) -> MapSpec:
+def matrix(dtype: str, row_bytes: int, rows: int, box: tuple[int, int], **options: Any) -> MapSpec:
     """A row-major matrix over the input; ``box`` is (bytes, rows)."""
     bits = DTYPES[dtype][1]
     return MapSpec(
@@ -19,7 +21,7 @@ def matrix(dtype: str, row_bytes: int, rows: int, box: tuple[int, int], **option
         dims=(row_bytes * 8 // bits, rows),
         strides=(row_bytes,),
         box=(box[0] * 8 // bits, box[1]),
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernel_space.selfcheck.text import bits
 from kernel_space.selfcheck.text.async_text import AsyncCopy
 from kernel_space.selfcheck.text.probe import MapSpec, Probe, seeded_bytes
@@ -20,7 +22,7 @@ def probes() -> list[Probe]:
     return [*_stores(), *_ragged(), *_tensor_reductions(), *_lanes(), *_bulk(), *_bulk_reductions()]
 
 
-def matrix(dtype: str, row_bytes: int, rows: int, box: tuple[int, int], **options: object) -> MapSpec:
+def matrix(dtype: str, row_bytes: int, rows: int, box: tuple[int, int], **options: Any) -> MapSpec:
     size = DTYPES[dtype][1]
     return MapSpec(
         buffer="out",
@@ -28,7 +30,7 @@ def matrix(dtype: str, row_bytes: int, rows: int, box: tuple[int, int], **option
         dims=(row_bytes * 8 // size, rows),
         strides=(row_bytes,),
         box=(box[0] * 8 // size, box[1]),
-        **options,  # type: ignore[arg-type]
+        **options,
     )
 
 

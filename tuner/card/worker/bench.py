@@ -42,7 +42,7 @@ SETTLED_TIMES = 0.003  # medians of consecutive windows that differ by less have
 SETTLED_MHZ = 15  # one step of the clock
 SETTLED_WINDOWS = 2  # agreements in a row
 
-Launch = Callable[[int], None]
+Launch = Callable[[int], object]  # on inputs of this number; nobody looks at what it returns
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -173,7 +173,7 @@ def interleave(
     replays = _replays(gpu, forever())
     with telemetry.watching() as watch, contextlib.closing(replays):
         warm_up = _warm_up(replays, options.warm_up_ms, options.settle_ms, len(runners), watch)
-        for _ in range(warm_up.count // len(runners)):
+        for _ in range(warm_up.replays // len(runners)):
             orders.popleft()
         taken: list[list[_Replay]] = [[] for _ in runners]
         for _ in range(options.rounds):
@@ -214,7 +214,7 @@ class _Replay(NamedTuple):
 
 class _WarmUp(NamedTuple):
     ms: float
-    count: int
+    replays: int
     settled: bool | None
 
 

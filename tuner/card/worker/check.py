@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import torch
 
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator_of
 from kernel_space.core.signature import TensorSpec
-from kernel_space.numerics.output_check import OutputCheck
 from kernel_space.numerics.tensors import bytes_of, require_specs, view_as
 from tuner.card.worker.arena import GUARD_BYTES, Arena, Damage
 from tuner.card.worker.candidate import Case
@@ -94,7 +94,7 @@ def check_case(
     operator = operator_of(case.problem)
     arena = _lay_out(case, device)
     launch: Launch | None = None
-    checks: list[dict[str, OutputCheck]] = []
+    checks: list[dict[str, Comparison]] = []
     launches = 0
     for source in operator.sources:
         phase("operands")
@@ -112,7 +112,7 @@ def check_case(
     return _report(case, seed, launches, checks)
 
 
-def _report(case: Case, seed: int, launches: int, checks: Sequence[Mapping[str, OutputCheck]]) -> CaseReport:
+def _report(case: Case, seed: int, launches: int, checks: Sequence[Mapping[str, Comparison]]) -> CaseReport:
     every = [check for of_source in checks for check in of_source.values()]
     judged = [check for check in every if check.judged] or every
     nearest = max(judged, key=lambda check: check.mean_error - check.mean_limit)
@@ -152,7 +152,7 @@ class _Run:
         self._pattern = 0
         self.launches = 0
 
-    def first(self, pattern: int, config: KernelConfig) -> dict[str, OutputCheck]:
+    def first(self, pattern: int, config: KernelConfig) -> dict[str, Comparison]:
         """Launch once and compare every element of every output."""
         self._start(pattern)
         # before the comparison: a stray store explains a wrong element, not the reverse

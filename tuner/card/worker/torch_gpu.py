@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-Launch = Callable[[int], None]
+Launch = Callable[[int], object]
 
 
 def capture(stream: Any, launch: Launch, order: Sequence[int]) -> Any:

@@ -17,13 +17,13 @@ from kernel_space.check.result import CheckResult, ScheduleRun
 from kernel_space.check.validate import ALL, check_candidate, check_full
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
+from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, kernels_of
 from kernel_space.core.rules import Legal
 from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Timeline
 from kernel_space.machine.run.schedules import SCHEDULES
-from kernel_space.numerics.output_check import OutputCheck
 from tuner.cli.look.explain import legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
@@ -202,7 +202,7 @@ def _run_record(run: ScheduleRun) -> dict[str, Any]:
     }
 
 
-def _output_record(output: OutputCheck) -> dict[str, Any]:
+def _output_record(output: Comparison) -> dict[str, Any]:
     return {name: _finite(value) for name, value in vars(output).items()}
 
 

@@ -18,8 +18,8 @@ from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device
 from tuner.devices.select import has_simulator, select_device, simulated_names
+from tuner.report.data.tail_wave import tail_wave
 from tuner.search.next_change import Change, best_changes
-from tuner.simulated.tail_wave import tail_wave
 from tuner.simulated.time import SimulatedTime, simulate
 from tuner.space.space import SearchSpace
 

@@ -15,8 +15,8 @@ from tuner.cli.options import text
 from tuner.cli.options.common import check_out, config_of, problems_of
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
+from tuner.report.data.tail_wave import schedule_of
 from tuner.simulated.model import modelled_time
-from tuner.simulated.tail_wave import schedule_of
 
 
 def explain_command(args: argparse.Namespace) -> int:

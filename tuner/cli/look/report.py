@@ -26,11 +26,8 @@ def report_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
     out = check_out(args.out)
-    sources = [(problem, *_trials(out, problem, device)) for problem in problems]
-    written = [
-        (problem, len(trials), _write(out, device, problem, trials, *about))
-        for problem, trials, *about in sources
-    ]
+    sources = [(problem, _trials(out, problem, device)) for problem in problems]
+    written = [(problem, len(found[0]), _write(out, device, problem, *found)) for problem, found in sources]
     if args.json:
         records = [_record(*one) for one in written]
         text.print_json({"device": text.device_record(device), "results": records})

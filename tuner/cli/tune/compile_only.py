@@ -20,12 +20,13 @@ from tuner.devices.device import Device
 from tuner.devices.select import select_device
 from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
-from tuner.space.candidate import Candidate
 from tuner.space.space import SearchSpace
 from tuner.stages.run import COMPILE_TIMEOUT_S
 from tuner.tables.dispatch import DispatchTable
+from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Status
 from tuner.tune.earlier import Earlier, earlier_visits
+from tuner.tune.joined_rows import joined_rows
 from tuner.tune.prepare import NEIGHBOURS, readable_configs
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
@@ -73,7 +74,8 @@ def _results_folder(named: Path | None) -> Path:
 class _Known(NamedTuple):
     """What candidates are chosen from: earlier visits of the problem, configs of its own row and of the nearest ones.
 
-    The own row comes first: its trials may be of other kernel sources, or on another machine.
+    The own row comes first: its trials may be of other kernel sources, or on another machine. Of a chain what its
+    links' rows make counts as its own.
     """
 
     visits: Earlier
@@ -87,7 +89,7 @@ def _known(results: Path, problem: Problem, device: Device) -> _Known:
     own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
     return _Known(
         earlier_visits(results, problem, device),
-        [row.config for row in own],
+        [*(row.config for row in own), *joined_rows(table, problem)],
         [row.config for row in others],
     )
 

@@ -118,7 +118,7 @@ def _peers(process: PeersProcess, result: TuneResult, device: CudaDevice, args: 
         compiled = cached_build(
             config, problem.problem_class, device.arch, cache_dir=below(args.folder, OBJECTS), foreign=True
         )
-        own = compiled and Loadable.of(compiled, config)
+        own = Loadable.of(compiled, config) if compiled else None
     measure_peers(process, problem, device, args.out, config, own, Progress(str(problem)))
     trials = [*result.trials, *result.illegal]
     write_sweep(args.out, problem, device, trials, space=result.space, facts=result.facts)

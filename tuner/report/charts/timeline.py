@@ -203,7 +203,7 @@ def _bars(chart: Chart, lane: Lane, timeline: Timeline, x: Scale, top: float) ->
     keys = list(inside)
     stacked = [shares(inside[key], x.low, x.high, bins) * lane.height for key in keys]
     for index in reversed(range(len(stacked))):  # the sum of all is drawn first, its parts over it
-        heights = sum(stacked[: index + 1]).clip(0, lane.height)  # type: ignore[union-attr]
+        heights = sum(stacked[1 : index + 1], start=stacked[0]).clip(0, lane.height)
         key = keys[index]
         tip = _tip(lane, key, timeline)
         chart.area(chart.left, width / bins, heights.tolist(), top + lane.height, f"t-{key}", tip)

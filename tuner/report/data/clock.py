@@ -15,9 +15,9 @@ from kernel_space.core.registry import kernel_of, operator_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from tuner.devices.select import has_simulator
 from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
+from tuner.report.data.tail_wave import schedule_of, tail_wave
 from tuner.report.data.timeline import Timeline, timeline_of
 from tuner.report.data.words import words_of
-from tuner.simulated.tail_wave import schedule_of, tail_wave
 from tuner.space.published import Published, published_config
 
 if TYPE_CHECKING:

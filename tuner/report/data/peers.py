@@ -64,7 +64,7 @@ def read_peers(folder: Path, problem: Problem) -> Peers | None:
     if path is None:
         return None
     try:
-        document = read_json(path)
+        document: Any = read_json(path)
         rows = [_peer(row) for row in document["rows"] if _is_about(row, problem)]
         about = {name: str(document[name]) for name in ("device", "driver", "date", "protocol")}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:

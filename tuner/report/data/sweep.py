@@ -239,7 +239,7 @@ def _forest_shares(samples: Sequence[tuple[dict[str, str], float]], names: Seque
     choices = {
         name: sorted({knobs.get(name, ABSENT) for knobs, _ in samples}, key=_value_order) for name in names
     }
-    distributions = {
+    distributions: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
     }
     study = optuna.create_study()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from kernel_space.core.problem import Form, Problem
@@ -63,19 +63,22 @@ def distance(problem: Problem, candidate: Candidate) -> tuple[bool, bool, bool, 
     )
 
 
+_class_of: Callable[[Problem], Hashable] = type  # mypy takes a ``type[Problem]`` for what cannot be hashed
+
+
 def batch_of(problem: Problem) -> tuple[Any, ...]:
     """The sizes that change from call to call."""
-    return _values(type(problem), "batch")(problem)
+    return _values(_class_of(problem), "batch")(problem)
 
 
 def bucket_of(problem: Problem) -> tuple[Any, ...]:
     """``problem.bucket``, quicker: what a layer's candidates are remembered by."""
-    return _values(type(problem), "bucket")(problem)
+    return _values(_class_of(problem), "bucket")(problem)
 
 
 def compiled_of(problem: Problem) -> tuple[Any, ...]:
     """The values of ``problem.problem_class``, quicker."""
-    return _values(type(problem), "compiled")(problem)
+    return _values(_class_of(problem), "compiled")(problem)
 
 
 @functools.cache

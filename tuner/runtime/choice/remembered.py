@@ -43,14 +43,14 @@ class Recent(Generic[Key, Value]):
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of ``key``, or ``default``."""
-        found = self.hot.get(key, self)
+        found: Any = self.hot.get(key, self)
         if found is not self:
             return found
         with self._lock:
             found = self._cold.pop(key, self)
             if found is self:
                 return self.hot.get(key, default)
-            self._put(key, found)  # type: ignore[arg-type]
+            self._put(key, found)
         return found
 
     def put(self, key: Key, value: Value) -> None:

@@ -18,7 +18,7 @@ from tuner.runtime.load.workspace import Workspaces
 
 # (sizes, strides, dtype) on the current device: what torch's own generated code allocates with, as torch.empty costs
 # three times as much host time. Only builds with CUDA can call it.
-new_tensor = torch._C._dynamo.guards._empty_strided_cuda
+new_tensor = torch._C._dynamo.guards._empty_strided_cuda  # type: ignore[attr-defined]  # torch's stub lacks it
 
 
 class Output(NamedTuple):

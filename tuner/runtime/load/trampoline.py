@@ -127,7 +127,7 @@ def _python(name: str) -> int:
 def _addresses() -> dict[str, int]:
     """Of what the launch calls; constants, because this process compiles it for itself."""
     return {
-        "data": torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr,
+        "data": torch._C._dynamo.guards._torchinductor_pyobject_tensor_data_ptr,  # type: ignore[attr-defined]  # no stub
         "to_long": _python("PyLong_FromLong"),
         "as_pointer": _python("PyLong_AsVoidPtr"),
         "release": _python("PyEval_SaveThread"),

@@ -10,6 +10,7 @@ stream's mutex, which the launch holds (``trampoline.py``).
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ ALIGN = 256
 LEGACY, LEGACY_BY_NAME, PER_THREAD = 0, 1, 2
 """Handles of CUDA that are no addresses: the default stream, cudaStreamLegacy (the same), cudaStreamPerThread."""
 # torch.cuda.is_current_stream_capturing without its wrapper; absent from a build of torch without CUDA
-_capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
+_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 
 
 class Room:

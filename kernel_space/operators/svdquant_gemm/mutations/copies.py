@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernel_space.machine.ptx.instruction import Instr
+from kernel_space.machine.ptx.operands import Mem
 from kernel_space.operators.svdquant_gemm.mutations.base import (
     DEADLOCK,
     ILLEGAL,
@@ -184,7 +185,10 @@ def _move_store(edit: PtxEditor, axis: int, amount: int) -> None:
           cause="global memory")  # fmt: skip
 def stores_overlap(edit: PtxEditor) -> None:
     store = _store(edit)
-    column = edit.definition(store.operands[0].coords[0], store)
+    target = store.operands[0]
+    assert isinstance(target, Mem) and target.coords is not None, "a store of a box names its coordinates"
+    column = edit.definition(target.coords[0], store)
+    assert column is not None, "the coordinate is computed before the store"
     edit.compute(column, 2, f"shr.u32 {{new}}, {operand_texts(column)[2]}, 1;")
 
 

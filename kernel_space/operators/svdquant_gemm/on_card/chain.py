@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -45,7 +46,7 @@ def chain(problem: GemmProblem, seed: int, device: torch.device | str) -> Chain:
 
 def legal_bytes(random: torch.Generator, count: int) -> torch.Tensor:
     """uint8 ``[count]``, an even number: every byte is a legal scale factor."""
-    where = {"dtype": torch.uint8, "generator": random, "device": random.device}
+    where: dict[str, Any] = {"dtype": torch.uint8, "generator": random, "device": random.device}
     low, high = (torch.randint(*span, (count // 2,), **where) for span in (LOW_BYTES, HIGH_BYTES))
     return torch.stack([low, high], dim=1).view(-1)
 

@@ -230,10 +230,10 @@ def _wave_extent(config: KernelConfigSm100a, schedule: Schedule) -> tuple[float,
     major, minor = schedule.clusters_m, schedule.clusters_n
     if not along_m:
         major, minor = minor, major
-    width = min(config.swizzle_size, minor)
+    width: float = min(config.swizzle_size, minor)
     if tiles <= width * major:
         width = min(width, tiles)
-        extent = (tiles / width, width)
+        extent: tuple[float, float] = (tiles / width, width)
     else:
         extent = (major, min(minor, tiles / major))
     return extent if along_m else (extent[1], extent[0])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernel_space.core.config import ALL, AUTO, print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -74,8 +76,9 @@ def _stages(config: KernelConfigSm100a, problem: GemmProblem) -> str | None:
         value = getattr(config, name)
         if value != AUTO and value < least:
             return f"{name} must be at least {least} or auto, got {value}"
-    if config.num_acc_stage != AUTO and config.num_acc_stage > 2:
-        return f"num_acc_stage must be 1 or 2, got {config.num_acc_stage}"
+    acc: Any = config.num_acc_stage  # a number where it is not AUTO
+    if acc != AUTO and acc > 2:
+        return f"num_acc_stage must be 1 or 2, got {acc}"
     return None
 
 

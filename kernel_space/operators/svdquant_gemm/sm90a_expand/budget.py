@@ -53,7 +53,7 @@ def _read_footprint(
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.build.readback import footprint_fields
 
-    stages = dict.fromkeys(ExpandConfig.stage_names(), 1)
+    stages: dict[str, Any] = dict.fromkeys(ExpandConfig.stage_names(), 1)
     one_slot = ExpandConfig(**dict(zip(SIZED_BY, sized_by, strict=True)), **stages, split_k=split_k)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 

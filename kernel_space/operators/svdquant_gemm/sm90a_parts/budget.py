@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
+from typing import TypeVar
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import AUTO, KernelConfig
+
+Config = TypeVar("Config", bound=KernelConfig)
 
 RINGS = ("dq", "ab", "lora", "c")
 WANTED_AB_STAGES = 3  # a load in flight, one being read by the dequantizing warps, one by the consumers
@@ -41,12 +44,12 @@ def share_of_smem(ctas_per_sm: int, arch: Arch) -> int:
 
 
 def fill_rings(
-    config: KernelConfig,
+    config: Config,
     foot: Footprint,
     least: dict[str, int],
     wishes: Iterable[tuple[str, int]],
     limit: int,
-) -> KernelConfig:
+) -> Config:
     """Replace every ``auto`` by a count that fits: first ``least`` (ring -> slots), then more of each ring of
     ``wishes`` in turn, up to the number there. A count that cannot be met ends at its minimum; the budget of the
     result says by how much it is over.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -15,6 +17,13 @@ MAX_ACCUMULATORS = 144  # fp32 accumulators a consumer thread can hold beside it
 SWIZZLE_SIZES = (1, 2, 4, 8, 16)
 MAX_SPLIT_K = 16
 EPI_TILES_N = (16, 32, 64, 128)
+
+
+class Banded(Protocol):
+    """A config whose tiles are walked in bands."""
+
+    @property
+    def swizzle_size(self) -> int: ...
 
 
 def tile_rows(config: RingsConfig, _: GemmProblem) -> str | None:
@@ -60,7 +69,7 @@ def wgmma_k(config: RingsConfig, _: GemmProblem) -> str | None:
     return None if config.wgmma_k in (16, 32) else f"wgmma_k must be 16 or 32, got {config.wgmma_k}"
 
 
-def swizzle(config: RingsConfig, _: GemmProblem) -> str | None:
+def swizzle(config: Banded, _: GemmProblem) -> str | None:
     if config.swizzle_size not in SWIZZLE_SIZES:
         return f"swizzle_size must be one of {' '.join(map(str, SWIZZLE_SIZES))}, got {config.swizzle_size}"
     return None

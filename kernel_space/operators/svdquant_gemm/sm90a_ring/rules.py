@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -22,7 +24,8 @@ def canonical(config: RingConfig, problem: GemmProblem) -> RingConfig:
         config = config.replace(epi_tile_n=0)
     if not problem.r:
         config = config.replace(num_lora_stage=0)
-    if config.num_c_stage != AUTO and config.num_c_stage > config.staged_parts:
+    staged: Any = config.num_c_stage  # a number where it is not AUTO
+    if staged != AUTO and staged > config.staged_parts:
         config = config.replace(num_c_stage=config.staged_parts)
     return config
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -129,13 +131,15 @@ def _accumulators_of_columns(config: SmallMConfig) -> str | None:
 
 def _stages(config: SmallMConfig, _: GemmProblem) -> str | None:
     least = LEAST_STAGES if _kind(config) == "mma.sync" else LEAST_WGMMA_STAGES
-    if config.num_ab_stage != AUTO and config.num_ab_stage < least:
-        return f"num_ab_stage must be at least {least} or auto, got {config.num_ab_stage}"
+    ab: Any = config.num_ab_stage  # numbers where they are not AUTO
+    dq: Any = config.num_dq_stage
+    if ab != AUTO and ab < least:
+        return f"num_ab_stage must be at least {least} or auto, got {ab}"
     least_columns = least_dq(config)
-    if config.num_dq_stage != AUTO and 0 < config.num_dq_stage < least_columns:
+    if dq != AUTO and 0 < dq < least_columns:
         return (
             f"num_dq_stage must be 0 (mma.sync), {least_columns} or more (wgmma reads one while one is written) "
-            f"or auto, got {config.num_dq_stage}"
+            f"or auto, got {dq}"
         )
     return None
 

@@ -31,8 +31,10 @@ class Candidate:
 class Asks(Protocol):
     """A source of candidates: ``search.Search``, or a list that was compiled beforehand (``gpu.manifest``)."""
 
-    planned: int
-    rejected: Mapping[KernelConfig, Rejection]
+    @property
+    def planned(self) -> int: ...
+    @property
+    def rejected(self) -> Mapping[KernelConfig, Rejection]: ...
 
     def ask(self) -> Candidate | None:
         """The next candidate; None when there is none, or none before a value is told."""
