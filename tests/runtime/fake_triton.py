@@ -117,6 +117,7 @@ _FUNCTIONS: dict[str, Any] = {
     "load": lambda pointer, mask, other: pointer.load(mask, other),
     "store": lambda pointer, value, mask: pointer.store(value, mask),
     "div_rn": lambda a, b: Block(a.value / b.value),
+    "full": lambda shape, value, dtype: Block(torch.full(shape, value, dtype=dtype)),
     "broadcast_to": lambda a, shape: Block(a.value.broadcast_to(shape)),
     "reshape": lambda a, shape: Block(a.value.reshape(shape)),
     "expand_dims": lambda a, axis: Block(a.value.unsqueeze(axis)),

@@ -2,8 +2,9 @@
 
 The definition, which every path computes to the bit:
 
-    z = fp32(x) / fp32(smooth)                    IEEE division, rounded to nearest even
-    act, ascales = quantize_nvfp4(z)              docs/operator.md, one level, scales in the blocked layout
+    z = x * (1 / smooth)                          in fp32, the reciprocal rounded first
+    scale = e4m3(amax(|z|) * (1 / 6))             of 16 elements along K, in the blocked layout
+    act = e2m1(z * (1 / scale))                   docs/kernel_quantize.md; every step rounded to fp32
 
 Like nunchaku's kernels, the low-rank branch sees ``x`` itself: ``lora_act_in = x @ lora_down``, so a ``lora_down``
 that was found for smoothed activations must be divided by ``smooth`` once, when it is packed.
@@ -16,8 +17,8 @@ import functools
 import torch
 
 from kernel_space.core.errors import InputError
-from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
 from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
+from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE
 from kernel_space.operators.svdquant_gemm.runtime import as_is
 from tuner.layers.gemm import LIBRARY, no_backward
@@ -79,8 +80,13 @@ def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tenso
         from tuner.layers.quantize_triton import quantize_on_card
 
         return quantize_on_card(x, smooth)
-    quantized = quantize_nvfp4(x.float() if smooth is None else x.float() / smooth)
-    return quantized.codes, block_scales(quantized.scales)
+    found = expected_outputs(x, smooth)
+    if not found.defined.all():
+        row, byte = (~found.defined).nonzero()[0].tolist()
+        raise InputError(
+            f"quantize_act needs finite numbers, x / smooth has others at row {row}, columns {2 * byte} to {2 * byte + 15}"
+        )
+    return found.act, found.ascales
 
 
 def _empty(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,9 +1,8 @@
-"""``quantize_act`` on a card: one Triton kernel, equal to ``kernel_space.numerics.nvfp4.quantize_nvfp4`` to the bit.
+"""``quantize_act`` on a card: one Triton kernel, equal to ``nvfp4_quantize``'s reference to the bit.
 
-Nothing here depends on how a quotient rounds. A scale is the E4M3 number nearest to amax / 6, so amax is compared
-with six times the midpoint between two neighbours; a code is that of the E2M1 number nearest to z / scale, so |z| is
-compared with scale times the midpoint. These products have at most 7 significant bits: they are exact in fp32, ties
-included.
+Every step is one fp32 operation, rounded as IEEE says: reciprocals of smooth and of a scale by ``div_rn``, products with
+them. A scale is the E4M3 number nearest to amax * (1 / 6), which is compared with the midpoint between two neighbours;
+a code is that of the E2M1 number nearest to z * (1 / scale). The midpoints are exact in fp32.
 
 A block with NaN or infinity gets the scale NaN (and codes 0), which every product with it hands on to y.
 """
@@ -20,8 +19,8 @@ SF_ROWS = 128
 
 @triton.jit
 def _scale_steps(amax):
-    """(n, step): the E4M3 number nearest to amax / 6 is n * step; ties to even, not yet limited to 448."""
-    quotient = amax / 6.0
+    """(n, step): the E4M3 number nearest to amax * (1 / 6) is n * step; ties to even, not yet limited to 448."""
+    quotient = amax * 0.16666667163372039794921875  # 1 / 6 rounded to fp32
     bits = quotient.to(tl.int32, bitcast=True)
     # The power of two below, 2^-6 at least: from there down the numbers are 2^-9 apart.
     power = tl.maximum(bits & 0x7F800000, 121 << 23).to(tl.float32, bitcast=True)
@@ -30,9 +29,9 @@ def _scale_steps(amax):
         tl.float32, bitcast=True
     )  # 1 / step, exactly
     n = tl.floor(quotient * per_step)
-    middle = (n + 0.5) * 6.0 * step
+    middle = (n + 0.5) * step
     odd = (n.to(tl.int32) & 1) == 1
-    n += ((amax > middle) | ((amax == middle) & odd)).to(tl.float32)
+    n += ((quotient > middle) | ((quotient == middle) & odd)).to(tl.float32)
     return n, step
 
 
@@ -46,16 +45,16 @@ def _e4m3_bits(scale):
 
 
 @triton.jit
-def _e2m1_code(z, scale):
-    """Code 0..15 of the E2M1 number nearest to z / scale; ties to the even code, beyond 6 to 6."""
-    size = tl.abs(z)
-    code = (size > 0.25 * scale).to(tl.int32)
-    code += (size >= 0.75 * scale).to(tl.int32)
-    code += (size > 1.25 * scale).to(tl.int32)
-    code += (size >= 1.75 * scale).to(tl.int32)
-    code += (size > 2.5 * scale).to(tl.int32)
-    code += (size >= 3.5 * scale).to(tl.int32)
-    code += (size > 5.0 * scale).to(tl.int32)
+def _e2m1_code(z, scale, inverse):
+    """Code 0..15 of the E2M1 number nearest to z * inverse; ties to the even code, beyond 6 to 6; 0 for scale 0."""
+    size = tl.abs(z * inverse)
+    code = (size > 0.25).to(tl.int32)
+    code += (size >= 0.75).to(tl.int32)
+    code += (size > 1.25).to(tl.int32)
+    code += (size >= 1.75).to(tl.int32)
+    code += (size > 2.5).to(tl.int32)
+    code += (size >= 3.5).to(tl.int32)
+    code += (size > 5.0).to(tl.int32)
     sign = (z.to(tl.int32, bitcast=True) >> 28) & 8
     return tl.where(scale == 0.0, 0, code | sign)
 
@@ -80,7 +79,7 @@ def _quantize_kernel(
     z = tl.load(x + row[:, None] * k + column[None, :], mask=inside, other=0.0).to(tl.float32)
     if HAS_SMOOTH:
         by = tl.load(smooth + column, mask=column < k, other=1.0)
-        z = tl.div_rn(z, tl.broadcast_to(by[None, :], (ROWS, K)))
+        z = z * tl.div_rn(tl.full((K,), 1.0, tl.float32), by)[None, :]
     z = tl.reshape(z, (ROWS, K // 16, 16))
     # As integers, magnitudes are in the same order, and above all finite ones are infinity and then NaN: a maximum of
     # floats would drop NaN.
@@ -89,7 +88,8 @@ def _quantize_kernel(
     n, step = _scale_steps(tl.where(finite, largest, 0).to(tl.float32, bitcast=True))
     scale = tl.minimum(n * step, 448.0)
 
-    code = _e2m1_code(z, tl.expand_dims(scale, 2))
+    inverse = tl.div_rn(tl.full((ROWS, K // 16), 1.0, tl.float32), scale)
+    code = _e2m1_code(z, tl.expand_dims(scale, 2), tl.expand_dims(inverse, 2))
     low, high = tl.split(tl.reshape(code, (ROWS, K // 2, 2)))
     byte = tl.program_id(1) * (K // 2) + tl.arange(0, K // 2)
     target = act + row[:, None] * (k // 2) + byte[None, :]
