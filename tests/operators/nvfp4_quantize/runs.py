@@ -81,16 +81,24 @@ def quantized(
 
 
 def with_lora(
-    problem: QuantizeProblem, arch_name: str, text: str, *, source: str = "gaussian", ptx: str | None = None,
+    problem: QuantizeProblem,
+    arch_name: str,
+    text: str,
+    *,
+    source: str = "gaussian",
+    inputs: dict[str, torch.Tensor] | None = None,
+    ptx: str | None = None,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """(the run, how each output compares) of ``lora_mma`` on inputs of ``source``. ``ptx`` runs in place of its own."""
+    """(the run, how each output compares) of ``lora_mma`` on inputs of ``source``, but those given. ``ptx`` runs in
+    place of its own.
+    """
     smooth = problem.smooth == "fp32"
     kernel = exported(text, problem.x_dtype, smooth, arch_name, problem.r)
     if ptx is not None:
         kernel = dataclasses.replace(kernel, ptx=ptx)
     legal, _ = legal_config(text, problem.x_dtype, smooth, arch_name, problem.r)
-    inputs = OPERATOR.inputs(problem, problem.m, source, "cpu")
+    inputs = {**OPERATOR.inputs(problem, problem.m, source, "cpu"), **(inputs or {})}
     specs = {name: spec for name, spec in SIGNATURE.tensors(problem).items() if name not in inputs}
     outputs = {
         name: torch.full((spec.nbytes,), UNTOUCHED, dtype=torch.uint8) for name, spec in specs.items()

@@ -1,9 +1,9 @@
 """Counts of a config, and the shared memory of the kernel: what it allocates and what the budget reads back.
 
 A warp's sums are *pieces* of 8 rows x 16 columns, four fp32 a lane as ``mma.sync`` leaves them. Where several warps have
-sums of the same rows (*parties*: CTAs of a cluster times warps along K), piece u belongs to party u mod parties, which
-gets it from all. When nobody will read lora_down any more its ring receives them; where its least slots are too small,
-more bytes follow.
+sums of the same rows (*parties*: CTAs of a cluster times warps along K), piece u belongs to CTA u mod ``split_k``, whose
+warps along K take turns with its pieces; it gets them from all parties. When nobody will read lora_down any more its ring
+receives them; where its least slots are too small, more bytes follow.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class LoraMmaLayouts:
         self.chunk_bytes = self.r * self.row_bytes  # of all columns, in global memory
         self.pieces = self.octets * self.columns // 16
         self.parties = self.splits * self.warps_k
-        self.turns = -(-self.pieces // self.parties)  # pieces of one party, at most
+        self.owned = -(-self.pieces // self.splits)  # pieces of one CTA, at most
         self.piece_bytes = self.warps_m * PIECE_BYTES  # of one piece of all warps along M, from one party
-        sums = self.turns * self.warps_k * self.parties * self.piece_bytes if self.parties > 1 else 0
+        sums = self.owned * self.parties * self.piece_bytes if self.parties > 1 else 0
         self.more_bytes = max(0, sums - LEAST_STAGES * self.warps_k * self.slot_bytes)
 
     def allocations(self) -> list[Region]:

@@ -1,7 +1,7 @@
 """Second half of ``lora_mma``: sums of parties along K, added in the order of the parties, to ``lora_act_in``.
 
-Every lane gives its four sums of a piece to the same lane of the piece's owner, at [turn, warp along K][party][warp
-along M][lane] of the ring that lora_down has left: nothing is transposed.
+Every lane gives its four sums of a piece to the same lane of the piece's owner, at [owned piece][party][warp along M]
+[lane] of the ring that lora_down has left: nothing is transposed.
 """
 
 from typing import Any
@@ -31,10 +31,10 @@ class Reduce:
             for piece in cutlass.range_constexpr(lay.pieces):
                 self._send(place, me, piece, [acc[e, piece] for e in range(4)])
             self._meet()
-            for turn in cutlass.range(lay.turns, unroll=1):
-                piece = turn * lay.parties + me
+            for slot in cutlass.range(place["warp_k"], lay.owned, lay.warps_k, unroll=1):
+                piece = slot * lay.splits + place["rank"]
                 if piece < lay.pieces:
-                    self._store(place, piece, self._sum(place, turn))
+                    self._store(place, piece, self._sum(place, slot))
 
     def _meet(self) -> None:
         """All threads of the cluster; what they wrote before is there after it."""
@@ -47,9 +47,8 @@ class Reduce:
     def _send(self, place: Any, me: Any, piece: int, sums: list[Any]) -> None:
         """A piece to its owner, this CTA or another one."""
         lay = self.layouts
-        turn, owner = divmod(piece, lay.parties)
-        rank, warp_k = divmod(owner, lay.warps_k)
-        address = self._received(place, turn * lay.warps_k + warp_k) + me * lay.piece_bytes
+        slot, rank = divmod(piece, lay.splits)
+        address = self._received(place, slot) + me * lay.piece_bytes
         if lay.splits == 1:
             mma_ptx.store_shared(address, sums)
         else:
@@ -61,9 +60,9 @@ class Reduce:
         lane = place["warp_m"] * PIECE_BYTES + place["lane"] * 16
         return place["ring"] + slot * (lay.parties * lay.piece_bytes) + lane
 
-    def _sum(self, place: Any, turn: Any) -> list[Any]:
+    def _sum(self, place: Any, slot: Any) -> list[Any]:
         lay = self.layouts
-        address = self._received(place, turn * lay.warps_k + place["warp_k"])
+        address = self._received(place, slot)
         total = list(mma_ptx.load_shared(address))
         for party in range(1, lay.parties):
             piece = mma_ptx.load_shared(address + party * lay.piece_bytes)
