@@ -41,7 +41,9 @@ CASES = [
 @functools.cache
 def compiled(operator: str, text: str, shape: str) -> tuple[CompiledKernel, Legal, Problem]:
     problem = registry.operator(operator).problem.parse(shape + RANK[operator])
-    legal = legalize(registry.parse_config(operator, SM100A, KERNEL.get(operator, "") + text), problem, SM100A)
+    legal = legalize(
+        registry.parse_config(operator, SM100A, KERNEL.get(operator, "") + text), problem, SM100A
+    )
     assert isinstance(legal, Legal), legal
     return build(legal.config, problem.problem_class, SM100A), legal, problem
 
@@ -55,7 +57,11 @@ def floor_us(operator: str, shape: str) -> float:
     """Each tensor of the call passes memory once."""
     found = registry.operator(operator)
     assert B200.dram_bytes_s is not None
-    return 1e6 * sum(found.tensor_bytes(found.problem.parse(shape + RANK[operator])).values()) / B200.dram_bytes_s
+    return (
+        1e6
+        * sum(found.tensor_bytes(found.problem.parse(shape + RANK[operator])).values())
+        / B200.dram_bytes_s
+    )
 
 
 @pytest.mark.parametrize(("operator", "config", "shape"), CASES)

@@ -84,7 +84,8 @@ def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tenso
     if not found.defined.all():
         row, byte = (~found.defined).nonzero()[0].tolist()
         raise InputError(
-            f"quantize_act needs finite numbers, x / smooth has others at row {row}, columns {2 * byte} to {2 * byte + 15}"
+            f"quantize_act needs finite numbers, x / smooth has others at row {row}, columns {2 * byte} to "
+            f"{2 * byte + 15}"
         )
     return found.act, found.ascales
 

@@ -1,8 +1,8 @@
 """``quantize_act`` on a card: one Triton kernel, equal to ``nvfp4_quantize``'s reference to the bit.
 
-Every step is one fp32 operation, rounded as IEEE says: reciprocals of smooth and of a scale by ``div_rn``, products with
-them. A scale is the E4M3 number nearest to amax * (1 / 6), which is compared with the midpoint between two neighbours;
-a code is that of the E2M1 number nearest to z * (1 / scale). The midpoints are exact in fp32.
+Every step is one fp32 operation, rounded as IEEE says: reciprocals of smooth and of a scale by ``div_rn``, products
+with them. A scale is the E4M3 number nearest to amax * (1 / 6), which is compared with the midpoint between two
+neighbours; a code is that of the E2M1 number nearest to z * (1 / scale). The midpoints are exact in fp32.
 
 A block with NaN or infinity gets the scale NaN (and codes 0), which every product with it hands on to y.
 """

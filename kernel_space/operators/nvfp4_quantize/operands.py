@@ -28,7 +28,9 @@ def make_inputs(
 
     ``source="gaussian"``: activations of a layer, rows up to four times larger or smaller. ``"patterns"``: any bits of
     the dtype, NaN and infinities too, in columns of 64 of which every other is of the size of the one beside it.
-    smooth is between 2^-10 and 2^10; without it its tensor is empty, as lora_down is with R = 0. Raises ``InputError`` for another source.
+    smooth is between 2^-10 and 2^10; without it its tensor is empty, as lora_down is with R = 0.
+
+    Raises ``InputError`` for another source.
     """
     if source not in SOURCES:
         raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")

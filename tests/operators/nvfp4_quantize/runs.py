@@ -100,11 +100,11 @@ def with_lora(
     legal, _ = legal_config(text, problem.x_dtype, smooth, arch_name, problem.r)
     inputs = {**OPERATOR.inputs(problem, problem.m, source, "cpu"), **(inputs or {})}
     specs = {name: spec for name, spec in SIGNATURE.tensors(problem).items() if name not in inputs}
-    outputs = {
-        name: torch.full((spec.nbytes,), UNTOUCHED, dtype=torch.uint8) for name, spec in specs.items()
-    }
+    outputs = {name: torch.full((spec.nbytes,), UNTOUCHED, dtype=torch.uint8) for name, spec in specs.items()}
     dtypes = {"uint8": torch.uint8, **DTYPES}
-    outputs = {name: data.view(dtypes[specs[name].dtype]).view(specs[name].shape) for name, data in outputs.items()}
+    outputs = {
+        name: data.view(dtypes[specs[name].dtype]).view(specs[name].shape) for name, data in outputs.items()
+    }
     tensors = {**inputs, **outputs}
     pointers = {name: tensor if tensor.numel() else 0 for name, tensor in tensors.items()}
     values = SIGNATURE.values(problem, pointers, clusters=SMS)

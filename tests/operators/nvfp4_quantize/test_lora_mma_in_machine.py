@@ -85,7 +85,9 @@ def test_every_pattern_of_16_bits(x_dtype: str, smooth: str, arch: str) -> None:
     if smooth == "fp32":
         inputs["smooth"] = smooth_of(512, 3)
     result, found = with_lora(problem, arch, ALONE, inputs=inputs, check_races=False)
-    assert result.ok and all(one.ok for one in found.values()), {name: str(one) for name, one in found.items()}
+    assert result.ok and all(one.ok for one in found.values()), {
+        name: str(one) for name, one in found.items()
+    }
 
 
 # -- kernels that are wrong --

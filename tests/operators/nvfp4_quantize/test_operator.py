@@ -85,7 +85,10 @@ def test_ragged_variants_cut_rows_and_blocks_elsewhere() -> None:
     found = OPERATOR.ragged(config, QuantizeProblem.parse("4352,3840,0", x_dtype="bf16"))
     assert [str(one) for one in found] == ["4349,3808,0", "133,352,0", "1,32,0"]
     assert {one.x_dtype for one in found} == {"bf16"}
-    assert [str(one) for one in OPERATOR.ragged(config, QuantizeProblem.parse("1,32,0"))] == ["133,352,0", "1,32,0"]
+    assert [str(one) for one in OPERATOR.ragged(config, QuantizeProblem.parse("1,32,0"))] == [
+        "133,352,0",
+        "1,32,0",
+    ]
 
 
 def test_work() -> None:

@@ -48,6 +48,8 @@ def test_dtypes() -> None:
 
 def test_lora_down_needs_16_bits() -> None:
     """The tensor core has no fp32."""
-    with pytest.raises(InputError, match="x_dtype must be fp16 or bf16 with R > 0, .*; got fp32 with R=16; use R=0"):
+    with pytest.raises(
+        InputError, match="x_dtype must be fp16 or bf16 with R > 0, .*; got fp32 with R=16; use R=0"
+    ):
         QuantizeProblem.parse("1,32,16", x_dtype="fp32")
     assert QuantizeProblem.parse("1,32,0", x_dtype="fp32").r == 0

@@ -73,7 +73,8 @@ def test_the_error_is_that_of_exact_quotients() -> None:
     wanted = expected_outputs((x.float() / smooth).clamp(-2688, 2688) * smooth, smooth)
     ours = NVFP4Tensor(codes=wanted.act, scales=unblock_scales(wanted.ascales, 64, 4096))
     errors = [
-        (dequantize_nvfp4(one, torch.float64) - exact.clamp(-2688, 2688)).norm().item() for one in (ours, quotient)
+        (dequantize_nvfp4(one, torch.float64) - exact.clamp(-2688, 2688)).norm().item()
+        for one in (ours, quotient)
     ]
     assert abs(errors[0] / errors[1] - 1) < 1e-6
 
@@ -86,7 +87,10 @@ def lora_problem(m: int = 20, k: int = 224, r: int = 16) -> tuple[torch.Tensor, 
     draw = torch.Generator().manual_seed(m)
     x, down = torch.randn(m, k, generator=draw).bfloat16(), torch.randn(k, r, generator=draw).bfloat16()
     exact = [
-        [float(sum(Fraction(a) * Fraction(b) for a, b in zip(row, column, strict=True))) for column in down.T.tolist()]
+        [
+            float(sum(Fraction(a) * Fraction(b) for a, b in zip(row, column, strict=True)))
+            for column in down.T.tolist()
+        ]
         for row in x.tolist()
     ]
     return x, down, torch.tensor(exact, dtype=torch.float64).bfloat16()
@@ -106,7 +110,10 @@ def test_the_rounded_result_is_right_and_a_wrong_product_is_seen() -> None:
 def test_sums_kept_in_16_bits_are_seen() -> None:
     """Each within what a tolerance of several units would let pass, all together far off in the mean."""
     draw = torch.Generator().manual_seed(1)
-    x, down = torch.randn(64, 1024, generator=draw).bfloat16(), torch.randn(1024, 32, generator=draw).bfloat16()
+    x, down = (
+        torch.randn(64, 1024, generator=draw).bfloat16(),
+        torch.randn(1024, 32, generator=draw).bfloat16(),
+    )
     total = torch.zeros(64, 32, dtype=torch.bfloat16)
     for start in range(0, 1024, 16):
         part = x[:, start : start + 16].double() @ down[start : start + 16].double()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.config import flag, number, stages
-from kernel_space.core.config import KernelConfig
+from kernel_space.core.config import KernelConfig, flag, number, stages
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 LANES = 32

@@ -11,11 +11,11 @@
 | lora_down | chunks by bulk copies into a ring of shared memory, which the warps along M share; ``ldmatrix`` reads |
 | sums | in registers until the end; parties along K then exchange pieces of them (``reduce``) |
 
-A lane multiplies a chunk, then quantizes its rows one by one, and loads each anew for the next chunk when it is done with
-it. So tensor core, arithmetic and memory work at the same time, on warps that are not in step.
+A lane multiplies a chunk, then quantizes its rows one by one, and loads each anew for the next chunk when it is done
+with it. So tensor core, arithmetic and memory work at the same time, on warps that are not in step.
 
-With ``use_pdl`` smooth and lora_down are read before the previous kernel has ended (``griddepcontrol.wait``): that kernel
-must not be the one that writes them.
+With ``use_pdl`` smooth and lora_down are read before the previous kernel has ended (``griddepcontrol.wait``): that
+kernel must not be the one that writes them.
 """
 
 from typing import Any

@@ -1,9 +1,9 @@
 """Counts of a config, and the shared memory of the kernel: what it allocates and what the budget reads back.
 
-A warp's sums are *pieces* of 8 rows x 16 columns, four fp32 a lane as ``mma.sync`` leaves them. Where several warps have
-sums of the same rows (*parties*: CTAs of a cluster times warps along K), piece u belongs to CTA u mod ``split_k``, whose
-warps along K take turns with its pieces; it gets them from all parties. When nobody will read lora_down any more its ring
-receives them; where its least slots are too small, more bytes follow.
+A warp's sums are *pieces* of 8 rows x 16 columns, four fp32 a lane as ``mma.sync`` leaves them. Where several warps
+have sums of the same rows (*parties*: CTAs of a cluster times warps along K), piece u belongs to CTA u mod
+``split_k``, whose warps along K take turns with its pieces; it gets them from all parties. When nobody will read
+lora_down any more its ring receives them; where its least slots are too small, more bytes follow.
 """
 
 from __future__ import annotations

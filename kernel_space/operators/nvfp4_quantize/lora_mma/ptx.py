@@ -10,7 +10,14 @@ from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 def copy_bulk(target: Any, source: Any, size: int, barrier: Any) -> None:
     """``size`` bytes, a multiple of 16, from global ``source`` to shared ``target``; counted by ``barrier``."""
     kind = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-    inline(f"{kind} [$0], [$1], {size}, [$2];", "", ("r", target), ("l", Int64(source)), ("r", barrier), effects=True)
+    inline(
+        f"{kind} [$0], [$1], {size}, [$2];",
+        "",
+        ("r", target),
+        ("l", Int64(source)),
+        ("r", barrier),
+        effects=True,
+    )
 
 
 def load_matrices(address: Any) -> tuple[Any, ...]:

@@ -117,7 +117,9 @@ class Stream:
         """This lane's block of a row. Rows beyond M stay zeros. Columns beyond K are the row's last ones: lora_down is
         zero there, and their scale is not stored.
         """
-        column = cutlass.min(chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK, place["k"] - arithmetic.BLOCK)
+        column = cutlass.min(
+            chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK, place["k"] - arithmetic.BLOCK
+        )
         address = place["x_row"] + Int64(column * 2) + place["x_step"] * octet
         wanted = wanted & (place["row"] + octet * ROW_STEP < place["m"])
         before = [x[i, octet] for i in range(WORDS)]
@@ -166,7 +168,7 @@ class Stream:
                         acc[e, number] = value
 
     def _quantize(self, place: Any, x: Any, chunk: Any, i: Any, more: Any) -> None:
-        """The rows of this lane, one by one; each is then loaded for this warp's next chunk, unless ``more`` is None."""
+        """The rows of this lane, one by one; each is then loaded for the warp's next chunk, unless ``more`` is None."""
         lay = self.layouts
         column = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK
         inside = column < place["k"]

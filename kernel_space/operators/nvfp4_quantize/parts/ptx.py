@@ -165,7 +165,9 @@ def inline(
     kinds = {"r": ir.IntegerType.get_signless(32), "f": ir.F32Type.get()}
     types = [kinds[letter] for letter in results]
     values = [value.ir_value() for _, value in operands]
-    constraints = ",".join([f"={'&' * early}{letter}" for letter in results] + [letter for letter, _ in operands])
+    constraints = ",".join(
+        [f"={'&' * early}{letter}" for letter in results] + [letter for letter, _ in operands]
+    )
     if not types:
         llvm.inline_asm(None, values, text, constraints, has_side_effects=True, asm_dialect=0)
         return ()
