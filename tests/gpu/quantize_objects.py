@@ -56,7 +56,7 @@ CASES = {
 }
 # Of ``lora_mma``: config, dtype of x, smooth, R.
 LORA_CASES = {
-    "lora-tall": ("rows_per_warp=32 warps_m=4 split_k=7 use_pdl=true", "fp16", "fp32", 128),
+    "lora-tall": ("rows_per_warp=32 warps_m=4 split_k=7 prefetch_dist=1 use_pdl=true", "fp16", "fp32", 128),
     "lora-tall-bf16": ("rows_per_warp=32 warps_m=4 split_k=7", "bf16", "none", 128),
     "lora-narrow": ("warps_m=4 split_k=8 ctas_per_sm=2 use_pdl=true", "bf16", "fp32", 128),
     "lora-few": (

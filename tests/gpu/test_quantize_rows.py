@@ -1,5 +1,5 @@
-"""``nvfp4_quantize`` on a card: codes and scales to the bit, LoRA-down against float64. The oracle is the operator's, on
-the CPU, and on the card for sizes of a layer.
+"""``nvfp4_quantize`` on a card: codes and scales to the bit, LoRA-down against float64. The oracle is the operator's,
+on the CPU, and on the card for sizes of a layer.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from tests.operators.nvfp4_quantize.values import DTYPES, smooth_of
 
 ALONE = "warps_m=2 ctas_per_sm=1"  # one party
 WARPS = "warps_m=1 warps_k=4 ctas_per_sm=1 num_b_stage=1"
-CLUSTER = "warps_m=2 warps_k=2 split_k=3 ctas_per_sm=1 num_b_stage=2 use_pdl=true"
+CLUSTER = "warps_m=2 warps_k=2 split_k=3 ctas_per_sm=1 num_b_stage=2 prefetch_dist=1 use_pdl=true"
 PARTS = "warps_m=1 warps_k=2 split_k=2 split_r=2 ctas_per_sm=1 use_pdl=true"
 TALL = "rows_per_warp=32 warps_m=2 split_k=2 ctas_per_sm=1"
 

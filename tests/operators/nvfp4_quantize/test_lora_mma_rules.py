@@ -27,6 +27,7 @@ BROKEN = {
     "split_r": ("split_r=3", "split_r must be one of 1, 2, 4, 8, 16, got 3"),
     "split_r ": ("split_r=16", "R must be a multiple of 16 * split_r, got 128 and split_r=16"),
     "num_b_stage": ("num_b_stage=0", "num_b_stage must be auto or from 1 to 16, got 0"),
+    "prefetch_dist": ("prefetch_dist=3", "prefetch_dist must be one of 0, 1, 2, 4, got 3"),
     "ctas_per_sm": ("ctas_per_sm=17", "ctas_per_sm must be from 1 to 16 with 4 * 1 warps, got 17"),
     "registers": (
         "rows_per_warp=32 ctas_per_sm=3",

@@ -119,6 +119,8 @@ class QuantizeLora(Stream, Reduce):
         place["count"] = (mine - place["warp_k"] + (lay.warps_k - 1)) // lay.warps_k
         place["row"] = place["first_row"] + place["warp_m"] * lay.rows + lane // 4
         place["piece_row"] = place["row"] - lane // 4 + place["quarter"] * 2
+        place["ahead"] = place["row"] - lane // 4 + lane
+        place["x_ahead"] = place["x"] + Int64(place["ahead"]) * k * 2
         place["x_row"] = place["x"] + Int64(place["row"]) * k * 2
         place["x_step"] = Int64(k) * (2 * ROW_STEP)
         place["act_row"] = place["act"] + Int64(place["row"]) * (k // 2)

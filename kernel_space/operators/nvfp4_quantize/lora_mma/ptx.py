@@ -92,6 +92,12 @@ def load_row_if(address: Any, wanted: Any, before: list[Any]) -> tuple[Any, ...]
     return words
 
 
+def prefetch_if(address: Any, wanted: Any) -> None:
+    """The line of a global address to L2."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p prefetch.global.L2 [$0];\n}"
+    inline(text, "", ("l", Int64(address)), ("r", Int32(wanted)), effects=True)
+
+
 def load_pair(address: Any) -> tuple[Any, ...]:
     """Two fp32 at an 8-byte aligned global address."""
     return inline("ld.global.v2.f32 {$0, $1}, [$2];", "ff", ("l", Int64(address)), effects=True)

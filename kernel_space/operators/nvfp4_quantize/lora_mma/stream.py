@@ -57,6 +57,8 @@ class Stream:
             cute.arch.griddepcontrol_launch_dependents()
         x = cute.make_rmem_tensor((WORDS, lay.octets), Uint32)
         x.fill(0)
+        for i in cutlass.range_constexpr(self.config.prefetch_dist):
+            self._prefetch(place, Int32(i + 1))
         self._load_rows(place, place["chunk"], x, count > 0)
         for i in cutlass.range(count, unroll=1):
             self._one_chunk(place, acc, x, by, i, is_leader)
@@ -66,6 +68,8 @@ class Stream:
         lay = self.layouts
         chunk = place["chunk"] + i * lay.warps_k
         more = i + 1 < place["count"]
+        if cutlass.const_expr(self.config.prefetch_dist > 0):
+            self._prefetch(place, i + 1 + self.config.prefetch_dist)
         if cutlass.const_expr(lay.has_smooth):
             self._write_inverse(place, by, i)
             if more:
@@ -125,6 +129,13 @@ class Stream:
         before = [x[i, octet] for i in range(WORDS)]
         for i, word in enumerate(mma_ptx.load_row_if(address, wanted, before)):
             x[i, octet] = word
+
+    def _prefetch(self, place: Any, i: Any) -> None:
+        """A line of 128 bytes each: the rows of the ``i``-th chunk of this warp, if there are any."""
+        lay = self.layouts
+        wanted = (place["ahead"] < place["m"]) & (place["lane"] < lay.rows) & (i < place["count"])
+        chunk = place["chunk"] + i * lay.warps_k
+        mma_ptx.prefetch_if(place["x_ahead"] + Int64(chunk * lay.row_bytes), wanted)
 
     @staticmethod
     def _load_smooth(place: Any, chunk: Any, by: Any) -> None:
