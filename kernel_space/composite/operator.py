@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from kernel_space.core.config import KernelConfig
+    from kernel_space.core.signature import TensorSpec
 
     Tensors = Mapping[str, torch.Tensor]
 
@@ -137,8 +138,12 @@ class _Parts:
         assert isinstance(config, CompositeConfig)  # of this operator's kernels, as always
         found: dict[str, Comparison] = {}
         for link in self.links:
-            own = {name: tensors[link.called(name)] for name in _tensors(link)}
-            checks = link.of.compare(link.problem(problem), own, config.of(link.name))
+            part = link.problem(problem)
+            own = {
+                name: _as_said(tensors[link.called(name)], spec)
+                for name, spec in link.of.signature.tensors(part).items()
+            }
+            checks = link.of.compare(part, own, config.of(link.name))
             found |= {link.called(name): check for name, check in checks.items()}
         return found
 
@@ -174,5 +179,10 @@ class _Parts:
         return whole
 
 
-def _tensors(link: Link) -> tuple[str, ...]:
-    return (*link.of.signature.inputs, *link.of.signature.outputs)
+def _as_said(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """``tensor``; where it has no elements, of the dtype that this link says: another may say another."""
+    if tensor.numel():
+        return tensor
+    from kernel_space.numerics.tensors import DTYPES
+
+    return tensor.new_empty(spec.shape, dtype=DTYPES[spec.dtype])

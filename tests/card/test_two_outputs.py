@@ -427,7 +427,8 @@ def test_inputs_are_those_of_the_signature_alone() -> None:
 @pytest.mark.parametrize(
     ("name", "shape", "output", "shared"),
     [
-        ("nvfp4_quantize", "37,96", "act", []),
+        ("nvfp4_quantize", "37,96,0", "act", []),
+        ("nvfp4_quantize", "37,96,16", "lora_act_in", ["x"]),
         ("svdquant_gemm", "37,128,24,16", "y", ["act", "ascales", "lora_act_in"]),
         ("svdquant_gemm", "37,96,24,0", "y", ["act"]),
     ],

@@ -144,7 +144,7 @@ def test_dtypes_of_two_options(
 
 def test_one_dtype_goes_to_the_options_that_can_have_it(capsys: pytest.CaptureFixture[str]) -> None:
     """nvfp4_quantize: x may be fp32, bf16 or fp16; its other option, smooth, is no bf16."""
-    arguments = ("explain", "--op", "nvfp4_quantize", "--shape", "300,1024", "--device", "b200")
+    arguments = ("explain", "--op", "nvfp4_quantize", "--shape", "300,1024,128", "--device", "b200")
     [default] = document(capsys, *arguments)["results"]
     [result] = document(capsys, *arguments, "--dtype", "bf16")["results"]
     assert (default["x_dtype"], result["x_dtype"]) == ("fp16", "bf16")

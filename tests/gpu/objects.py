@@ -81,9 +81,9 @@ FAULT_PROBLEM = GemmProblem.parse("64,128,64,0")
 # Two outputs of bytes, compared to the bit; no input of their dtype.
 QUANTIZE = operator("nvfp4_quantize").problem
 RIGHT_QUANTIZE = {
-    "quantize": (QUANTIZE.parse("300,1056"), "kernel=rows"),
+    "quantize": (QUANTIZE.parse("300,1056,0"), "kernel=rows"),
     "quantize-pdl": (
-        QUANTIZE.parse("300,1056", x_dtype="bf16"),
+        QUANTIZE.parse("300,1056,0", x_dtype="bf16"),
         "kernel=rows tile_mk=16x512 row_loads=2 persistent=true use_pdl=true",
     ),
 }

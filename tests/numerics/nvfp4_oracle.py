@@ -48,6 +48,20 @@ def quantize_block(block: list[float], global_scale: float = 1.0) -> tuple[list[
     return [code | sign << 3 for code, sign in zip(codes, signs, strict=True)], byte
 
 
+def fp32(x: float) -> float:
+    """``x`` rounded to fp32. A product of two fp32 numbers is exact before."""
+    return struct.unpack("<f", struct.pack("<f", x))[0]
+
+
+def quantize_activations(block: list[float]) -> tuple[list[int], int]:
+    """16 finite fp32 numbers -> (16 codes, scale byte): products with reciprocals, each step rounded to fp32."""
+    byte = nearest(Fraction(fp32(max(map(abs, block)) * fp32(1 / 6))), E4M3_VALUES)
+    if not byte:
+        return [0] * 16, 0
+    inverse = fp32(1 / float(E4M3_VALUES[byte]))
+    return [encode_e2m1(min(fp32(x * inverse), 1e30)) for x in block], byte
+
+
 def blocked_offset(row: int, group: int, groups: int) -> int:
     """Byte of scale (row, group) in blocks of 128 rows x 4 groups, [32 rows][4 row groups][4 groups] inside."""
     blocks_along_k = -(-groups // 4)

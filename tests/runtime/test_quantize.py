@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.numerics.nvfp4_oracle import blocked_offset, quantize_block
+from tests.numerics.nvfp4_oracle import blocked_offset, quantize_activations
 from tuner.runtime import InputError, quantize_act
 
 OPS = torch.ops.svdquant
@@ -17,7 +17,7 @@ def expected(x: torch.Tensor) -> tuple[bytes, bytes]:
     act, scales = bytearray(m * k // 2), bytearray(-(-m // 128) * -(-k // 64) * 512)
     for row, values in enumerate(x.tolist()):
         for group in range(k // 16):
-            codes, scale = quantize_block(values[16 * group : 16 * group + 16])
+            codes, scale = quantize_activations(values[16 * group : 16 * group + 16])
             scales[blocked_offset(row, group, k // 16)] = scale
             for index, code in enumerate(codes):
                 act[(row * k + 16 * group + index) // 2] |= code << 4 * (index % 2)
@@ -42,21 +42,24 @@ def test_codes_and_scales(m: int, k: int, dtype: torch.dtype) -> None:
     assert same(quantize_act(x, None, None), expected(x.float()))
 
 
-def test_smoothing_divides_in_fp32() -> None:
+def test_smoothing_multiplies_by_the_rounded_reciprocal() -> None:
     x = random(9, 64, torch.bfloat16)
     smooth = torch.rand(64, generator=torch.Generator().manual_seed(0)) + 0.01
-    # A float64 quotient of fp32 numbers, rounded to fp32, is the correctly rounded fp32 quotient.
-    quotient = (x.double() / smooth.double()).float()
-    assert same(quantize_act(x, smooth, None), expected(quotient))
+    # In float64 a quotient of 24 bits rounds to fp32 as the exact one does, and a product of two such is exact.
+    inverse = (1 / smooth.double()).float()
+    z = (x.double() * inverse.double()).float()
+    assert same(quantize_act(x, smooth, None), expected(z))
 
 
-def test_smoothing_is_a_division_and_no_product_with_a_reciprocal() -> None:
-    """Every block lands on the ties between codes; a quotient that is off by one unit in the last place leaves them."""
+def test_ties_between_codes_go_to_the_even_one() -> None:
+    """smooth of powers of two, whose reciprocals are exact: every block lands on the ties."""
     ties = [6.0, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0]
     block = torch.tensor([*ties, *(-tie for tie in ties)])
-    smooth = torch.arange(1.0, 129.0).repeat_interleave(16)
+    smooth = torch.exp2(torch.arange(-64.0, 64.0)).repeat_interleave(16)
     z = block.repeat(128)
-    assert same(quantize_act((z * smooth).unsqueeze(0), smooth, None), expected(z.unsqueeze(0)))
+    act, ascales, _ = quantize_act((z * smooth).unsqueeze(0), smooth, None)
+    assert same((act, ascales), expected(z.unsqueeze(0)))
+    assert act[0, :8].tolist() == [0x07, 0x22, 0x44, 0x66, 0x8F, 0xAA, 0xCC, 0xEE]
 
 
 def test_lora_act_in_is_of_the_raw_activations() -> None:

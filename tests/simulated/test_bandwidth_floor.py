@@ -24,6 +24,8 @@ CHIP = Chip(name=B200.name, arch=B200.arch, sm_count=B200.sm_count)
 SMALL = "tile_mk=8x256 threads_per_row=16 vector_width=16 row_loads=1 ctas_per_sm=16"
 WIDE = "tile_mk=128x512 threads_per_cta=1024 threads_per_row=32 row_loads=1 ctas_per_sm=1"
 LARGE = ("4352,3840", "16384,4096")
+KERNEL = {"nvfp4_quantize": "kernel=rows "}
+RANK = {"nvfp4_quantize": ",0", "rowstats": ""}  # what its problems have beside M and K
 CASES = [
     *(("nvfp4_quantize", config, shape)
       for config in (SMALL, f"{SMALL} persistent=true", "tile_mk=32x256", WIDE)
@@ -38,8 +40,10 @@ CASES = [
 
 @functools.cache
 def compiled(operator: str, text: str, shape: str) -> tuple[CompiledKernel, Legal, Problem]:
-    problem = registry.operator(operator).problem.parse(shape)
-    legal = legalize(registry.parse_config(operator, SM100A, text), problem, SM100A)
+    problem = registry.operator(operator).problem.parse(shape + RANK[operator])
+    legal = legalize(
+        registry.parse_config(operator, SM100A, KERNEL.get(operator, "") + text), problem, SM100A
+    )
     assert isinstance(legal, Legal), legal
     return build(legal.config, problem.problem_class, SM100A), legal, problem
 
@@ -53,7 +57,11 @@ def floor_us(operator: str, shape: str) -> float:
     """Each tensor of the call passes memory once."""
     found = registry.operator(operator)
     assert B200.dram_bytes_s is not None
-    return 1e6 * sum(found.tensor_bytes(found.problem.parse(shape)).values()) / B200.dram_bytes_s
+    return (
+        1e6
+        * sum(found.tensor_bytes(found.problem.parse(shape + RANK[operator])).values())
+        / B200.dram_bytes_s
+    )
 
 
 @pytest.mark.parametrize(("operator", "config", "shape"), CASES)
@@ -76,7 +84,7 @@ def test_bytes_through_dram_are_those_of_the_tensors() -> None:
     """In one round of a grid that walks over all of them: x, act and scales, and smooth once."""
     time = simulated("nvfp4_quantize", f"{SMALL} persistent=true", "4352,3840")
     operator = registry.operator("nvfp4_quantize")
-    exact = sum(operator.tensor_bytes(operator.problem.parse("4352,3840")).values())
+    exact = sum(operator.tensor_bytes(operator.problem.parse("4352,3840,0")).values())
     assert time.run.rounds == 1 and exact <= time.run.dram < 1.01 * exact
 
 

@@ -40,7 +40,7 @@ class SVDQuantLinear(torch.nn.Module):
 
     wgt: torch.Tensor
     wscales: torch.Tensor
-    lora_down: torch.Tensor
+    lora_down_packed: torch.Tensor
     lora_up: torch.Tensor
     smooth: torch.Tensor
     wcscale: torch.Tensor

@@ -42,8 +42,9 @@ def quantize_act(
 
     Returns ``act`` uint8 ``[M, K/2]``, ``ascales`` uint8 in the blocked layout and ``lora_act_in = x @ lora_down``,
     ``[M, R]`` (x is cast to lora_down's dtype first; ``torch.autocast`` changes nothing of it). A block of 16
-    along K in which ``x / smooth`` is not finite in fp32 has the scale NaN (byte 0x7F), its codes are anything, and
-    ``svdquant_gemm`` makes its whole row of y NaN.
+    along K in which ``x / smooth`` is not finite in fp32 is an ``InputError`` on the CPU; on a card, where asking would
+    wait for the device, its scale is NaN (byte 0x7F), its codes are anything, and ``svdquant_gemm`` makes its whole
+    row of y NaN.
 
     Raises ``InputError`` for shapes and dtypes that do not fit, and for an x that requires grad in grad mode.
     """
@@ -77,7 +78,19 @@ def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tenso
     inputs = (x.contiguous(), nothing, x.new_empty(packed_shape(x.shape[1], 0)))
     made = caller.short_way(inputs, None, None) or caller.run(inputs, None, (), quick=True)
     act, ascales, _ = made
+    if not x.is_cuda:
+        _require_finite(x, smooth)
     return act, ascales
+
+
+def _require_finite(x: torch.Tensor, smooth: torch.Tensor | None) -> None:
+    z = x.float() if smooth is None else x.float() * smooth.float().reciprocal()
+    if not (finite := torch.isfinite(z)).all():
+        row, column = (~finite).nonzero()[0].tolist()
+        raise InputError(
+            f"quantize_act needs finite numbers, x / smooth has others at row {row}, columns {column // 16 * 16} to "
+            f"{column // 16 * 16 + 15}"
+        )
 
 
 def _empty(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,7 +28,9 @@ def make_inputs(
 
     ``source="gaussian"``: activations of a layer, rows up to four times larger or smaller. ``"patterns"``: any bits of
     the dtype, NaN and infinities too, in columns of 64 of which every other is of the size of the one beside it.
-    smooth is between 2^-10 and 2^10; without it its tensor is empty, as lora_down is with R = 0. Raises ``InputError`` for another source.
+    smooth is between 2^-10 and 2^10; without it its tensor is empty, as lora_down is with R = 0.
+
+    Raises ``InputError`` for another source.
     """
     if source not in SOURCES:
         raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
@@ -64,7 +66,11 @@ def _patterns(problem: QuantizeProblem, random: torch.Generator) -> torch.Tensor
     x = bits.view(DTYPES[problem.x_dtype])
     groups = torch.arange(problem.k, device=random.device) // 16
     similar = torch.randn(shape, generator=random, device=random.device).to(x.dtype)
-    return torch.where(groups % 2 == 0, x, similar)
+    wild = (groups % 2 == 0).expand(shape)
+    if problem.r:
+        # Most rows stay as they are: one NaN is all there is to see of a row's LoRA-down.
+        wild = wild & (torch.arange(problem.m, device=random.device) % 4 == 3)[:, None]
+    return torch.where(wild, x, similar)
 
 
 def check_outputs(

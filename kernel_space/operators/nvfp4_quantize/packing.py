@@ -1,13 +1,13 @@
 """``lora_down`` as the kernels take it: packed once, when a layer is loaded.
 
-``[K, R]`` becomes ``[ceil(K / 64), R, 64]``, zeros beyond K. Chunk c holds k = 64 c .. 64 c + 63 of every column n as the
-bytes that lie in shared memory, so a chunk, or some columns of it, is one copy without a descriptor:
+``[K, R]`` becomes ``[ceil(K / 64), R, 64]``, zeros beyond K. Chunk c holds k = 64 c .. 64 c + 63 of every column n as
+the bytes that lie in shared memory, so a chunk, or some columns of it, is one copy without a descriptor:
 
 * a row of 64 elements is 128 bytes, the 128-byte swizzle of wgmma and ldmatrix: the 16-byte piece q of logical pieces
   lies at q ^ (n % 8);
 * within a row k is permuted. Thread t of four holds k = 16 t .. 16 t + 15 of a row of x, one block of NVFP4. In step j
-  of four it gives elements 4 j .. 4 j + 3 of these to the tensor core, as slots 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16. So
-  k = 16 t + 4 j + 2 h + e lies at logical place 16 j + 8 h + 2 t + e.
+  of four it gives elements 4 j .. 4 j + 3 of these to the tensor core, as slots 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16.
+  So k = 16 t + 4 j + 2 h + e lies at logical place 16 j + 8 h + 2 t + e.
 
 A sum over k may be taken in any order; so a kernel needs neither shuffles for x nor another order of x in memory.
 """

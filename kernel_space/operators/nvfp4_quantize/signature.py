@@ -31,7 +31,8 @@ SIGNATURE = Signature(
     OfRank("lora_down", lambda p: p.x_dtype, lambda p: packed_shape(p.k, p.r)),  # ``packing`` says how
     Out("act", "uint8", lambda p: (p.m, p.k // 2)),  # two E2M1 codes a byte, low nibble first
     Out("ascales", "uint8", lambda p: (blocked_scale_bytes(p.m, p.k),)),
-    OutOfRank("lora_act_in", lambda p: p.x_dtype, lambda p: (p.m, p.r)),
+    # Without elements it feeds no x: then it has not even its dtype.
+    OutOfRank("lora_act_in", lambda p: p.x_dtype if p.r else "uint8", lambda p: (p.m, p.r)),
     Size("m"),
     Size("k"),
     Grid(),

@@ -1,7 +1,8 @@
-"""Compile a config of the kernel ``rows`` and run it in the machine, once per process and case."""
+"""Compile a config of a kernel of the operator and run it in the machine, once per process and case."""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import tempfile
@@ -17,36 +18,46 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine import run_compiled
 from kernel_space.machine.run.launch import Exported
 from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
+from kernel_space.operators.nvfp4_quantize.operator import OPERATOR
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 from tests.operators.nvfp4_quantize.values import DTYPES
 
+CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig}
 ARCHS = ("sm_90a", "sm_100a")
 UNTOUCHED = 0xA5
 SMS = 4
 
 
 @functools.cache
-def compiled(text: str, x_dtype: str, smooth: bool, arch_name: str) -> Artifacts:
-    """PTX, cubin and object of a legal config."""
-    problem = QuantizeProblem(m=4352, k=3840, r=0, x_dtype=x_dtype, smooth="fp32" if smooth else "none")
-    target = arch(arch_name)
-    legal = legalize(RowsConfig.parse(text), problem, target)
-    assert isinstance(legal, Legal), legal
-    function, arguments = kernel_module(arch_name).host_function(legal.config, problem.problem_class, target)
+def compiled(text: str, x_dtype: str, smooth: bool, arch_name: str, r: int = 0) -> Artifacts:
+    """PTX, cubin and object of a legal config: of ``lora_mma`` for R > 0, else of ``rows``."""
+    legal, problem = legal_config(text, x_dtype, smooth, arch_name, r)
+    module = kernel_module(arch_name, legal.config.kernel)
+    function, arguments = module.host_function(legal.config, problem.problem_class, arch(arch_name))
     _, artifacts = compile_function(function, arguments, {}, arch=arch_name, prefix="quantize")
     return artifacts
 
 
-def kernel_module(arch_name: str) -> Any:
+def legal_config(
+    text: str, x_dtype: str, smooth: bool, arch_name: str, r: int
+) -> tuple[Legal, QuantizeProblem]:
+    problem = QuantizeProblem(m=4352, k=3840, r=r, x_dtype=x_dtype, smooth="fp32" if smooth else "none")
+    legal = legalize(CONFIGS["lora_mma" if r else "rows"].parse(text), problem, arch(arch_name))
+    assert isinstance(legal, Legal), legal
+    return legal, problem
+
+
+def kernel_module(arch_name: str, kernel: str = "rows") -> Any:
     import_dsl(arch_name)
-    return importlib.import_module("kernel_space.operators.nvfp4_quantize.rows.kernel")
+    return importlib.import_module(f"kernel_space.operators.nvfp4_quantize.{kernel}.kernel")
 
 
 @functools.cache
-def exported(text: str, x_dtype: str, smooth: bool, arch_name: str) -> Exported:
-    artifacts = compiled(text, x_dtype, smooth, arch_name)
+def exported(text: str, x_dtype: str, smooth: bool, arch_name: str, r: int = 0) -> Exported:
+    artifacts = compiled(text, x_dtype, smooth, arch_name, r)
     path = Path(tempfile.mkdtemp(prefix="quantize-")) / "kernel.o"
     path.write_bytes(artifacts.object_code)
     return Exported(artifacts.ptx, path, artifacts.prefix, SIGNATURE.abi)
@@ -67,3 +78,35 @@ def quantized(
     )
     assert result.ok, str(result)
     return act, ascales
+
+
+def with_lora(
+    problem: QuantizeProblem,
+    arch_name: str,
+    text: str,
+    *,
+    source: str = "gaussian",
+    inputs: dict[str, torch.Tensor] | None = None,
+    ptx: str | None = None,
+    **options: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """(the run, how each output compares) of ``lora_mma`` on inputs of ``source``, but those given. ``ptx`` runs in
+    place of its own.
+    """
+    smooth = problem.smooth == "fp32"
+    kernel = exported(text, problem.x_dtype, smooth, arch_name, problem.r)
+    if ptx is not None:
+        kernel = dataclasses.replace(kernel, ptx=ptx)
+    legal, _ = legal_config(text, problem.x_dtype, smooth, arch_name, problem.r)
+    inputs = {**OPERATOR.inputs(problem, problem.m, source, "cpu"), **(inputs or {})}
+    specs = {name: spec for name, spec in SIGNATURE.tensors(problem).items() if name not in inputs}
+    outputs = {name: torch.full((spec.nbytes,), UNTOUCHED, dtype=torch.uint8) for name, spec in specs.items()}
+    dtypes = {"uint8": torch.uint8, **DTYPES}
+    outputs = {
+        name: data.view(dtypes[specs[name].dtype]).view(specs[name].shape) for name, data in outputs.items()
+    }
+    tensors = {**inputs, **outputs}
+    pointers = {name: tensor if tensor.numel() else 0 for name, tensor in tensors.items()}
+    values = SIGNATURE.values(problem, pointers, clusters=SMS)
+    result = run_compiled(kernel, *values[:-1], sms=4 * SMS, **options)
+    return result, OPERATOR.check(problem, tensors, legal.config)

@@ -58,7 +58,13 @@ def test_a_broken_rule_has_a_name_and_a_reason(name: str) -> None:
 
 
 def test_every_rule_is_broken_above() -> None:
-    assert {name.strip() for name in BROKEN} | {"tiles"} == set(KERNEL.knob_rules)
+    assert {name.strip() for name in BROKEN} | {"tiles", "rank"} == set(KERNEL.knob_rules)
+
+
+def test_a_rank_is_for_another_kernel() -> None:
+    verdict = legalize(RowsConfig(), QuantizeProblem.parse("4352,3840,16"), H200)
+    assert isinstance(verdict, Rejection) and verdict.rule == "rank"
+    assert verdict.reason == "R must be 0, got 16; kernel=lora_mma computes lora_act_in"
 
 
 def test_more_tiles_than_a_grid_has() -> None:

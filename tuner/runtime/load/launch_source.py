@@ -79,15 +79,20 @@ def _read_operands(tensors: int, with_workspace: bool) -> list[str]:
 def _refusals(tensors: Sequence[In | Out], align: int) -> list[str]:
     """%misaligned: an address is no multiple of ``align``, or is 0 where a tensor must have elements.
 
-    Tensors that may be empty are so together or not at all.
+    Tensors that may be empty are so together or not at all, those of the same ``empties_of`` if parts say one.
     """
     lines = [f"%or.{index + 1} = or i64 %or.{index}, %t{index}" for index in range(len(tensors))]
     lines += [f"%gone.t{index} = icmp eq i64 %t{index}, 0" for index in range(len(tensors))]
-    empties = [index for index, part in enumerate(tensors) if isinstance(part, In) and part.empties]
-    bad = [f"%gone.t{index}" for index in range(len(tensors)) if index not in empties]
-    for index in empties[1:]:
-        lines.append(f"%apart.{index} = xor i1 %gone.t{empties[0]}, %gone.t{index}")
-        bad.append(f"%apart.{index}")
+    bad: list[str] = []
+    first: dict[str, int] = {}
+    for index, part in enumerate(tensors):
+        if not getattr(part, "empties", False):
+            bad.append(f"%gone.t{index}")
+            continue
+        one = first.setdefault(getattr(part, "empties_of", ""), index)
+        if one != index:
+            lines.append(f"%apart.{index} = xor i1 %gone.t{one}, %gone.t{index}")
+            bad.append(f"%apart.{index}")
     lines += [
         f"%low = and i64 %or.{len(tensors)}, {align - 1}",
         "%bad.0 = icmp ne i64 %low, 0",

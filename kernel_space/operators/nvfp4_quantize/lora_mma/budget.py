@@ -22,7 +22,7 @@ class LoraMmaBudget(Budget):
 
     @property
     def slots(self) -> dict[str, int]:
-        return {"b": int(self.config.num_b_stage), "one": 1}  # type: ignore[attr-defined]
+        return {"b": int(self.config.num_b_stage), "one": 1}  # type: ignore[attr-defined]  # of LoraMmaConfig
 
     @property
     def smem_limit(self) -> int:

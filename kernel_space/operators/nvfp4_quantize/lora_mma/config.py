@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.config import flag, number, stages
-from kernel_space.core.config import KernelConfig
+from kernel_space.core.config import KernelConfig, flag, number, stages
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 LANES = 32
@@ -21,6 +20,7 @@ class LoraMmaConfig(KernelConfig, kernel="lora_mma"):
     ``split_k``        CTAs of a cluster that share rows along K; sums are added in a fixed order
     ``split_r``        CTAs that share rows and K, each with its part of R; they take turns with quantizing chunks
     ``num_b_stage``    SMEM ring slots of lora_down for each of the warps along K, a chunk each
+    ``prefetch_dist``  chunks between the one that is loaded to registers and the one that is brought to L2; 0: none is
     ``ctas_per_sm``    CTAs that must fit on an SM at once: bounds the registers of a thread
     ``use_pdl``        programmatic dependent launch: smooth and lora_down are read while the previous kernel ends
     """
@@ -31,6 +31,7 @@ class LoraMmaConfig(KernelConfig, kernel="lora_mma"):
     split_k: int = number(1)
     split_r: int = number(1)
     num_b_stage: int | str = stages()
+    prefetch_dist: int = number(0)
     ctas_per_sm: int = number(2)
     use_pdl: bool = flag()
 

@@ -11,11 +11,11 @@
 | lora_down | chunks by bulk copies into a ring of shared memory, which the warps along M share; ``ldmatrix`` reads |
 | sums | in registers until the end; parties along K then exchange pieces of them (``reduce``) |
 
-A lane multiplies a chunk, then quantizes its rows one by one, and loads each anew for the next chunk when it is done with
-it. So tensor core, arithmetic and memory work at the same time, on warps that are not in step.
+A lane multiplies a chunk, then quantizes its rows one by one, and loads each anew for the next chunk when it is done
+with it. So tensor core, arithmetic and memory work at the same time, on warps that are not in step.
 
-With ``use_pdl`` smooth and lora_down are read before the previous kernel has ended (``griddepcontrol.wait``): that kernel
-must not be the one that writes them.
+With ``use_pdl`` smooth and lora_down are read before the previous kernel has ended (``griddepcontrol.wait``): that
+kernel must not be the one that writes them.
 """
 
 from typing import Any
@@ -23,14 +23,14 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.memory as memory
-from cutlass import Float32, Int32, cute
+from cutlass import Float32, Int32, Int64, cute
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import LoraMmaLayouts
 from kernel_space.operators.nvfp4_quantize.lora_mma.reduce import Reduce
-from kernel_space.operators.nvfp4_quantize.lora_mma.stream import Stream
+from kernel_space.operators.nvfp4_quantize.lora_mma.stream import ROW_STEP, Stream
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 
@@ -106,7 +106,6 @@ class QuantizeLora(Stream, Reduce):
             "warp_m": warp % lay.warps_m, "warp_k": warp // lay.warps_m,
             "part_r": tile % lay.parts_r, "first_row": tile // lay.parts_r * lay.tile_m,
             "ring": at["lora_down"], "full": at["full"], "empty": at["empty"],
-            "arrived": at.get("arrived"),
         }  # fmt: skip
         if lay.has_smooth:
             place["inverse"] = at["1 / smooth"] + warp * (2 * CHUNK_K * 4)
@@ -119,6 +118,13 @@ class QuantizeLora(Stream, Reduce):
         place["chunk"] = place["first_chunk"] + place["warp_k"]
         place["count"] = (mine - place["warp_k"] + (lay.warps_k - 1)) // lay.warps_k
         place["row"] = place["first_row"] + place["warp_m"] * lay.rows + lane // 4
+        place["piece_row"] = place["row"] - lane // 4 + place["quarter"] * 2
+        place["ahead"] = place["row"] - lane // 4 + lane
+        place["x_ahead"] = place["x"] + Int64(place["ahead"]) * k * 2
+        place["x_row"] = place["x"] + Int64(place["row"]) * k * 2
+        place["x_step"] = Int64(k) * (2 * ROW_STEP)
+        place["act_row"] = place["act"] + Int64(place["row"]) * (k // 2)
+        place["act_step"] = Int64(k // 2) * ROW_STEP
         place["padded_m"] = (m + 127) // 128 * 128
         place["columns"] = place["part_r"] * lay.columns
         return place

@@ -1,9 +1,9 @@
 """Counts of a config, and the shared memory of the kernel: what it allocates and what the budget reads back.
 
-A warp's sums are *pieces* of 16 rows x 8 columns, four fp32 a lane as ``mma.sync`` leaves them. Where several warps have
-sums of the same rows (*parties*: CTAs of a cluster times warps along K), piece u belongs to party u mod parties, which
-gets it from all. When nobody will read lora_down any more its ring receives them; where its least slots are too small,
-more bytes follow.
+A warp's sums are *pieces* of 8 rows x 16 columns, four fp32 a lane as ``mma.sync`` leaves them. Where several warps
+have sums of the same rows (*parties*: CTAs of a cluster times warps along K), piece u belongs to CTA u mod
+``split_k``, whose warps along K take turns with its pieces; it gets them from all parties. When nobody will read
+lora_down any more its ring receives them; where its least slots are too small, more bytes follow.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kernel_space.operators.nvfp4_quantize.lora_mma.config import LANES, LoraMma
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 HALF_BYTES = 2
-LEAST_STAGES = 2
+LEAST_STAGES = 1  # enough where a warp has one chunk
 PIECE_BYTES = 16 * LANES
 RING_ALIGN = 1024  # of the 128-byte swizzle
 SMOOTH_BUFFERS = 2  # one is read while the next is written
@@ -43,7 +43,6 @@ class LoraMmaLayouts:
         self.tile_m = config.tile_m
         self.rows = config.rows_per_warp
         self.octets = self.rows // 8  # rows of one lane
-        self.blocks = self.rows // 16  # of 16 rows, the M of one instruction
         self.r = problem_class.r
         self.columns = self.r // config.split_r
         self.has_smooth = problem_class.smooth == "fp32"
@@ -51,11 +50,11 @@ class LoraMmaLayouts:
         self.row_bytes = CHUNK_K * HALF_BYTES
         self.slot_bytes = self.columns * self.row_bytes
         self.chunk_bytes = self.r * self.row_bytes  # of all columns, in global memory
-        self.pieces = self.blocks * self.columns // 8
+        self.pieces = self.octets * self.columns // 16
         self.parties = self.splits * self.warps_k
-        self.turns = -(-self.pieces // self.parties)  # pieces of one party, at most
+        self.owned = -(-self.pieces // self.splits)  # pieces of one CTA, at most
         self.piece_bytes = self.warps_m * PIECE_BYTES  # of one piece of all warps along M, from one party
-        sums = self.turns * self.warps_k * self.parties * self.piece_bytes if self.parties > 1 else 0
+        sums = self.owned * self.parties * self.piece_bytes if self.parties > 1 else 0
         self.more_bytes = max(0, sums - LEAST_STAGES * self.warps_k * self.slot_bytes)
 
     def allocations(self) -> list[Region]:
@@ -68,8 +67,6 @@ class LoraMmaLayouts:
             smooth = self.warps * SMOOTH_BUFFERS * CHUNK_K * 4
             regions.append(Region("1 / smooth", smooth, "one", 16))
         regions += [Region(name, slots * BARRIER_BYTES, "b", BARRIER_BYTES) for name in ("full", "empty")]
-        if self.splits > 1:
-            regions.append(Region("arrived", BARRIER_BYTES, "one", BARRIER_BYTES))
         return regions
 
     def footprint(self) -> dict[str, tuple[tuple[str, int, str], ...]]:

@@ -10,11 +10,18 @@ from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 def copy_bulk(target: Any, source: Any, size: int, barrier: Any) -> None:
     """``size`` bytes, a multiple of 16, from global ``source`` to shared ``target``; counted by ``barrier``."""
     kind = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
-    inline(f"{kind} [$0], [$1], {size}, [$2];", "", ("r", target), ("l", Int64(source)), ("r", barrier), effects=True)
+    inline(
+        f"{kind} [$0], [$1], {size}, [$2];",
+        "",
+        ("r", target),
+        ("l", Int64(source)),
+        ("r", barrier),
+        effects=True,
+    )
 
 
 def load_matrices(address: Any) -> tuple[Any, ...]:
-    """Four 8x8 matrices of 16 bits; lanes 8 i .. 8 i + 7 give the rows of matrix i."""
+    """Four 8x8 matrices of 16 bits; lanes 8 i .. 8 i + 7 give the addresses of the rows of matrix i."""
     text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
     return inline(text, "rrrr", ("r", address), effects=True)
 
@@ -53,26 +60,42 @@ def map_to_rank(address: Any, rank: int) -> Any:
     return Int32(inline(text, "r", ("r", address))[0])
 
 
-def store_async(address: Any, values: list[Any], barrier: Any) -> None:
-    """Four fp32 to a 16-byte aligned address of the cluster's shared memory; ``barrier``, there, counts 16 bytes."""
-    kind = "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32"
-    operands = [("f", value) for value in values]
-    inline(f"{kind} [$0], {{$1, $2, $3, $4}}, [$5];", "", ("r", address), *operands, ("r", barrier), effects=True)
+def store_cluster(address: Any, values: list[Any]) -> None:
+    """Four fp32 to a 16-byte aligned address of the cluster's shared memory."""
+    text = "st.shared::cluster.v4.f32 [$0], {$1, $2, $3, $4};"
+    inline(text, "", ("r", address), *(("f", value) for value in values), effects=True)
 
 
-def half_pair(low: Any, high: Any, *, is_bf16: bool) -> Any:
-    """Two fp32 numbers rounded to 16 bits in one word."""
-    kind = "bf16x2" if is_bf16 else "f16x2"
-    return inline(f"cvt.rn.{kind}.f32 $0, $2, $1;", "r", ("f", low), ("f", high))[0]
+def store_halves_if(address: Any, distance: int, values: Any, wanted: Any, *, is_bf16: bool) -> None:
+    """Two fp32 numbers rounded to 16 bits to a global address and ``distance`` bytes after it, if ``wanted``."""
+    kind = "bf16" if is_bf16 else "f16"
+    text = (
+        "{\n.reg .pred p;\n.reg .b16 a, b;\nsetp.ne.b32 p, $3, 0;\n"
+        f"cvt.rn.{kind}.f32 a, $1;\ncvt.rn.{kind}.f32 b, $2;\n"
+        f"@p st.global.b16 [$0], a;\n@p st.global.b16 [$0+{distance}], b;\n}}"
+    )
+    operands = (*(("f", value) for value in values), ("r", Int32(wanted)))
+    inline(text, "", ("l", Int64(address)), *operands, effects=True)
 
 
-def load_row(address: Any) -> tuple[Any, ...]:
-    """Eight 32-bit words at a 16-byte aligned global address."""
+def load_row_if(address: Any, wanted: Any, before: list[Any]) -> tuple[Any, ...]:
+    """Eight 32-bit words at a 16-byte aligned global address, or ``before`` without a load."""
     words: tuple[Any, ...] = ()
-    for offset in (0, 16):
-        text = f"ld.global.v4.b32 {{$0, $1, $2, $3}}, [$4+{offset}];"
-        words += inline(text, "rrrr", ("l", Int64(address)), effects=True)
+    for i in (0, 4):
+        text = (
+            "{\n.reg .pred p;\nsetp.ne.b32 p, $5, 0;\n"
+            f"@p ld.global.v4.b32 {{$0, $1, $2, $3}}, [$4+{4 * i}];\n}}"
+        )
+        tied = [(str(n), word) for n, word in enumerate(before[i : i + 4])]
+        operands = (("l", Int64(address)), ("r", Int32(wanted)), *tied)
+        words += inline(text, "rrrr", *operands, effects=True, early=False)
     return words
+
+
+def prefetch_if(address: Any, wanted: Any) -> None:
+    """The line of a global address to L2."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\n@p prefetch.global.L2 [$0];\n}"
+    inline(text, "", ("l", Int64(address)), ("r", Int32(wanted)), effects=True)
 
 
 def load_pair(address: Any) -> tuple[Any, ...]:

@@ -14,6 +14,7 @@ ROWS_PER_WARP = (16, 32)
 WARPS = (1, 2, 4, 8)
 SPLITS_R = (1, 2, 4, 8, 16)
 MOST_WARPS = 16
+PREFETCH_DISTS = (0, 1, 2, 4)
 MOST_STAGES = 16
 MAX_CLUSTER = 8  # portable size
 COLUMN_STEP = 16  # columns of one ldmatrix
@@ -65,9 +66,15 @@ def _split_r(config: LoraMmaConfig, problem: QuantizeProblem) -> str | None:
 
 
 def _num_b_stage(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
-    if config.num_b_stage == AUTO or LEAST_STAGES <= config.num_b_stage <= MOST_STAGES:
+    if config.num_b_stage == AUTO:
+        return None
+    if LEAST_STAGES <= config.num_b_stage <= MOST_STAGES:  # type: ignore[operator]  # a number, if not AUTO
         return None
     return f"num_b_stage must be auto or from {LEAST_STAGES} to {MOST_STAGES}, got {config.num_b_stage}"
+
+
+def _prefetch_dist(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
+    return _one_of("prefetch_dist", config.prefetch_dist, PREFETCH_DISTS)
 
 
 def _ctas_per_sm(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
@@ -117,6 +124,7 @@ KNOB_RULES: dict[str, Rule] = {
     "split_k": _split_k,
     "split_r": _split_r,
     "num_b_stage": _num_b_stage,
+    "prefetch_dist": _prefetch_dist,
     "ctas_per_sm": _ctas_per_sm,
     "registers": _registers,
     "tiles": _tiles,

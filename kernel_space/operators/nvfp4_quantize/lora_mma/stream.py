@@ -30,27 +30,13 @@ class Stream:
 
     @cute.jit
     def init_barriers(self, place: Any):
-        """By one thread; ``arrived`` completes when all sums that this CTA owns are here."""
+        """By one thread."""
         lay = self.layouts
         if place["thread"] == 0:
             for i in cutlass.range_constexpr(lay.stages * lay.warps_k):
                 cute.arch.mbarrier_init(_barrier(place["full"] + i * BARRIER_BYTES), 1)
                 cute.arch.mbarrier_init(_barrier(place["empty"] + i * BARRIER_BYTES), lay.warps_m)
-            if cutlass.const_expr(lay.splits > 1):
-                arrived = _barrier(place["arrived"])
-                cute.arch.mbarrier_init(arrived, 1)
-                cute.arch.mbarrier_init_fence()
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, self.owned_bytes(place["rank"]))
-            else:
-                cute.arch.mbarrier_init_fence()
-
-    def owned_bytes(self, rank: Any) -> Any:
-        """Of the pieces that the parties of CTA ``rank`` own, from all parties."""
-        lay = self.layouts
-        more = lay.pieces % lay.parties - rank * lay.warps_k
-        more = cutlass.max(cutlass.min(more, Int32(lay.warps_k)), Int32(0))
-        owned = more + lay.pieces // lay.parties * lay.warps_k
-        return owned * (lay.parties * lay.piece_bytes)
+            cute.arch.mbarrier_init_fence()
 
     @cute.jit
     def stream(self, place: Any, acc: Any):
@@ -71,9 +57,9 @@ class Stream:
             cute.arch.griddepcontrol_launch_dependents()
         x = cute.make_rmem_tensor((WORDS, lay.octets), Uint32)
         x.fill(0)
-        if count > 0:
-            for octet in cutlass.range_constexpr(lay.octets):
-                self._load_row(place, place["chunk"], x, octet)
+        for i in cutlass.range_constexpr(self.config.prefetch_dist):
+            self._prefetch(place, Int32(i + 1))
+        self._load_rows(place, place["chunk"], x, count > 0)
         for i in cutlass.range(count, unroll=1):
             self._one_chunk(place, acc, x, by, i, is_leader)
 
@@ -82,6 +68,8 @@ class Stream:
         lay = self.layouts
         chunk = place["chunk"] + i * lay.warps_k
         more = i + 1 < place["count"]
+        if cutlass.const_expr(self.config.prefetch_dist > 0):
+            self._prefetch(place, i + 1 + self.config.prefetch_dist)
         if cutlass.const_expr(lay.has_smooth):
             self._write_inverse(place, by, i)
             if more:
@@ -93,9 +81,6 @@ class Stream:
                 cute.arch.mbarrier_wait(self._of_slot(place, "empty", before), (i - 1) // lay.stages & 1)
                 self._copy_chunk(place, i - 1 + lay.stages, before)
         cute.arch.sync_warp()
-        if (chunk + 1) * CHUNK_K > place["k"]:
-            if chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK >= place["k"]:
-                x.fill(0)
         slot = i % lay.stages
         cute.arch.mbarrier_wait(self._of_slot(place, "full", slot), i // lay.stages & 1)
         self._multiply(place, acc, x, slot)
@@ -107,10 +92,8 @@ class Stream:
             self._quantize(place, x, chunk, i, more)
         else:
             if chunk % lay.parts_r == place["part_r"]:
-                self._quantize(place, x, chunk, i, False)
-            if more:
-                for octet in cutlass.range_constexpr(lay.octets):
-                    self._load_row(place, chunk + lay.warps_k, x, octet)
+                self._quantize(place, x, chunk, i, None)
+            self._load_rows(place, chunk + lay.warps_k, x, more)
 
     # -- what comes in -------------------------------------------------------------------------------------------
 
@@ -129,14 +112,30 @@ class Stream:
     def _slot(self, place: Any, slot: Any) -> Any:
         return place["ring"] + (slot * self.layouts.warps_k + place["warp_k"]) * self.layouts.slot_bytes
 
+    def _load_rows(self, place: Any, chunk: Any, x: Any, wanted: Any) -> None:
+        for octet in range(self.layouts.octets):
+            self._load_row(place, chunk, x, octet, wanted)
+
     @staticmethod
-    def _load_row(place: Any, chunk: Any, x: Any, octet: int) -> None:
-        """This lane's block of a row. Beyond M that of the last row, beyond K another of the row: nobody looks at it."""
-        column = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK
-        column = cutlass.min(column, place["k"] - arithmetic.BLOCK)
-        row = cutlass.min(place["row"] + octet * ROW_STEP, place["m"] - 1)
-        for i, word in enumerate(mma_ptx.load_row(place["x"] + (Int64(row) * place["k"] + column) * 2)):
+    def _load_row(place: Any, chunk: Any, x: Any, octet: int, wanted: Any) -> None:
+        """This lane's block of a row. Rows beyond M stay zeros. Columns beyond K are the row's last ones: lora_down is
+        zero there, and their scale is not stored.
+        """
+        column = cutlass.min(
+            chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK, place["k"] - arithmetic.BLOCK
+        )
+        address = place["x_row"] + Int64(column * 2) + place["x_step"] * octet
+        wanted = wanted & (place["row"] + octet * ROW_STEP < place["m"])
+        before = [x[i, octet] for i in range(WORDS)]
+        for i, word in enumerate(mma_ptx.load_row_if(address, wanted, before)):
             x[i, octet] = word
+
+    def _prefetch(self, place: Any, i: Any) -> None:
+        """A line of 128 bytes each: the rows of the ``i``-th chunk of this warp, if there are any."""
+        lay = self.layouts
+        wanted = (place["ahead"] < place["m"]) & (place["lane"] < lay.rows) & (i < place["count"])
+        chunk = place["chunk"] + i * lay.warps_k
+        mma_ptx.prefetch_if(place["x_ahead"] + Int64(chunk * lay.row_bytes), wanted)
 
     @staticmethod
     def _load_smooth(place: Any, chunk: Any, by: Any) -> None:
@@ -161,45 +160,38 @@ class Stream:
     # -- what is made of it --------------------------------------------------------------------------------------
 
     def _multiply(self, place: Any, acc: Any, x: Any, slot: Any) -> None:
-        """``acc`` += the chunk in ``x`` times the slot. A matrix load brings both halves of 16 columns of a step."""
+        """``acc`` += lora_down.T in the slot times x.T: so the words of a row of x, neighbours in registers since they
+        were loaded, are an operand as they are, and so are the four that a matrix load brings.
+        """
         lay = self.layouts
         lane = place["lane"]
-        row = lane // 16 * 8 + lane % 8
-        base = self._slot(place, slot) + row * lay.row_bytes
-        piece = (lane // 8 % 2 ^ lane % 8) * 16
+        base = self._slot(place, slot) + lane % 16 * lay.row_bytes
+        piece = (lane // 16 ^ lane % 8) * 16
         for step in range(STEPS):
             address = base + (piece ^ (step * 32))
-            for columns in range(0, lay.columns, 16):
-                b = mma_ptx.load_matrices(address + columns * lay.row_bytes)
-                for octet in range(2):
-                    for block in range(lay.blocks):
-                        self._multiply_piece(acc, x, b[2 * octet : 2 * octet + 2], step, block, columns // 8 + octet)
+            for columns in range(lay.columns // 16):
+                a = mma_ptx.load_matrices(address + columns * 16 * lay.row_bytes)
+                for octet in range(lay.octets):
+                    b = [x[2 * step, octet], x[2 * step + 1, octet]]
+                    number = columns * lay.octets + octet
+                    sums = [acc[e, number] for e in range(4)]
+                    for e, value in enumerate(mma_ptx.mma_16x8x16(sums, a, b, is_bf16=lay.is_bf16)):
+                        acc[e, number] = value
 
-    def _multiply_piece(self, acc: Any, x: Any, b: Any, step: int, block: int, octet: int) -> None:
+    def _quantize(self, place: Any, x: Any, chunk: Any, i: Any, more: Any) -> None:
+        """The rows of this lane, one by one; each is then loaded for the warp's next chunk, unless ``more`` is None."""
         lay = self.layouts
-        piece = octet * lay.blocks + block
-        a = [x[2 * step + half, 2 * block + row] for half in range(2) for row in range(2)]
-        sums = [acc[e, piece] for e in range(4)]
-        for e, value in enumerate(mma_ptx.mma_16x8x16(sums, a, list(b), is_bf16=lay.is_bf16)):
-            acc[e, piece] = value
-
-    @cute.jit
-    def _quantize(self, place: Any, x: Any, chunk: Int32, i: Int32, more: Any):
-        """The rows of this lane, one by one; with ``more`` each is then loaded for this warp's next chunk."""
-        lay = self.layouts
-        k, quarter = place["k"], place["quarter"]
-        column = chunk * CHUNK_K + quarter * arithmetic.BLOCK
+        column = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK
+        inside = column < place["k"]
         bytes_ = Uint32(0)
-        for octet in cutlass.range_constexpr(lay.octets):
+        for octet in range(lay.octets):
             words, scale = self._block(place, [x[w, octet] for w in range(WORDS)], i)
             bytes_ = bytes_ | (scale << Uint32(8 * octet))
-            row = place["row"] + octet * ROW_STEP
-            wanted = (row < place["m"]) & (column < k)
-            ptx.store_if(place["act"] + ((Int64(row) * k + column) >> 1), words, wanted)
-            if cutlass.const_expr(more is not False):
-                if more:
-                    self._load_row(place, chunk + lay.warps_k, x, octet)
-        self._store_scales(place, bytes_, chunk)
+            wanted = (place["row"] + octet * ROW_STEP < place["m"]) & inside
+            ptx.store_if(place["act_row"] + Int64(column >> 1) + place["act_step"] * octet, words, wanted)
+            if more is not None:
+                self._load_row(place, chunk + lay.warps_k, x, octet, more)
+        self._store_scales(place, ptx.unless_zero(Int32(inside), bytes_), chunk)
 
     def _block(self, place: Any, words: list[Any], i: Any) -> tuple[list[Any], Any]:
         """(two words of codes, the scale's byte) of 16 elements."""
@@ -223,7 +215,6 @@ class Stream:
         other = cute.arch.shuffle_sync_bfly(word, 2)
         word = mma_ptx.gather_bytes(word, other, _either(high, HIGH, LOW))
         row = place["row"] + quarter * ROW_STEP
-        word = ptx.unless_zero(Int32(row < place["m"]), word)
         wanted = (row < place["padded_m"]) & (quarter < lay.octets)
         ptx.store_if(scale_address(place, row, chunk), [word], wanted)
 

@@ -112,16 +112,21 @@ def e2m1_word(values: list[Any]) -> Any:
 
 
 # The sum of a number and 2^23 is rounded to a whole number, ties to even, which is then in its low bits. ``s`` is an
-# eighth of the magnitude, at most 1: what is beyond 8 gives the code 8, which is made 7 afterwards.
+# eighth of the magnitude, at most 1: what is beyond 8 gives the code 8, which is made 7 afterwards. Bits of positive
+# numbers are in their order, and ptxas makes one instruction of two minima of integers (VIMNMX3).
 _E2M1_CODE = """{
 .reg .f32 s, a, b, c;
+.reg .b32 u, v, w;
 abs.f32 s, $1;
 mul.rn.sat.f32 s, s, $2;
 fma.rn.f32 a, s, 0f41800000, 0f4B000000;
 fma.rn.f32 b, s, 0f41000000, 0f4B000002;
 fma.rn.f32 c, s, 0f40800000, 0f4B000004;
-min.f32 a, a, b;
-min.f32 $0, a, c;
+mov.b32 u, a;
+mov.b32 v, b;
+mov.b32 w, c;
+min.s32 u, u, v;
+min.s32 $0, u, w;
 }"""
 _WHOLE = 0x4B000000  # 2^23
 
@@ -134,7 +139,7 @@ def e2m1_word_by_sums(values: list[Any], eighth: Any, signs: Any) -> Any:
     """
     codes, tops = Uint32(0), Uint32(0)
     for value in reversed(values):
-        number = bits_of(inline(_E2M1_CODE, "f", ("f", value), ("f", eighth))[0])
+        number = inline(_E2M1_CODE, "r", ("f", value), ("f", eighth))[0]
         codes = codes * Uint32(16) + number
         tops = _shift_in(tops, bits_of(value))
     codes = codes - Uint32(sum(_WHOLE << 4 * i for i in range(8)) & 0xFFFFFFFF)
@@ -160,7 +165,9 @@ def inline(
     kinds = {"r": ir.IntegerType.get_signless(32), "f": ir.F32Type.get()}
     types = [kinds[letter] for letter in results]
     values = [value.ir_value() for _, value in operands]
-    constraints = ",".join([f"={'&' * early}{letter}" for letter in results] + [letter for letter, _ in operands])
+    constraints = ",".join(
+        [f"={'&' * early}{letter}" for letter in results] + [letter for letter, _ in operands]
+    )
     if not types:
         llvm.inline_asm(None, values, text, constraints, has_side_effects=True, asm_dialect=0)
         return ()
