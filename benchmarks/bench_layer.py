@@ -18,6 +18,7 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -83,7 +84,7 @@ def bench(problem: LinearProblem) -> dict[str, float]:
         ]
 
     def linears() -> list[Callable[[torch.Tensor], object]]:
-        count, like = sets(2 * n * k), {"device": "cuda", "dtype": DTYPE}
+        count, like = sets(2 * n * k), dict[str, Any](device="cuda", dtype=DTYPE)
         weights = [(torch.randn(n, k, **like), torch.randn(n, **like)) for _ in range(count)]
         return [
             functools.partial(torch.nn.functional.linear, weight=weight, bias=bias)
