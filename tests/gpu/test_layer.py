@@ -11,16 +11,24 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from kernel_space.core.registry import operator
 from kernel_space.numerics.nvfp4 import unblock_scales
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
-from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
 from kernel_space.operators.svdquant_gemm.operands import Operands
 from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
-from kernel_space.operators.svdquant_gemm.reference import check_packed
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tests.gpu.test_runtime import OWN, OnCard, bits
 from tests.layers.test_linear import activations, linear_of
-from tuner.runtime import InputError, SVDQuantLinear, explain, quantize_act, svdquant_gemm, use_table
+from tuner.runtime import (
+    InputError,
+    SVDQuantLinear,
+    explain,
+    launch,
+    quantize_act,
+    svdquant_gemm,
+    use_table,
+)
 
 pytestmark = pytest.mark.gpu
 
@@ -212,17 +220,18 @@ def test_a_layer_is_padded_once_and_saves_its_own_rank(rank: int, dtype: torch.d
     width = layer.lora_up.shape[1]
     state = layer.state_dict()
     assert state["lora_up"].shape == (256, rank) and state["lora_down"].shape == (512, rank)
+    weights = {key: layer.get_buffer(key) for key in ("smooth", *BUFFERS)}
     for m in (1, 17, 130, 1024):
-        x = activations(m, 512).cuda()
-        problem = OnCard(f"{m},512,256,{width}", lora_dtype=name, out_dtype=name).problem
+        x = activations(m, 512).cuda().to(dtype)
+        problem = LinearProblem.parse(f"{m},512,256,{width}", dtype=name)
         choice = explain(problem)
         assert not choice.is_padded
-        act, ascales, lora = quantize_act(x, layer.smooth, layer.lora_down)
-        tensors = {key: getattr(layer, key).cpu() for key in BUFFERS}
-        inputs = PackedInputs(act=act.cpu(), ascales=ascales.cpu(), lora_act_in=lora.cpu(), **tensors)
+        inputs = {"x": x, "lora_down": layer.lora_down_packed, **weights}
         with torch.inference_mode():
-            y = layer(x).to(dtype).cpu()
-        assert check_packed(y, inputs, split_k=choice.config.partial_sums).ok
+            found = launch("svdquant_linear", problem, inputs)
+            assert torch.equal(bits(layer(x)), bits(found["y"]))
+        checks = operator("svdquant_linear").compare(problem, {**inputs, **found}, choice.config)
+        assert all(check.ok for check in checks.values()), checks
     back = layer.to("cpu")
     assert back.lora_up.shape == (256, rank)
     assert all(torch.equal(back.state_dict()[key].cpu(), tensor.cpu()) for key, tensor in state.items())

@@ -74,8 +74,9 @@ def _quantize(x: torch.Tensor, smooth: torch.Tensor | None) -> tuple[torch.Tenso
     if x.shape[0] == 0:
         return _empty(x)
     caller = caller_of("nvfp4_quantize")
-    nothing = x.new_empty(0, dtype=torch.float32) if smooth is None else smooth.float().contiguous()
-    inputs = (x.contiguous(), nothing, x.new_empty(packed_shape(x.shape[1], 0)))
+    # A product with one is exact, and no object for problems without smooth is needed.
+    ones = x.new_ones(x.shape[1], dtype=torch.float32) if smooth is None else smooth.float().contiguous()
+    inputs = (x.contiguous(), ones, x.new_empty(packed_shape(x.shape[1], 0)))
     made = caller.short_way(inputs, None, None) or caller.run(inputs, None, (), quick=True)
     act, ascales, _ = made
     if not x.is_cuda:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernel_space.core.problem import Problem, option, size
+from kernel_space.operators.nvfp4_quantize.problem import MAX_K, MAX_M
 from kernel_space.operators.svdquant_gemm.problem import (
     HALF_DTYPES,
     K_MULTIPLE,
@@ -22,8 +23,8 @@ class LinearProblem(Problem, operator="svdquant_linear", example="4352,3840,3072
     the contract.
     """
 
-    m: int = size(batch=True)
-    k: int = size(multiple=K_MULTIPLE)
+    m: int = size(batch=True, most=MAX_M)
+    k: int = size(most=MAX_K, multiple=K_MULTIPLE)
     n: int = size(multiple=N_MULTIPLE)
     r: int = size(least=0, most=MAX_R, multiple=R_MULTIPLE, compiled=True, zero="no LoRA")
     dtype: str = option(*HALF_DTYPES)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,18 +32,30 @@ if TYPE_CHECKING:
 def bundle_command(args: argparse.Namespace) -> int:
     if args.check:
         return _check(args)
-    also = [dtypes_of(item, operator(DEFAULT).problem) for item in args.also_dtype]
+    for item in args.also_dtype:
+        dtypes_of(item, operator(DEFAULT).problem)  # refused before anything is read
     device = select_device(args.device, results=args.out)
     folder = below(check_out(args.out), device.name)
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()
     if not rows:
         raise CommandError(f"there is no row in {table_path(folder)}: nothing to bundle; tune first")
+    also = _also(args.also_dtype, sorted({row.key.op for row in rows}))
     bundled = write_bundle(folder, device.arch, rows, also=also, caches=_caches(args.objects))
     if args.json:
         text.print_json({"device": text.device_record(device), **_record(bundled)})
     else:
         _print(bundled)
     return 1 if bundled.refused else 0
+
+
+def _also(dtypes: Sequence[str], operators: Iterable[str]) -> list[dict[str, str]]:
+    """Options of each operator that can have such dtypes."""
+    found: list[dict[str, str]] = []
+    for item, name in itertools.product(dtypes, operators):
+        with contextlib.suppress(InputError):
+            options = dtypes_of(item, operator(name).problem)
+            found += [] if options in found else [options]
+    return found
 
 
 def _check(args: argparse.Namespace) -> int:
