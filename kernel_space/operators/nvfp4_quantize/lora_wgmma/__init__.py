@@ -1,1 +1,1 @@
-"""The kernel for sm_90a that also computes ``x @ lora_down``: rows of x in registers are quantized while wgmma reads them."""
+"""The kernel for sm_90a that also computes ``x @ lora_down``: wgmma reads words of x while they are quantized."""

@@ -37,9 +37,7 @@ def layouts(config: LoraWgmmaConfig, problem_class: ProblemClass) -> Any:
 
 def budget(config: LoraWgmmaConfig, problem_class: ProblemClass, arch: Arch) -> LoraWgmmaBudget:
     """Budget of a config whose slots are a number."""
-    return LoraWgmmaBudget(
-        Footprint(**LoraWgmmaLayouts(config, problem_class).footprint()), config, arch
-    )
+    return LoraWgmmaBudget(Footprint(**LoraWgmmaLayouts(config, problem_class).footprint()), config, arch)
 
 
 def solve_stages(config: LoraWgmmaConfig, problem_class: ProblemClass, arch: Arch) -> LoraWgmmaConfig:

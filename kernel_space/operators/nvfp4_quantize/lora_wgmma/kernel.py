@@ -6,7 +6,7 @@
 |---|---|
 | CTA | ``groups_m * 64`` rows and its part of K (``split_k``) |
 | warpgroup | 64 rows; its chunks of 64 along K are every ``groups_k``-th of the CTA's |
-| lane | rows g, g + 8 of its warp's 16, g = lane / 4; of each the 16 elements 16 (lane % 4) … of a chunk: one block of NVFP4 |
+| lane | rows g, g + 8 of its warp's 16, g = lane / 4; of each the elements 16 (lane % 4) … of a chunk: a block of NVFP4 |
 | x | by ``cp.async`` into a ring of each warp, from there to registers: operands of wgmma as they are (``packing``) |
 | lora_down | chunks by bulk copies into a ring of shared memory, which the warpgroups along M share; wgmma reads |
 | sums | in registers until the end; parties along K then exchange pieces of them (``lora_mma.reduce``) |
@@ -40,7 +40,7 @@ ROW_STEP = 8  # rows between those of a lane
 
 
 class QuantizeLoraWgmma(WgmmaStream, lora_mma_kernel.QuantizeLora):
-    """Generator of one kernel: a resolved config and a problem class. Launch, places and reduction are ``lora_mma``'s."""
+    """Generator of one kernel: a resolved config and a problem class. Launch and reduction are ``lora_mma``'s."""
 
     def __init__(self, config: LoraWgmmaConfig, problem_class: ProblemClass) -> None:
         self.config = config  # type: ignore[assignment]

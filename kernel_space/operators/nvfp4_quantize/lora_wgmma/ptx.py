@@ -37,6 +37,4 @@ def store_pair_if(address: Any, low: Any, high: Any, wanted: Any, *, is_bf16: bo
         f"{{\n.reg .pred p;\n.reg .b32 w;\nsetp.ne.b32 p, $3, 0;\ncvt.rn.{kind}.f32 w, $2, $1;\n"
         "@p st.global.b32 [$0], w;\n}"
     )
-    inline(
-        text, "", ("l", Int64(address)), ("f", low), ("f", high), ("r", Int32(wanted)), effects=True
-    )
+    inline(text, "", ("l", Int64(address)), ("f", low), ("f", high), ("r", Int32(wanted)), effects=True)

@@ -12,13 +12,12 @@ from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
 GROUPS = (1, 2, 3, 4)
 MOST_GROUPS = 4
-GROUP_THREADS, GROUP_ROWS = 128, 64
+GROUP_THREADS = 128
 MOST_B_STAGES, MOST_X_STAGES = 16, 8
 MAX_CLUSTER = 8  # portable size
 THREADS_PER_SM = 2048
 REGISTERS, MOST_REGISTERS = 65536, 255  # of an SM, of a thread
 OTHER_REGISTERS = 64  # that a thread wants beside its sums, words of x among them (ptxas 13)
-MOST_TILES = 2**31 - 1  # CTAs along x of a grid
 
 
 def canonical(config: LoraWgmmaConfig, _: QuantizeProblem) -> LoraWgmmaConfig:
@@ -85,14 +84,6 @@ def _registers(config: LoraWgmmaConfig, problem: QuantizeProblem) -> str | None:
     )
 
 
-def _tiles(config: LoraWgmmaConfig, problem: QuantizeProblem) -> str | None:
-    tile_m = GROUP_ROWS * config.groups_m
-    ctas = -(-problem.m // tile_m) * config.split_k
-    if ctas <= MOST_TILES:
-        return None
-    return f"M must have at most {MOST_TILES} CTAs, got {ctas} of {tile_m} rows"
-
-
 def _one_of(name: str, value: int, choices: Collection[int]) -> str | None:
     if value in choices:
         return None
@@ -109,5 +100,4 @@ KNOB_RULES: dict[str, Rule] = {
     "num_x_stage": _num_x_stage,
     "ctas_per_sm": _ctas_per_sm,
     "registers": _registers,
-    "tiles": _tiles,
 }

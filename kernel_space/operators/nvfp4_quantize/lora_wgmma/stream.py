@@ -46,7 +46,9 @@ class WgmmaStream(Stream):
             cute.arch.griddepcontrol_launch_dependents()
         for i in cutlass.range_constexpr(lay.x_stages):
             self._copy_x(place, Int32(i), Int32(i))
-        fragments = [cute.make_rmem_tensor(self.mma.partition_shape_A((64, 16)), self.half) for _ in range(STEPS)]
+        fragments = [
+            cute.make_rmem_tensor(self.mma.partition_shape_A((64, 16)), self.half) for _ in range(STEPS)
+        ]
         for i in cutlass.range(count, unroll=1):
             self._one_chunk(place, acc, fragments, by, i, is_leader)
         cute.arch.cp_async_wait_group(0)
@@ -80,8 +82,7 @@ class WgmmaStream(Stream):
         # wgmma reads by the proxy of the next copy: no fence between proxies.
         wgmma_ptx.arrive_if(self._of_slot(place, "empty", slot), place["lane"] == 0)
         high = self._quantize_row(place, words[1], chunk, i, 1)
-        inside = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK < place["k"]
-        self._store_scales(place, ptx.unless_zero(Int32(inside), low | (high << Uint32(8))), chunk)
+        self._store_scales(place, low | (high << Uint32(8)), chunk)
 
     # -- x -------------------------------------------------------------------------------------------------------
 
@@ -133,12 +134,12 @@ class WgmmaStream(Stream):
         warpgroup.commit_group()
 
     def _quantize_row(self, place: Any, words: list[Any], chunk: Any, i: Any, octet: int) -> Any:
-        """Store the codes of this lane's block of a row; its scale."""
+        """Store the codes of this lane's block of a row; its scale. Beyond M and K it is 0, whatever 1 / smooth is."""
         column = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK
         codes, scale = self._block(place, words, i)
         wanted = (place["row"] + octet * 8 < place["m"]) & (column < place["k"])
         ptx.store_if(place["act_row"] + Int64(column >> 1) + place["act_step"] * octet, codes, wanted)
-        return scale
+        return ptx.unless_zero(Int32(wanted), scale)
 
 
 assert WORDS == 2 * STEPS
