@@ -75,7 +75,7 @@ def test_regions_hold_what_is_put_there() -> None:
     rings = 3 * 16384 + 2 * 32768
     assert found == {
         "lora_down": 3 * 16384, "x": 2 * 32768, "sums beyond the rings": 3 * 7 * 16 * 512 - rings,
-        "1 / smooth": 16 * 2 * 256, "full": 24, "empty": 24,
+        "1 / smooth": 4 * 8 * 256, "full": 24, "empty": 24,
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@
 |---|---|
 | CTA | ``groups_m * 64`` rows and its part of K (``split_k``) |
 | warpgroup | 64 rows; its chunks of 64 along K are every ``groups_k``-th of the CTA's |
-| lane | rows g, g + 8 of its warp's 16, g = lane / 4; of each the elements 16 (lane % 4) … of a chunk: a block of NVFP4 |
+| lane | rows g, g + 8 of a warp's 16, g = lane / 4; of each the elements 16 (lane % 4) … of a chunk: a block of NVFP4 |
 | x | by ``cp.async`` into a ring of each warp, from there to registers: operands of wgmma as they are (``packing``) |
 | lora_down | chunks by bulk copies into a ring of shared memory, which the warpgroups along M share; wgmma reads |
 | sums | in registers until the end; parties along K then exchange pieces of them (``lora_mma.reduce``) |
@@ -30,8 +30,8 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.lora_mma import kernel as lora_mma_kernel
 from kernel_space.operators.nvfp4_quantize.lora_wgmma import ptx as wgmma_ptx
-from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import WARP_ROWS, LoraWgmmaConfig
-from kernel_space.operators.nvfp4_quantize.lora_wgmma.layouts import LoraWgmmaLayouts
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import GROUP_WARPS, WARP_ROWS, LoraWgmmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.layouts import INVERSES, LoraWgmmaLayouts
 from kernel_space.operators.nvfp4_quantize.lora_wgmma.stream import COPY_ROWS, PIECES, WgmmaStream
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
@@ -95,6 +95,9 @@ class QuantizeLoraWgmma(WgmmaStream, lora_mma_kernel.QuantizeLora):
         lane = place["lane"]
         warp = place["warp_k"] * lay.warps_m + place["warp_m"]
         own = lane // 4
+        place["group"], place["group_warp"] = warp // GROUP_WARPS, warp % GROUP_WARPS
+        if lay.has_smooth:
+            place["inverses"] = regions["1 / smooth"].toint() + place["group"] * (INVERSES * CHUNK_K * 4)
         place["x_ring"] = regions["x"].toint() + warp * lay.x_warp_bytes
         place["x_own"] = place["x_ring"] + own * lay.row_bytes + ((place["quarter"] * 2) ^ own) * 16
         place["row_copy"] = place["first_row"] + place["warp_m"] * WARP_ROWS + lane // PIECES

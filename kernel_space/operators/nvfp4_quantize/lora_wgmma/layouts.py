@@ -11,12 +11,15 @@ from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import (
     BARRIER_BYTES,
     RING_ALIGN,
-    SMOOTH_BUFFERS,
     LoraMmaLayouts,
     Region,
 )
-from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import WARP_ROWS, LoraWgmmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import GROUP_WARPS, WARP_ROWS, LoraWgmmaConfig
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
+
+INVERSES = (
+    2 * GROUP_WARPS
+)  # chunks of 1 / smooth of a warpgroup: four are read while the next four are written
 
 
 class LoraWgmmaLayouts(LoraMmaLayouts):
@@ -43,7 +46,7 @@ class LoraWgmmaLayouts(LoraMmaLayouts):
         if self.more_bytes:
             regions.append(Region("sums beyond the rings", self.more_bytes, "one", 16))
         if self.has_smooth:
-            smooth = self.warps * SMOOTH_BUFFERS * CHUNK_K * 4
+            smooth = self.warps // GROUP_WARPS * INVERSES * CHUNK_K * 4
             regions.append(Region("1 / smooth", smooth, "one", 16))
         regions += [Region(name, slots * BARRIER_BYTES, "one", BARRIER_BYTES) for name in ("full", "empty")]
         return regions

@@ -8,9 +8,10 @@ import cutlass
 from cutlass import Float32, Int32, Int64, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
-from kernel_space.operators.nvfp4_quantize.lora_mma.stream import STEPS, WORDS, Stream
+from kernel_space.operators.nvfp4_quantize.lora_mma.stream import INVERSE_BYTES, STEPS, WORDS, Stream
 from kernel_space.operators.nvfp4_quantize.lora_wgmma import ptx as wgmma_ptx
-from kernel_space.operators.nvfp4_quantize.lora_wgmma.layouts import LoraWgmmaLayouts
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import GROUP_WARPS, LANES
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.layouts import INVERSES, LoraWgmmaLayouts
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 from kernel_space.operators.nvfp4_quantize.parts import arithmetic, ptx
 
@@ -39,8 +40,10 @@ class WgmmaStream(Stream):
         by = cute.make_rmem_tensor(2, Float32)
         by.fill(1.0)
         if cutlass.const_expr(lay.has_smooth):
-            if count > 0:
-                self._load_smooth(place, place["chunk"], by)
+            mine = place["chunk"] + place["group_warp"] * lay.warps_k
+            self._load_smooth(place, mine, by)
+            self._write_inverse(self._with_inverse(place, place["group_warp"]), by, 0)
+            self._load_smooth(place, mine + GROUP_WARPS * lay.warps_k, by)
         if cutlass.const_expr(self.config.use_pdl):
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
@@ -59,9 +62,8 @@ class WgmmaStream(Stream):
         lay = self.layouts
         chunk = place["chunk"] + i * lay.warps_k
         if cutlass.const_expr(lay.has_smooth):
-            self._write_inverse(place, by, i)
-            if i + 1 < place["count"]:
-                self._load_smooth(place, chunk + lay.warps_k, by)
+            if i % GROUP_WARPS == 0:
+                self._take_turns(place, by, i)
         if is_leader:
             # The slot of the chunk before: the warps that shared it are done with it, or soon will be.
             if (i > 0) & (i - 1 + lay.stages < place["count"]):
@@ -77,12 +79,31 @@ class WgmmaStream(Stream):
         self._issue(place, acc, fragments, slot)
         cute.arch.sync_warp()
         self._copy_x(place, i + lay.x_stages, x_slot)
-        low = self._quantize_row(place, words[0], chunk, i, 0)
+        place = self._with_inverse(place, i)
+        low = self._quantize_row(place, words[0], chunk, 0)
+        cute.arch.sync_warp()  # else ptxas moves the wait before the arithmetic
         warpgroup.wait_group(0)
         # wgmma reads by the proxy of the next copy: no fence between proxies.
         wgmma_ptx.arrive_if(self._of_slot(place, "empty", slot), place["lane"] == 0)
-        high = self._quantize_row(place, words[1], chunk, i, 1)
+        high = self._quantize_row(place, words[1], chunk, 1)
         self._store_scales(place, low | (high << Uint32(8)), chunk)
+
+    # -- smooth --------------------------------------------------------------------------------------------------
+
+    def _take_turns(self, place: Any, by: Any, i: Any) -> None:
+        """Every fourth chunk: 1 / smooth of these four is there; each warp makes one of the next four, for all warps of
+        its warpgroup, where those before these were. Beyond the last chunk they are of any columns.
+        """
+        ahead = i + GROUP_WARPS + place["group_warp"]
+        cute.arch.barrier(barrier_id=1 + place["group"], number_of_threads=GROUP_WARPS * LANES)
+        self._write_inverse(self._with_inverse(place, ahead), by, 0)
+        self._load_smooth(place, place["chunk"] + (ahead + GROUP_WARPS) * self.layouts.warps_k, by)
+
+    def _with_inverse(self, place: Any, i: Any) -> Any:
+        """``place`` with 1 / smooth of the ``i``-th chunk of this warpgroup as the only one."""
+        if not self.layouts.has_smooth:
+            return place
+        return {**place, "inverse": place["inverses"] + i % INVERSES * INVERSE_BYTES}
 
     # -- x -------------------------------------------------------------------------------------------------------
 
@@ -133,10 +154,10 @@ class WgmmaStream(Stream):
             cute.gemm(self.mma, acc, fragments[step][(None, None, 0)], operand, acc)
         warpgroup.commit_group()
 
-    def _quantize_row(self, place: Any, words: list[Any], chunk: Any, i: Any, octet: int) -> Any:
+    def _quantize_row(self, place: Any, words: list[Any], chunk: Any, octet: int) -> Any:
         """Store the codes of this lane's block of a row; its scale. Beyond M and K it is 0, whatever 1 / smooth is."""
         column = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK
-        codes, scale = self._block(place, words, i)
+        codes, scale = self._block(place, words, 0)
         wanted = (place["row"] + octet * 8 < place["m"]) & (column < place["k"])
         ptx.store_if(place["act_row"] + Int64(column >> 1) + place["act_step"] * octet, codes, wanted)
         return ptx.unless_zero(Int32(wanted), scale)
