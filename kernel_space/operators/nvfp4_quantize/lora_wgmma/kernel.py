@@ -99,7 +99,8 @@ class QuantizeLoraWgmma(WgmmaStream, lora_mma_kernel.QuantizeLora):
         if lay.has_smooth:
             place["inverses"] = regions["1 / smooth"].toint() + place["group"] * (INVERSES * CHUNK_K * 4)
         place["x_ring"] = regions["x"].toint() + warp * lay.x_warp_bytes
-        place["x_own"] = place["x_ring"] + own * lay.row_bytes + ((place["quarter"] * 2) ^ own) * 16
+        at = place["x_ring"] + own * lay.row_bytes + ((place["quarter"] * 2) ^ own) * 16
+        place["x_own"] = (at, at ^ 16)  # slots and rows are multiples of 32 bytes apart
         place["row_copy"] = place["first_row"] + place["warp_m"] * WARP_ROWS + lane // PIECES
         place["x_copy"] = place["x"] + Int64(place["row_copy"]) * k * 2 + Int64(lane % PIECES * 16)
         place["x_copy_step"] = Int64(k) * (2 * COPY_ROWS)

@@ -128,11 +128,10 @@ class WgmmaStream(Stream):
 
     def _load_x(self, place: Any, slot: Any) -> list[list[Any]]:
         """Words of this lane's block of its two rows."""
-        base = place["x_own"] + slot * self.layouts.x_slot_bytes
         rows = []
         for octet in range(2):
-            address = base + octet * (8 * self.layouts.row_bytes)
-            rows.append([w for half in range(2) for w in wgmma_ptx.load_words(address ^ (16 * half))])
+            offset = slot * self.layouts.x_slot_bytes + octet * (8 * self.layouts.row_bytes)
+            rows.append([w for own in place["x_own"] for w in wgmma_ptx.load_words(own + offset)])
         return rows
 
     # -- what is made of it --------------------------------------------------------------------------------------
