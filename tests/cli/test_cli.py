@@ -196,6 +196,9 @@ def dispatched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("out")
     (out / device.name).mkdir()
     record(out / device.name / "dispatch.json", [row], now)
+    run(
+        "lookup", "--shape", SHAPE, "--out", str(out)
+    )  # the first of all reads the layouts, whose sizes are kept
     return out
 
 

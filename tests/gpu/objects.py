@@ -86,6 +86,14 @@ RIGHT_QUANTIZE = {
         QUANTIZE.parse("300,1056,0", x_dtype="bf16"),
         "kernel=rows tile_mk=16x512 row_loads=2 persistent=true use_pdl=true",
     ),
+    "quantize-lora": (
+        QUANTIZE.parse("300,1056,128"),
+        "kernel=lora_mma rows_per_warp=16 warps_m=1 warps_k=4 split_k=4 split_r=2 use_pdl=true",
+    ),
+    "quantize-wgmma": (
+        QUANTIZE.parse("300,1056,128", x_dtype="bf16"),
+        "kernel=lora_wgmma split_k=4 use_pdl=true",
+    ),
 }
 ROWS_PROBLEM = STRANGER.problem.parse("128,256")
 

@@ -19,6 +19,7 @@ from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.config import kernel_name
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import LoraWgmmaConfig
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
@@ -54,7 +55,7 @@ CASES = {
         "fp32",
     ),
 }
-# Of ``lora_mma``: config, dtype of x, smooth, R.
+# Of ``lora_mma``, or the kernel that is named: config, dtype of x, smooth, R.
 LORA_CASES = {
     "lora-tall": ("rows_per_warp=32 warps_m=4 split_k=7 prefetch_dist=1 use_pdl=true", "fp16", "fp32", 128),
     "lora-tall-bf16": ("rows_per_warp=32 warps_m=4 split_k=7", "bf16", "none", 128),
@@ -68,8 +69,14 @@ LORA_CASES = {
     "lora-alone": ("warps_m=2 ctas_per_sm=1 num_b_stage=1", "fp16", "none", 16),
     "lora-256": ("warps_m=4 split_k=4", "bf16", "fp32", 256),
     "lora-48": ("rows_per_warp=32 warps_m=2 warps_k=2 split_k=3", "fp16", "fp32", 48),
+    "wgmma-tall": ("kernel=lora_wgmma groups_m=4 split_k=7 use_pdl=true", "bf16", "fp32", 128),
+    "wgmma-many": ("kernel=lora_wgmma groups_m=1 split_k=7 num_x_stage=1 ctas_per_sm=4", "fp16", "none", 128),
+    "wgmma-turns": ("kernel=lora_wgmma groups_m=1 groups_k=4 split_k=8 use_pdl=true", "fp16", "fp32", 128),
+    "wgmma-alone": ("kernel=lora_wgmma groups_m=1 num_b_stage=1 num_x_stage=4", "bf16", "none", 16),
+    "wgmma-256": ("kernel=lora_wgmma groups_m=2 split_k=4", "fp16", "fp32", 256),
+    "wgmma-48": ("kernel=lora_wgmma groups_m=3 split_k=3 ctas_per_sm=1", "fp16", "fp32", 48),
 }
-CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig}
+CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig, "lora_wgmma": LoraWgmmaConfig}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -109,7 +116,7 @@ def _build(folder: Path, name: str, arch: Arch) -> dict[str, str]:
     from kernel_space.build.dsl_env import import_dsl
 
     text, x_dtype, smooth, r = LORA_CASES[name] if name in LORA_CASES else (*CASES[name], 0)
-    kernel = "lora_mma" if r else "rows"
+    kernel = kernel_name(text) if text.startswith("kernel=") else "lora_mma" if r else "rows"
     problem = QuantizeProblem.parse(f"4352,3840,{r}", x_dtype=x_dtype, smooth=smooth)
     legal = legalize(CONFIGS[kernel].parse(text), problem, arch)
     assert isinstance(legal, Legal), legal

@@ -19,13 +19,14 @@ from kernel_space.machine import run_compiled
 from kernel_space.machine.run.launch import Exported
 from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import LoraWgmmaConfig
 from kernel_space.operators.nvfp4_quantize.operator import OPERATOR
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 from tests.operators.nvfp4_quantize.values import DTYPES
 
-CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig}
+CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig, "lora_wgmma": LoraWgmmaConfig}
 ARCHS = ("sm_90a", "sm_100a")
 UNTOUCHED = 0xA5
 SMS = 4
@@ -33,7 +34,7 @@ SMS = 4
 
 @functools.cache
 def compiled(text: str, x_dtype: str, smooth: bool, arch_name: str, r: int = 0) -> Artifacts:
-    """PTX, cubin and object of a legal config: of ``lora_mma`` for R > 0, else of ``rows``."""
+    """PTX, cubin and object of a legal config: of the kernel it names, else of ``lora_mma`` for R > 0, of ``rows``."""
     legal, problem = legal_config(text, x_dtype, smooth, arch_name, r)
     module = kernel_module(arch_name, legal.config.kernel)
     function, arguments = module.host_function(legal.config, problem.problem_class, arch(arch_name))
@@ -45,7 +46,8 @@ def legal_config(
     text: str, x_dtype: str, smooth: bool, arch_name: str, r: int
 ) -> tuple[Legal, QuantizeProblem]:
     problem = QuantizeProblem(m=4352, k=3840, r=r, x_dtype=x_dtype, smooth="fp32" if smooth else "none")
-    legal = legalize(CONFIGS["lora_mma" if r else "rows"].parse(text), problem, arch(arch_name))
+    named, kernel = "lora_mma" if r else "rows", text.split(" ")[0].removeprefix("kernel=")
+    legal = legalize(CONFIGS.get(kernel, CONFIGS[named]).parse(text), problem, arch(arch_name))
     assert isinstance(legal, Legal), legal
     return legal, problem
 
@@ -90,8 +92,8 @@ def with_lora(
     ptx: str | None = None,
     **options: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """(the run, how each output compares) of ``lora_mma`` on inputs of ``source``, but those given. ``ptx`` runs in
-    place of its own.
+    """(the run, how each output compares) of a kernel with LoRA-down on inputs of ``source``, but those given. ``ptx``
+    runs in place of its own.
     """
     smooth = problem.smooth == "fp32"
     kernel = exported(text, problem.x_dtype, smooth, arch_name, problem.r)
