@@ -27,7 +27,7 @@ class LoraWgmmaBudget(Budget):
 
     @property
     def smem_limit(self) -> int:
-        return share_of_smem(self.config.ctas_per_sm, self.arch)  # type: ignore[attr-defined]
+        return share_of_smem(self.config.ctas_per_sm, self.arch)
 
 
 def layouts(config: LoraWgmmaConfig, problem_class: ProblemClass) -> Any:

@@ -50,7 +50,9 @@ def _split_k(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
 
 
 def _num_b_stage(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
-    if config.num_b_stage == AUTO or LEAST_STAGES <= config.num_b_stage <= MOST_B_STAGES:
+    if config.num_b_stage == AUTO:
+        return None
+    if LEAST_STAGES <= config.num_b_stage <= MOST_B_STAGES:  # type: ignore[operator]  # a number, if not AUTO
         return None
     return f"num_b_stage must be auto or from {LEAST_STAGES} to {MOST_B_STAGES}, got {config.num_b_stage}"
 

@@ -23,7 +23,7 @@ PIECES = 8  # of 16 bytes in a row of a chunk
 class WgmmaStream(Stream):
     """Mixin with copies of x and main loop; copies of lora_down, smooth and scales are those of ``lora_mma``."""
 
-    layouts: LoraWgmmaLayouts  # type: ignore[assignment]
+    layouts: LoraWgmmaLayouts  # type: ignore[assignment]  # of this kernel
     mma: Any  # the instruction
     slots: Any  # lora_down in the ring, its operand
     half: Any  # dtype of x
