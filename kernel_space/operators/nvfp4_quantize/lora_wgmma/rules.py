@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from kernel_space.core.config import AUTO
 from kernel_space.core.kernel import Rule
@@ -50,7 +51,8 @@ def _split_k(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
 
 
 def _num_b_stage(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
-    if config.num_b_stage == AUTO or LEAST_STAGES <= config.num_b_stage <= MOST_B_STAGES:
+    wanted: Any = config.num_b_stage
+    if wanted == AUTO or LEAST_STAGES <= wanted <= MOST_B_STAGES:
         return None
     return f"num_b_stage must be auto or from {LEAST_STAGES} to {MOST_B_STAGES}, got {config.num_b_stage}"
 
