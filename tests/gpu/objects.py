@@ -86,13 +86,10 @@ RIGHT_QUANTIZE = {
         QUANTIZE.parse("300,1056,0", x_dtype="bf16"),
         "kernel=rows tile_mk=16x512 row_loads=2 persistent=true use_pdl=true",
     ),
-    "quantize-lora": (
-        QUANTIZE.parse("300,1056,128"),
-        "kernel=lora_mma rows_per_warp=16 warps_m=1 warps_k=4 split_k=4 split_r=2 use_pdl=true",
-    ),
-    "quantize-wgmma": (
+    "quantize-lora-mma": (QUANTIZE.parse("300,1056,48"), "kernel=lora_mma warps_m=2 warps_k=2 split_k=3"),
+    "quantize-lora-wgmma": (
         QUANTIZE.parse("300,1056,128", x_dtype="bf16"),
-        "kernel=lora_wgmma split_k=4 use_pdl=true",
+        "kernel=lora_wgmma groups_m=2 groups_k=2 split_k=3 use_pdl=true",
     ),
 }
 ROWS_PROBLEM = STRANGER.problem.parse("128,256")
