@@ -655,3 +655,24 @@ def test_make_row_needs_a_time() -> None:
     untimed = dataclasses.replace(trial(3, 20.0, CONFIG_A), us=None, status=Status.FAILED)
     with pytest.raises(ValueError, match="trial 3 has no time"):
         make_row(untimed, model="", protocol="")
+
+
+@pytest.mark.parametrize("faster", ["old", "new"])
+def test_fresh_rows_of_two_kernels_are_compared_by_time(faster: str) -> None:
+    """Each is of today's sources of its own kernel, and these differ: neither is stale, whichever is later."""
+    current = dataclasses.replace(
+        CURRENT, kernel_source=lambda row: "src-2" if row.config == CONFIG_B else "src-1"
+    )
+    old = row(Kind.SIMULATED, 10.0 if faster == "old" else 20.0, 0.1)
+    later = "2025-02-02T00:00:00+00:00"
+    new = row(
+        Kind.SIMULATED,
+        20.0 if faster == "old" else 10.0,
+        0.1,
+        config=CONFIG_B,
+        date=later,
+        kernel_source="src-2",
+        model=MODELS[Kind.SIMULATED],
+    )
+    assert not stale_reason(old, current) and not stale_reason(new, current)
+    assert choose(old, new, current).row == (old if faster == "old" else new)

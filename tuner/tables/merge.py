@@ -117,7 +117,7 @@ def choose(old: Row | None, new: Row, current: Current) -> Decision:
     if old.kind is not new.kind:
         better = PRECEDENCE[new.kind] > PRECEDENCE[old.kind]
         return _decide(old, new, better, f"the table has {old.kind}, the new row is {new.kind}")
-    if old.provenance != new.provenance:
+    if old_stale and old.provenance != new.provenance:
         return _decide(old, new, new.date > old.date, "both rows are stale, the later one stands")
     if old.check is not new.check:
         return _more_checked(old, new)
