@@ -26,7 +26,7 @@ class LoraWgmmaLayouts(LoraMmaLayouts):
     """Of a config whose slots are a number; needs no DSL."""
 
     def __init__(self, config: LoraWgmmaConfig, problem_class: ProblemClass) -> None:
-        super().__init__(config, problem_class)  # type: ignore[arg-type]
+        super().__init__(config, problem_class)  # type: ignore[arg-type]  # has what is read
         self.x_stages = config.num_x_stage
         self.x_warp_bytes = WARP_ROWS * self.row_bytes  # of one warp and chunk
         self.x_slot_bytes = self.warps * self.x_warp_bytes
