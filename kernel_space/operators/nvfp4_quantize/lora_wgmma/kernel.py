@@ -43,7 +43,7 @@ class QuantizeLoraWgmma(WgmmaStream, lora_mma_kernel.QuantizeLora):
     """Generator of one kernel: a resolved config and a problem class. Launch and reduction are ``lora_mma``'s."""
 
     def __init__(self, config: LoraWgmmaConfig, problem_class: ProblemClass) -> None:
-        self.config = config  # type: ignore[assignment]
+        self.config = config
         self.layouts = LoraWgmmaLayouts(config, problem_class)
         self.half = lora_mma_kernel.DTYPES[problem_class.x_dtype]
         self.has_fp4 = False
@@ -127,5 +127,5 @@ def host_function(
 
     ``config`` must be legal. Addresses and sizes are run-time values: those given here only carry types.
     """
-    _, arguments = lora_mma_kernel.host_function(config, problem_class, arch)  # type: ignore[arg-type]
+    _, arguments = lora_mma_kernel.host_function(config, problem_class, arch)
     return QuantizeLoraWgmma(config, problem_class), arguments
