@@ -40,13 +40,14 @@ def test_a_right_candidate_passes_with_ragged_problems_too(
 def test_codes_and_scales_are_judged_to_the_bit(
     worker: CardWorker, objects: dict[str, Entry], name: str
 ) -> None:
-    """Scales are padded to 128 rows and four groups of 16 along K."""
+    """Scales are padded to 128 rows and four groups of 16 along K. ``lora_act_in`` is [M, R], right within a tolerance."""
     entry = objects[name]
-    m, k = entry.case.problem.m, entry.case.problem.k
+    m, k, r = (getattr(entry.case.problem, size) for size in "mkr")
     report, *others = worker.check(entry.candidate, [entry.case, *entry.ragged], repeats=10, seed=4)
-    assert report.elements == m * k // 2 + -(-m // 128) * 128 * -(-k // 64) * 4
-    assert (report.max_ratio, report.launches, report.sources) == (0.0, 14, "gaussian, patterns")
-    assert others and all(one.max_ratio == 0.0 and one.chained > 0 for one in (report, *others))
+    assert report.elements == m * k // 2 + -(-m // 128) * 128 * -(-k // 64) * 4 + m * r
+    assert (report.launches, report.sources) == (14, "gaussian, patterns")
+    worst = 1.0 if r else 0.0
+    assert others and all(one.max_ratio <= worst and one.chained > 0 for one in (report, *others))
     assert worker.time(entry.candidate, entry.case, QUICK).us
 
 

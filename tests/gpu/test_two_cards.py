@@ -263,7 +263,7 @@ def test_a_layer_that_moves_from_card_to_card() -> None:
         first = layer(x.to("cuda:0"))
         moved = layer.to("cuda:1")
         second = moved(x.to("cuda:1"))
-        with pytest.raises(InputError, match="smooth must be on cuda:0 like x, got cuda:1"):
+        with pytest.raises(InputError, match="x must be on cuda:1 like the other operands, got cuda:0"):
             moved(x.to("cuda:0"))
         third = moved.to("cuda:0")(x.to("cuda:0"))
     assert (first.get_device(), second.get_device(), third.get_device()) == (0, 1, 0)
