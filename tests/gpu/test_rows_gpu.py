@@ -40,7 +40,7 @@ def test_a_right_candidate_passes_with_ragged_problems_too(
 def test_codes_and_scales_are_judged_to_the_bit(
     worker: CardWorker, objects: dict[str, Entry], name: str
 ) -> None:
-    """Scales are padded to 128 rows and four groups of 16 along K. ``lora_act_in`` is [M, R], right within a tolerance."""
+    """Scales are padded to 128 rows and four groups of 16 along K; ``lora_act_in`` is [M, R], within a tolerance."""
     entry = objects[name]
     m, k, r = (getattr(entry.case.problem, size) for size in "mkr")
     report, *others = worker.check(entry.candidate, [entry.case, *entry.ragged], repeats=10, seed=4)
