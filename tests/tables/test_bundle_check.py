@@ -198,7 +198,7 @@ def test_the_check_needs_no_compiler(tmp_path: Path) -> None:
         "from tuner.card.ragged import ragged_of_object\n"
         f"one = bundle.Bundle.load(bundle.Path({str(ROOT / 'results/h200/objects')!r}), SM90A)\n"
         "for entry in one.entries:\n"
-        "    problem = bundle.problem_of(entry)\n"
+        "    problem = entry.problem\n"
         "    config = parse_config(problem.operator, SM90A, entry.config)\n"
         "    assert one.find(config, problem) and ragged_of_object(config, problem, SM90A), entry\n"
         "print(sorted({'optuna', 'cutlass.cute'} & set(sys.modules)))"

@@ -203,11 +203,6 @@ class Bundle:
         )
 
 
-def problem_of(entry: Entry) -> Problem:
-    """For which ``entry`` was bundled."""
-    return entry.problem
-
-
 def launch_facts(config: KernelConfig, problem: Problem) -> dict[str, int]:
     """What a launch of ``config`` takes from this version of the sources rather than from the object."""
     room = kernel_of(config, problem).room(config, problem)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig, flag, number
 from kernel_space.core.kernel import Kernel
 
@@ -20,14 +19,6 @@ class RowsConfig(KernelConfig, kernel="rows"):
     vec: int = number(2)
     fused: bool = flag(True)
     use_pdl: bool = flag()
-
-
-class NoBudget(Budget):
-    """No shared memory."""
-
-    @property
-    def slots(self) -> dict[str, int]:
-        return {}
 
 
 def _rows(config: RowsConfig, problem: Any) -> str | None:
@@ -46,11 +37,5 @@ KERNEL = Kernel(
     archs=("sm_90a", "sm_100a", "sm_103a"),
     source=f"{__package__}.kernel",
     config_class=RowsConfig,
-    rules=__name__,
     knob_rules={"rows": _rows, "vec": _vec},
-    canonical=lambda config, problem: config,
-    solve_stages=lambda config, problem_class, arch: config,
-    budget=lambda config, problem_class, arch: NoBudget(Footprint(smem=()), config, arch),
-    capacities=(),
-    layouts=lambda config, problem_class: None,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig, number, stages
 from kernel_space.core.kernel import Kernel
 
@@ -18,23 +17,12 @@ class StampConfig(KernelConfig, kernel="stamp"):
     num_stage: int | str = stages()
 
 
-class NoBudget(Budget):
-    @property
-    def slots(self) -> dict[str, int]:
-        return {}
-
-
 KERNEL = Kernel(
     name="stamp",
     operator="stamp",
     archs=("sm_90a", "sm_100a", "sm_103a"),
     source=f"{__package__}.kernel",
     config_class=StampConfig,
-    rules=__name__,
     knob_rules={},
-    canonical=lambda config, problem: config,
     solve_stages=lambda config, problem_class, arch: config.replace(num_stage=1),
-    budget=lambda config, problem_class, arch: NoBudget(Footprint(smem=()), config, arch),
-    capacities=(),
-    layouts=lambda config, problem_class: None,
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.budget import Budget, Footprint
 from kernel_space.core.config import KernelConfig, flag, number, word
 from kernel_space.core.kernel import Kernel
 
@@ -17,12 +16,6 @@ class DeepConfig(KernelConfig, kernel="deep"):
     order: str = word("column", "row", "block")
     unroll: int = number(1)
     fold: bool = flag()
-
-
-class NoBudget(Budget):
-    @property
-    def slots(self) -> dict[str, int]:
-        return {}
 
 
 def few_rows(config: DeepConfig, problem: object) -> str | None:
@@ -45,11 +38,6 @@ KERNEL = Kernel(
     archs=("sm_90a",),
     source=f"{__package__}.kernel",
     config_class=DeepConfig,
-    rules=__name__,
     knob_rules={"few_rows": few_rows, "fold_unrolled": fold_unrolled},
     canonical=canonical,
-    solve_stages=lambda config, problem_class, arch: config,
-    budget=lambda config, problem_class, arch: NoBudget(Footprint(smem=()), config, arch),
-    capacities=(),
-    layouts=lambda config, problem_class: None,
 )
