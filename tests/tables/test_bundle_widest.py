@@ -199,5 +199,5 @@ def test_padded_operands_in_the_machine(rank: int) -> None:
     one = make_operands(problem, seed=3)
     tensors = {name: pad_rank(one.tensors()[name], 256) for name in ("lora_act_in", "lora_up")}
     wide = Operands(**{**one.tensors(), **tensors}, problem=dataclasses.replace(problem, r=256))
-    execute_in_machine("tile_mnk=64x16x128 consumer_warpgroups=1", wide, check_races=False)
+    execute_in_machine("kernel=sm90a_ring tile_mnk=64x16x128 consumer_warpgroups=1", wide, check_races=False)
     assert check_packed(wide.y, one).ok and torch.isfinite(wide.y).all()
