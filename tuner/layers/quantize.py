@@ -15,11 +15,11 @@ from __future__ import annotations
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.numerics.matmul import as_is
 from kernel_space.numerics.tensors import FLOAT_DTYPES, require_tensor
 from kernel_space.operators.nvfp4_quantize.packing import packed_shape
 from kernel_space.operators.nvfp4_quantize.runtime import lora_down_of
 from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE
-from kernel_space.operators.svdquant_gemm.runtime import as_is
 from tuner.layers.gemm import LIBRARY, no_backward
 from tuner.runtime.caller import caller_of
 from tuner.runtime.torch_operator import needs_dispatcher

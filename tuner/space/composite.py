@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -118,10 +119,10 @@ def _product(streams: Sequence[Callable[[], Iterator[Any]]]) -> Iterator[tuple[A
 def _multiplied(links: Sequence[_LinkSpace], counts: Sequence[Count], capacities: Sequence[str]) -> Count:
     """Knob rules are asked link by link, then each resource of all links at once."""
     rejected: Counter[str] = Counter()
-    raw = _times(count.raw for count in counts)
+    raw = math.prod(count.raw for count in counts)
     spelled = [count.raw for count in counts]
     for number, (link, count) in enumerate(zip(links, counts, strict=True)):
-        others = _times(spelled[:number]) * _times(one.raw for one in counts[number + 1 :])
+        others = math.prod(spelled[:number]) * math.prod(one.raw for one in counts[number + 1 :])
         for rule, points in count.rejected.items():
             if rule not in capacities:
                 rejected[f"{link.link.name}_{rule}"] += points * others
@@ -130,29 +131,18 @@ def _multiplied(links: Sequence[_LinkSpace], counts: Sequence[Count], capacities
         left = [
             points - count.rejected.get(resource, 0) for points, count in zip(spelled, counts, strict=True)
         ]
-        rejected[resource] += _times(spelled) - _times(left)
+        rejected[resource] += math.prod(spelled) - math.prod(left)
         spelled = left
     return Count(
         raw=raw,
-        spelled=_times(spelled),
-        legal=_times(count.legal for count in counts),
+        spelled=math.prod(spelled),
+        legal=math.prod(count.legal for count in counts),
         rejected={rule: points for rule, points in rejected.items() if points},
     )
 
 
-def _times(numbers: Any) -> int:
-    product = 1
-    for number in numbers:
-        product *= number
-    return product
-
-
 def composite_spaces(
-    operator_name: str,
-    composed: Chained,
-    arch: Arch,
-    spaces: Sequence[Mapping[str, KernelSpace]],
-    rules: Rules,
+    composed: Chained, spaces: Sequence[Mapping[str, KernelSpace]], rules: Rules
 ) -> dict[str, KernelSpace]:
     """Kernel of the chain -> its space, for those whose links all have one. ``spaces``: of each link by kernel."""
     found: dict[str, KernelSpace] = {}
@@ -164,7 +154,7 @@ def composite_spaces(
             for link, kernel, own in zip(composed.links, kernels, spaces, strict=True)
         }
         found[name] = CompositeSpace(
-            operator=operator_name,
+            operator=composed.operator,
             kernel=name,
             knobs={f"{link}_{knob}": one for link, part in parts.items() for knob, one in part.knobs.items()},
             designs=tuple(_designs(composed, name, parts, rules)),

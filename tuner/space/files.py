@@ -12,7 +12,7 @@ Entries of ``default`` and ``designs`` have a ``config``, a ``reason`` and may h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +49,8 @@ def space_file(operator_name: str, name: str) -> Path:
 def read_kernel_spaces(operator_name: str, arch: Arch) -> dict[str, KernelSpace]:
     """Kernel -> its space, of those that have one, in the operator's order. Raises ``InputError`` as below."""
     if (composed := operator(operator_name).composed) is not None:
-        spaces = [read_kernel_spaces(link.operator, arch) for link in composed.links]
-        return composite_spaces(operator_name, composed, arch, spaces, _link_rules(composed, arch, spaces))
+        spaces, rules = _of_links(composed, arch)
+        return composite_spaces(composed, spaces, rules)
     return {
         kernel.name: read_kernel_space(_path(kernel), operator_name)
         for kernel in _with_space(operator_name, arch)
@@ -67,8 +67,7 @@ def read_default_rule(
 ) -> tuple[BoundedConfig, ...]:
     """The ordered default rule across ``kernels``, whose last entry holds for every problem. Raises ``InputError``."""
     if (composed := operator(operator_name).composed) is not None:
-        spaces = [read_kernel_spaces(link.operator, arch) for link in composed.links]
-        return composite_rule(composed, _link_rules(composed, arch, spaces))
+        return composite_rule(composed, _of_links(composed, arch)[1])
     paths = [space_file(operator_name, f"{name}.yaml") for name in (arch.name, "default")]
     path = next((path for path in paths if path.is_file()), None)
     own = [name for name, space in kernels.items() if space.defaults]
@@ -86,12 +85,14 @@ def read_default_rule(
     return _read(path, lambda document: _default_rule(document, operator_name, arch, path == paths[1]))
 
 
-def _link_rules(composed: Chained, arch: Arch, spaces: Sequence[Mapping[str, KernelSpace]]) -> Rules:
-    """The default rule of every link."""
-    return {
+def _of_links(composed: Chained, arch: Arch) -> tuple[list[dict[str, KernelSpace]], Rules]:
+    """The spaces and the default rule of every link."""
+    spaces = [read_kernel_spaces(link.operator, arch) for link in composed.links]
+    rules = {
         link.name: read_default_rule(link.operator, arch, own)
         for link, own in zip(composed.links, spaces, strict=True)
     }
+    return spaces, rules
 
 
 def _read(path: Path, take: Callable[[Any], Any]) -> Any:

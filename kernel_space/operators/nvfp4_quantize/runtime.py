@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.numerics.matmul import as_is
 from kernel_space.numerics.tensors import DTYPES, require_tensor
 from kernel_space.operators.nvfp4_quantize.packing import packed_shape, unpack_lora_down
 from kernel_space.operators.nvfp4_quantize.problem import X_DTYPES, QuantizeProblem
@@ -51,8 +52,4 @@ def lora_down_of(x: torch.Tensor, lora_down: torch.Tensor) -> torch.Tensor:
 
     CPU builds of torch have no fast fp16 matmul, and some accumulate it in fp16.
     """
-    kind = x.device.type
-    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
-        with torch.autocast(kind, enabled=False):
-            return (x.float() @ lora_down.float()).to(lora_down.dtype)
-    return (x.float() @ lora_down.float()).to(lora_down.dtype)
+    return as_is(x.float(), lora_down.float()).to(lora_down.dtype)

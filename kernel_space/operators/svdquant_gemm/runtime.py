@@ -15,6 +15,7 @@ import torch
 
 from kernel_space.core.stand_in import StandIn
 from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.numerics.matmul import as_is
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.numerics.tensors import DTYPES, require_matrix, require_tensor
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
@@ -112,15 +113,6 @@ def reference(tensors: Tensors, problem: GemmProblem) -> dict[str, torch.Tensor]
     if problem.r:
         sums += as_is(tensors["lora_act_in"].float(), tensors["lora_up"].float().T)
     return {"y": (sums * tensors["wcscale"] + tensors["bias"]).to(DTYPES[problem.out_dtype])}
-
-
-def as_is(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """``a @ b`` in their own dtype, which autocast would change."""
-    kind = a.device.type
-    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
-        return a @ b
-    with torch.autocast(kind, enabled=False):
-        return a @ b
 
 
 def _decode(codes: torch.Tensor, blocked: torch.Tensor) -> torch.Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from typing import Any
 
 from kernel_space.core.config import AUTO
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import LEAST_STAGES
+from kernel_space.operators.nvfp4_quantize.parts.rule_forms import one_of
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
 ROWS_PER_WARP = (16, 32)
@@ -29,20 +30,20 @@ def canonical(config: LoraMmaConfig, _: QuantizeProblem) -> LoraMmaConfig:
     return config
 
 
-def _rank(_: LoraMmaConfig, problem: QuantizeProblem) -> str | None:
+def rank(_: Any, problem: QuantizeProblem) -> str | None:
     return None if problem.r else "R must be above 0, got 0; kernel=rows quantizes alone"
 
 
 def _rows_per_warp(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("rows_per_warp", config.rows_per_warp, ROWS_PER_WARP)
+    return one_of("rows_per_warp", config.rows_per_warp, ROWS_PER_WARP)
 
 
 def _warps_m(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("warps_m", config.warps_m, WARPS)
+    return one_of("warps_m", config.warps_m, WARPS)
 
 
 def _warps_k(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("warps_k", config.warps_k, WARPS)
+    return one_of("warps_k", config.warps_k, WARPS)
 
 
 def _warps(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
@@ -51,14 +52,14 @@ def _warps(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
     return f"warps_m * warps_k must be at most {MOST_WARPS}, got {config.warps_m} * {config.warps_k}"
 
 
-def _split_k(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
+def split_k(config: Any, _: QuantizeProblem) -> str | None:
     if 1 <= config.split_k <= MAX_CLUSTER:
         return None
     return f"split_k must be from 1 to {MAX_CLUSTER}, a cluster, got {config.split_k}"
 
 
 def _split_r(config: LoraMmaConfig, problem: QuantizeProblem) -> str | None:
-    if (reason := _one_of("split_r", config.split_r, SPLITS_R)) is not None:
+    if (reason := one_of("split_r", config.split_r, SPLITS_R)) is not None:
         return reason
     if problem.r % (config.split_r * COLUMN_STEP) == 0:
         return None
@@ -74,7 +75,7 @@ def _num_b_stage(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
 
 
 def _prefetch_dist(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("prefetch_dist", config.prefetch_dist, PREFETCH_DISTS)
+    return one_of("prefetch_dist", config.prefetch_dist, PREFETCH_DISTS)
 
 
 def _ctas_per_sm(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
@@ -109,19 +110,13 @@ def _tiles(config: LoraMmaConfig, problem: QuantizeProblem) -> str | None:
     return f"M must have at most {MOST_TILES} CTAs, got {ctas} of {tile_m} rows"
 
 
-def _one_of(name: str, value: int, choices: Collection[int]) -> str | None:
-    if value in choices:
-        return None
-    return f"{name} must be one of {', '.join(map(str, choices))}, got {value}"
-
-
 KNOB_RULES: dict[str, Rule] = {
-    "rank": _rank,
+    "rank": rank,
     "rows_per_warp": _rows_per_warp,
     "warps_m": _warps_m,
     "warps_k": _warps_k,
     "warps": _warps,
-    "split_k": _split_k,
+    "split_k": split_k,
     "split_r": _split_r,
     "num_b_stage": _num_b_stage,
     "prefetch_dist": _prefetch_dist,

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from kernel_space.core.config import AUTO
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import LEAST_STAGES
+from kernel_space.operators.nvfp4_quantize.lora_mma.rules import (
+    MOST_REGISTERS,
+    REGISTERS,
+    THREADS_PER_SM,
+    rank,
+    split_k,
+)
 from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import LoraWgmmaConfig
+from kernel_space.operators.nvfp4_quantize.parts.rule_forms import one_of
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
 GROUPS = (1, 2, 3, 4)
 MOST_GROUPS = 4
 GROUP_THREADS = 128
 MOST_B_STAGES, MOST_X_STAGES = 16, 8
-MAX_CLUSTER = 8  # portable size
-THREADS_PER_SM = 2048
-REGISTERS, MOST_REGISTERS = 65536, 255  # of an SM, of a thread
 OTHER_REGISTERS = 64  # that a thread wants beside its sums, words of x among them (ptxas 13)
 
 
@@ -25,28 +28,18 @@ def canonical(config: LoraWgmmaConfig, _: QuantizeProblem) -> LoraWgmmaConfig:
     return config
 
 
-def _rank(_: LoraWgmmaConfig, problem: QuantizeProblem) -> str | None:
-    return None if problem.r else "R must be above 0, got 0; kernel=rows quantizes alone"
-
-
 def _groups_m(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("groups_m", config.groups_m, GROUPS)
+    return one_of("groups_m", config.groups_m, GROUPS)
 
 
 def _groups_k(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("groups_k", config.groups_k, GROUPS)
+    return one_of("groups_k", config.groups_k, GROUPS)
 
 
 def _groups(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
     if config.groups_m * config.groups_k <= MOST_GROUPS:
         return None
     return f"groups_m * groups_k must be at most {MOST_GROUPS}, got {config.groups_m} * {config.groups_k}"
-
-
-def _split_k(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
-    if 1 <= config.split_k <= MAX_CLUSTER:
-        return None
-    return f"split_k must be from 1 to {MAX_CLUSTER}, a cluster, got {config.split_k}"
 
 
 def _num_b_stage(config: LoraWgmmaConfig, _: QuantizeProblem) -> str | None:
@@ -86,18 +79,12 @@ def _registers(config: LoraWgmmaConfig, problem: QuantizeProblem) -> str | None:
     )
 
 
-def _one_of(name: str, value: int, choices: Collection[int]) -> str | None:
-    if value in choices:
-        return None
-    return f"{name} must be one of {', '.join(map(str, choices))}, got {value}"
-
-
 KNOB_RULES: dict[str, Rule] = {
-    "rank": _rank,
+    "rank": rank,
     "groups_m": _groups_m,
     "groups_k": _groups_k,
     "groups": _groups,
-    "split_k": _split_k,
+    "split_k": split_k,
     "num_b_stage": _num_b_stage,
     "num_x_stage": _num_x_stage,
     "ctas_per_sm": _ctas_per_sm,

@@ -9,6 +9,7 @@ from kernel_space.core.config import print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.core.problem import ProblemClass
 from kernel_space.numerics.blocked import SF_BLOCK_K, SF_ROWS
+from kernel_space.operators.nvfp4_quantize.parts.rule_forms import one_of
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
@@ -48,11 +49,11 @@ def _tile(config: RowsConfig, _: QuantizeProblem) -> str | None:
 
 
 def _vector_width(config: RowsConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("vector_width", config.vector_width, VECTOR_WIDTHS)
+    return one_of("vector_width", config.vector_width, VECTOR_WIDTHS)
 
 
 def _threads_per_cta(config: RowsConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("threads_per_cta", config.threads_per_cta, THREADS_PER_CTA)
+    return one_of("threads_per_cta", config.threads_per_cta, THREADS_PER_CTA)
 
 
 def _threads_per_row(config: RowsConfig, _: QuantizeProblem) -> str | None:
@@ -67,7 +68,7 @@ def _threads_per_row(config: RowsConfig, _: QuantizeProblem) -> str | None:
 
 
 def _row_loads(config: RowsConfig, _: QuantizeProblem) -> str | None:
-    return _one_of("row_loads", config.row_loads, ROW_LOADS)
+    return one_of("row_loads", config.row_loads, ROW_LOADS)
 
 
 def _rows_of_a_step(config: RowsConfig, _: QuantizeProblem) -> str | None:
@@ -115,10 +116,6 @@ def _tiles(config: RowsConfig, problem: QuantizeProblem) -> str | None:
     if tiles <= MOST_TILES:
         return None
     return f"M and K must have at most {MOST_TILES} tiles of {print_knob(config.tile_mk)}, got {tiles}"
-
-
-def _one_of(name: str, value: int, choices: Collection[int]) -> str | None:
-    return None if value in choices else f"{name} must be one of {_listed(choices)}, got {value}"
 
 
 def _listed(choices: Collection[int]) -> str:
