@@ -13,7 +13,7 @@ def test_every_element_lies_where_the_formula_says() -> None:
         span, rest = divmod(k, 64)
         t, w, e, i = rest // 16, rest // 8 % 2, rest // 4 % 2, rest % 4
         assert rest == 16 * t + 8 * w + i + 4 * e
-        place = 64 * span + 32 * w + 8 * i + 2 * t + e
+        place = 64 * span + 8 * (4 * w + 2 * (i % 2) + i // 2) + 2 * t + e
         expected = x[:, k] if k < 96 else torch.zeros(3)
         assert torch.equal(ordered[:, place], expected)
 
