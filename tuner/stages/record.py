@@ -34,7 +34,7 @@ class Record:
 
     def run(self, run: Run) -> bool:
         run.order = run.ranked()
-        if run.stopped and run.options.whole_only:
+        if run.stopped and run.options.retimes:
             run.progress.say("stopped before every candidate was judged, so the table's row stays as it is")
             return False
         if not run.order:

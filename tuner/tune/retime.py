@@ -20,6 +20,7 @@ from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from tuner.devices.device import Device
 from tuner.files.notice import Say
+from tuner.space.published import published_config
 from tuner.space.space import SearchSpace
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.merge import Current, outdated_reason
@@ -77,7 +78,8 @@ def outdated_rows(
 def candidates_of(
     row: Row, results: AnyPath, device: Device, *, runners_up: int = RUNNERS_UP, say: Say
 ) -> list[Candidate]:
-    """The row's config, the default, and ``runners_up`` others: the row's runner-up, then the best of earlier visits.
+    """The row's config, the default, the published one where there is one, and ``runners_up`` others: the row's
+    runner-up, then the best of earlier visits.
 
     Legal ones only, each kernel once; of earlier visits only points of the search space. ``say`` is told in one line
     what is left out.
@@ -85,7 +87,7 @@ def candidates_of(
     problem = row.key.problem
     choice = _Choice(problem, device)
     choice.take([("the row's config", row.config)])
-    choice.take_default()
+    choice.take_references()
     most = len(choice.found) + runners_up
     second = [("its runner-up", row.runner_up.config)] if row.runner_up is not None else []
     choice.take(second, most=most)
@@ -128,11 +130,16 @@ class _Choice:
             except InputError as error:
                 self.left_out.append(f"{what}: {error} ({printed})")
 
-    def take_default(self) -> None:
-        try:
-            self._admit(self._space.default(self._problem), Origin.DEFAULT)
-        except InputError as error:
-            self.left_out.append(f"the default: {error}")
+    def take_references(self) -> None:
+        """What the row is compared with on its page: the default, and the published config as a search has it."""
+        references = [(Origin.DEFAULT, self._space.default(self._problem))]
+        if (published := published_config(self._problem, self._arch)) is not None:
+            references.append((Origin.PUBLISHED, published.config))
+        for origin, config in references:
+            try:
+                self._admit(config, origin, in_space=origin is Origin.PUBLISHED)
+            except InputError as error:
+                self.left_out.append(f"{origin}: {error} ({config})")
 
     def _admit(self, config: KernelConfig, origin: Origin, *, in_space: bool = False) -> None:
         """Raises ``InputError`` that says why not."""

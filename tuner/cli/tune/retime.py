@@ -87,7 +87,9 @@ class _Work:
     def __init__(self, args: argparse.Namespace, device: Device, manifest: Manifest | None) -> None:
         self.args, self.device, self.manifest = args, device, manifest
         self.problems = rows_named(args)
-        options = TuneOptions(timeout_s=args.timeout, out=args.out, count_space=False, whole_only=True)
+        options = TuneOptions(
+            timeout_s=args.timeout, out=args.out, count_space=manifest is None, retimes=True
+        )
         self.options = options if args.jobs is None else dataclasses.replace(options, jobs=args.jobs)
         self.table_rows = 0
 
