@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
+from kernel_space.operators import DEFAULT
 from tuner.cli.options.common import (
     add_operators_option,
     add_problem_selectors,
+    named_problems,
     seconds_above_0,
     whole,
 )
@@ -49,3 +53,14 @@ def add_runners_up_option(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"next best configs beside the row's and the default ({RUNNERS_UP})",
     )
+
+
+def rows_named(args: argparse.Namespace) -> list[Problem]:
+    """Problems that ``--shape`` and ``--shapes`` name, of the usual operator without ``--op``; none: all rows."""
+    if not args.shape and args.shapes is None:
+        if args.dtype is not None or args.option:
+            raise InputError("--dtype and --option are about a problem: name it with --shape")
+        return []
+    if args.op is None:
+        args.op = DEFAULT
+    return named_problems(args)

@@ -12,11 +12,10 @@ from typing import Any
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
-from kernel_space.core.problem import Problem
-from kernel_space.operators import DEFAULT
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, named_problems
+from tuner.cli.options.common import check_out
 from tuner.cli.options.exits import INTERRUPTED, CommandError
+from tuner.cli.options.retime import rows_named
 from tuner.cli.tune.tune import compilers
 from tuner.compile.given import GivenCandidates, ObjectsPool
 from tuner.compile.manifest import Manifest, check_objects
@@ -133,17 +132,6 @@ class _Work:
             )
         most = self.args.runners_up
         return Listed(candidates_of(outdated.row, self.args.out, self.device, runners_up=most, say=say))
-
-
-def rows_named(args: argparse.Namespace) -> list[Problem]:
-    """Problems that ``--shape`` and ``--shapes`` name, of the usual operator without ``--op``; none: all rows."""
-    if not args.shape and args.shapes is None:
-        if args.dtype is not None or args.option:
-            raise InputError("--dtype and --option are about a problem: name it with --shape")
-        return []
-    if args.op is None:
-        args.op = DEFAULT
-    return named_problems(args)
 
 
 def _retime_all(rows: list[Outdated], work: _Work) -> Iterator[Retimed]:
