@@ -286,14 +286,15 @@ class StopsAt(TodaysPool):
 
 @pytest.mark.parametrize("how", ["interrupted", "timeout"])
 def test_stopped_it_leaves_the_row_and_the_next_one_goes_on(how: str, tmp_path: Path) -> None:
-    tuned(tmp_path)
+    page = tuned(tmp_path).report.html
+    shown = page.read_bytes()
     table = (tmp_path / "b200" / "dispatch.json").read_bytes()
     if how == "interrupted":
         stopped = retime(tmp_path, OtherTimes(), StopsAt(5), jobs=1)
     else:
         stopped = retime(tmp_path, OtherTimes(), timeout_s=1e-9)
     assert stopped.stopped == how and stopped.decision is None
-    assert (tmp_path / "b200" / "dispatch.json").read_bytes() == table
+    assert (tmp_path / "b200" / "dispatch.json").read_bytes() == table and page.read_bytes() == shown
     assert len(rows_now(tmp_path, OtherTimes())) == 1, "it is still to be retimed"
     rest = retime(tmp_path, OtherTimes())
     assert (rest.fresh, rest.known) == (6 - stopped.fresh, stopped.fresh)

@@ -18,6 +18,7 @@ from tuner.report.write import (
     Sweep,
     read_facts,
     read_trials,
+    report_files,
     report_folder,
     write_final,
     write_report,
@@ -72,7 +73,10 @@ class Report:
     def _renew(self, run: Run, trials: Sequence[Trial]) -> ReportFiles:
         """The page of the sweep stays, with what is known anew in it: convergence and all its other candidates are
         not made again."""
-        path = report_folder(run.options.out, run.device.name, run.problem) / "trials.parquet"
+        files = report_files(report_folder(run.options.out, run.device.name, run.problem))
+        path = files.parquet
+        if run.stopped and path.is_file():  # of the row, which stays as well
+            return files
         try:
             sweep = read_trials(path) if path.is_file() else []
         except InputError as error:
