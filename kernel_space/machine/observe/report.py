@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from kernel_space.machine.values.faults import SimStatus
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.global_memory import GlobalMemory, Region
+    from kernel_space.machine.memory.undefined import UndefinedBytes
     from kernel_space.machine.run.machine import Machine, Warp
 
 
-MOST_CAUSES, MOST_WAITERS = 6, 48
+MOST_CAUSES, MOST_WAITERS, MOST_UNDEFINED = 6, 48, 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -48,6 +53,31 @@ def budget_finding(machine: Machine) -> Finding:
                 state = "waits" if warp.wait is not None else "runs"
                 lines.append(f"  {warp.who} {state}; last at {place(machine, warp.site)}")
     return Finding(status=SimStatus.BUDGET_EXCEEDED, text="\n".join(lines[:40]))
+
+
+def undefined_findings(memory: GlobalMemory) -> list[Finding]:
+    """Undefined bytes that the host would find: one finding for each way by which they got into a tensor."""
+    return [
+        Finding(status=SimStatus.ILLEGAL_ACCESS, text=text)
+        for region in memory.regions
+        if region.undefined is not None
+        for text in _undefined_in(region, region.undefined)
+    ][:MOST_UNDEFINED]
+
+
+def _undefined_in(region: Region, undefined: UndefinedBytes) -> Iterator[str]:
+    begin = region.start - region.base
+    bad = np.flatnonzero(undefined.u8[begin : region.end - region.base])
+    if undefined.trails is None or not len(bad):
+        return
+    numbers = undefined.trails.numbers[(bad + begin) >> 2]
+    for number in np.unique(numbers).tolist():
+        at, trail = bad[numbers == number], undefined.trails.known[number]
+        assert trail is not None
+        yield (
+            f"{region.name} holds {len(at)} undefined bytes at the end of the launch, the first at byte {at[0]}\n"
+            f"  stored {trail.stored}\n  born as {trail.birth}"
+        )
 
 
 def race_findings(races: Any) -> list[Finding]:

@@ -19,6 +19,7 @@ from kernel_space.machine.observe.report import (
     deadlock_finding,
     fault_finding,
     race_findings,
+    undefined_findings,
 )
 from kernel_space.machine.ptx.parse import parse_ptx
 from kernel_space.machine.races.checker import Races
@@ -203,4 +204,7 @@ def _execute(machine: Machine, program: Program, races: Races | None) -> tuple[S
         return status, [deadlock_finding(machine), *found]
     if status is SimStatus.BUDGET_EXCEEDED:
         return status, [budget_finding(machine), *found]
-    return (SimStatus.RACE, found) if found else (status, [])
+    undefined = undefined_findings(machine.memory)
+    if found or undefined:
+        return (SimStatus.RACE if found else SimStatus.ILLEGAL_ACCESS), [*found, *undefined]
+    return status, []
