@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Machine, Warp
 
 
-MOST_CAUSES, MOST_WAITERS, MOST_UNDEFINED = 6, 48, 10
+MOST_CAUSES, MOST_WAITERS = 6, 48
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,28 +55,27 @@ def budget_finding(machine: Machine) -> Finding:
 
 
 def undefined_findings(memory: GlobalMemory) -> list[Finding]:
-    """Undefined bytes that the host would find: one finding for each way by which they got into a tensor."""
-    return [
-        Finding(status=SimStatus.ILLEGAL_ACCESS, text=text)
-        for region in memory.regions
-        if region.undefined is not None
-        for text in _undefined_in(region, region.undefined)
-    ][:MOST_UNDEFINED]
+    """Undefined bytes that the host would find, one finding per tensor."""
+    texts = [
+        _undefined_in(region, region.undefined) for region in memory.regions if region.undefined is not None
+    ]
+    return [Finding(status=SimStatus.ILLEGAL_ACCESS, text=text) for text in texts if text]
 
 
-def _undefined_in(region: Region, undefined: UndefinedBytes) -> Iterator[str]:
+def _undefined_in(region: Region, undefined: UndefinedBytes) -> str:
+    """How the first of them got there; '' if there are none."""
     begin = region.start - region.base
     bad = np.flatnonzero(undefined.u8[begin : region.end - region.base])
     if undefined.trails is None or not len(bad):
-        return
+        return ""
     numbers = undefined.trails.numbers[(bad + begin) >> 2]
-    for number in np.unique(numbers).tolist():
-        at, trail = bad[numbers == number], undefined.trails.known[number]
-        assert trail is not None
-        yield (
-            f"{region.name} holds {len(at)} undefined bytes at the end of the launch, the first at byte {at[0]}\n"
-            f"  stored {trail.stored}\n  born as {trail.birth}"
-        )
+    trail, others = undefined.trails.known[numbers[0]], len(np.unique(numbers)) - 1
+    assert trail is not None
+    return (
+        f"{region.name} holds {len(bad)} undefined bytes at the end of the launch, the first at byte {bad[0]}\n"
+        f"  stored {trail.stored}\n  born as {trail.birth}"
+        + (f"\n  others came there in {others} more ways" if others else "")
+    )
 
 
 def race_findings(races: Any) -> list[Finding]:
