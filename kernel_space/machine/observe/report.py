@@ -74,7 +74,7 @@ def _undefined_in(region: Region, undefined: UndefinedBytes) -> str:
     return (
         f"{region.name} holds {len(bad)} undefined bytes at the end of the launch, the first at byte {bad[0]}\n"
         f"  stored {trail.stored}\n  born as {trail.birth}"
-        + (f"\n  others came there in {others} more ways" if others else "")
+        + (f"\n  the rest by {others} other stores" if others else "")
     )
 
 
