@@ -82,7 +82,7 @@ def run_compiled(
                        accessible; tuples are flattened; a last stream argument may be left out
     ``sms``            SMs of the chip: bounds the clusters that run at the same time; the others wait their turn
     ``schedule``       one of ``sim.schedules.SCHEDULES``; ``seed`` drives ``random``
-    ``check_races``    happens-before checking of shared, tensor and global memory
+    ``check_races``    happens-before checking of shared, tensor and global memory, and their undefined bytes
     ``ptx``            run this text instead of the compiled one, with the same launch
     ``barrier_names``  offset from the start of dynamic shared memory -> name, for reports
     ``roles``          warp number -> name, for reports

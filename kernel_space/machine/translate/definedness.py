@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kernel_space.machine.ptx.cfg import Graph
-from kernel_space.machine.ptx.operands import Imm, Not, Reg, Special
+from kernel_space.machine.ptx.operands import Imm, Not, Reg, Special, Symbol
 from kernel_space.machine.translate.flow_rules import needed_values
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Tracker:
         texts = []
         for number, width in needed_values(instr):
             operand = instr.operands[number]
-            known = isinstance(operand, Reg | Imm | Special | Not)
+            known = isinstance(operand, Reg | Imm | Special | Symbol | Not)
             text = writer.predicate(operand) if width == 1 else writer.read(operand, width) if known else "0"
             texts.append(f"{text}, ")
         return "".join(texts)

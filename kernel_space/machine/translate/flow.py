@@ -75,7 +75,8 @@ class Step:
             part = width // len(operand.items)
             result = np.zeros(LANES, np.uint64)
             for number, item in enumerate(operand.items):
-                result |= (self.bits(item, part) & all_bits(part)) << np.uint64(part * number)
+                bits = self.bits(item, part) & all_bits(part)
+                result |= bits << np.uint64(part * number) if width <= 64 else whole(bits, 64)
             return result
         found = NOTHING
         for register in registers_of(operand):
