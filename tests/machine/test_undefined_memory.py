@@ -243,3 +243,16 @@ def test_without_race_checking_memory_counts_as_defined() -> None:
     body = EACH + "ld.shared.b32 %r3, [%r11];"
     assert run(body + store("%r3"), check_races=False)[0].ok
     assert_left(run(store("%r7"), check_races=False)[0], 128, 0, "register %r7")
+
+
+@pytest.mark.parametrize(
+    "instruction", ["red.shared.add.u32 [%r11], 5;", "atom.shared.add.u32 _, [%r11], 5;"]
+)
+def test_a_reduction_brings_nothing_to_the_next_load(instruction: str) -> None:
+    body = (
+        EACH
+        + f"st.shared.v2.b32 [%r10+1024], {{%r1, %r1}};\n{instruction}\nld.shared.v2.b32 {{%r3, %r4}}, [%r10+1024];"
+    )
+    result, out = run(body + store("%r3"))
+    assert result.ok and out == [31] * 32, str(result)
+    assert_left(run(body + f"ld.shared.b32 %r3, [%r11];{store('%r3')}")[0], 128, 0, "SMEM offset 0x400")

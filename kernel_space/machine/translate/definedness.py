@@ -104,6 +104,8 @@ class Tracker:
         site, mask = self.writer.site, self.writer.mask
         if multiplies(instr):
             self._emit(f"if U or w.operand_rows: product(w, U, {site}, {self._accumulates(instr)})")
+        elif instr.tokens[0] == "red":
+            self.writer.emit("w.loaded = None")  # the old value is nobody's
         elif brings(instr):
             self._emit(f"if w.loaded is not None: take_loaded(w, U, {site}, {mask})")
         if stores(instr) and instr.read_bits & self.maybe:

@@ -197,6 +197,8 @@ def take_loaded(w: Warp, U: dict[int, Held], site: int, mask: int) -> None:
     loaded, flow = w.loaded, _flow_at(w, site)
     assert loaded is not None
     w.loaded = None
+    if not flow.targets:
+        return
     one = Step(w, U, flow, mask, (), site)
     plain = flow.instr.tokens[0] == "ld"
     width = width_of(flow.instr)
