@@ -112,12 +112,6 @@ class MemoryRaces(SyncRaces):
         conflict = shadow.writers_before(cells, clock[proxy])
         if conflict is not None:
             self._shared_conflict(w, cta, conflict, access, proxy, f"{what} reads", "RAW")
-        missing = shadow.unwritten(cells)
-        if missing is not None:
-            self.report(
-                ("unwritten", access.site), f"{what} of {w.who} reads SMEM {self._smem(cta, missing)}, never written",
-                access.site, w.who, -1, "",
-            )  # fmt: skip
         shadow.note_read(cells, access)
 
     def _write(self, w: Warp, cta: Cta, cells: Cells, access: Access, proxy: int, what: str) -> None:

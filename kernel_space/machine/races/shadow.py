@@ -67,11 +67,6 @@ class Shadow:
                 return Conflict("read", self._cell(cells, at), slot, int(np.ravel(sites[cells])[at]))
         return None
 
-    def unwritten(self, cells: Cells) -> int | None:
-        """The first cell that nobody has written."""
-        missing = self.write_slot[cells] == NOBODY
-        return self._cell(cells, int(np.argmax(missing))) if np.count_nonzero(missing) else None
-
     def note_write(self, cells: Cells, access: Access) -> None:
         self.write_slot[cells] = access.slot
         self.write_value[cells] = access.value

@@ -108,12 +108,6 @@ class TensorRaces(MemoryRaces):
             if conflict is not None:
                 self._tmem_conflict(w, cta, conflict, access, what, "WAR")
             return shadow.note_write(cells, access)
-        missing = shadow.unwritten(cells)
-        if missing is not None:
-            self.report(
-                ("unwritten", access.site), f"{what} of {w.who} reads TMEM column {missing % 512}, never written",
-                access.site, w.who, -1, "",
-            )  # fmt: skip
         shadow.note_read(cells, access)
 
     def _tmem_conflict(

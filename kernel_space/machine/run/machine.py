@@ -26,6 +26,7 @@ from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.units.wgmma_order import EVERY_REGISTER, WgmmaGroups
 from kernel_space.machine.values.faults import IllegalAccess, SimStatus
 from kernel_space.machine.values.lanes import FULL, LANES, Value
+from kernel_space.machine.values.undefined import Birth, Carried, Held, first_undefined
 
 if TYPE_CHECKING:
     from kernel_space.machine.observe.trace import Observer
@@ -52,12 +53,17 @@ class Warp(Lockstep):
         self.cta, self.machine, self.number = cta, cta.machine, number
         self.races = cta.machine.races
         self.R: list[Value] = [0] * registers
-        self.written = dict.fromkeys(cta.machine.program.maybe_unwritten, 0)  # slot -> lanes: unwritten.py
+        self.births: dict[int, Birth] = {}  # these six: values/undefined.py
+        self.undefined: dict[int, Held] = first_undefined(self)
+        self.loaded: Carried | None = None
+        self.storing: Carried | None = None
+        self.operand_rows: dict[str, tuple[Any, Birth]] = {}
+        self.local_undefined: Any = None
         self.pc = 0
         self.rpc = EXIT
         self.frames = []
         self.executed = 0
-        self.site = 0
+        self.site: int = 0
         self.wait: tuple[str, Any, int, int] | None = None
         self.done = self.resting = self.loads_tmem = self.looked_in_vain = False
         self.cluster_phase = 0
@@ -117,8 +123,8 @@ class Cta:
     def __init__(self, cluster: Cluster, rank: int, position: Triple) -> None:
         self.cluster, self.machine, self.rank, self.position = cluster, cluster.machine, rank, position
         machine = cluster.machine
-        self.smem = Smem(machine.smem_limit)
-        self.tmem = Tmem()
+        self.smem = Smem(machine.smem_limit, tracks=machine.races is not None)
+        self.tmem = Tmem(tracks=machine.races is not None)
         self.pipe = TensorPipe(self)
         self.mbarriers: dict[int, MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}

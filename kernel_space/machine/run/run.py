@@ -19,6 +19,7 @@ from kernel_space.machine.observe.report import (
     deadlock_finding,
     fault_finding,
     race_findings,
+    undefined_findings,
 )
 from kernel_space.machine.ptx.parse import parse_ptx
 from kernel_space.machine.races.checker import Races
@@ -81,7 +82,7 @@ def run_compiled(
                        accessible; tuples are flattened; a last stream argument may be left out
     ``sms``            SMs of the chip: bounds the clusters that run at the same time; the others wait their turn
     ``schedule``       one of ``sim.schedules.SCHEDULES``; ``seed`` drives ``random``
-    ``check_races``    happens-before checking of shared, tensor and global memory
+    ``check_races``    happens-before checking of shared, tensor and global memory, and their undefined bytes
     ``ptx``            run this text instead of the compiled one, with the same launch
     ``barrier_names``  offset from the start of dynamic shared memory -> name, for reports
     ``roles``          warp number -> name, for reports
@@ -203,4 +204,7 @@ def _execute(machine: Machine, program: Program, races: Races | None) -> tuple[S
         return status, [deadlock_finding(machine), *found]
     if status is SimStatus.BUDGET_EXCEEDED:
         return status, [budget_finding(machine), *found]
-    return (SimStatus.RACE, found) if found else (status, [])
+    undefined = undefined_findings(machine.memory)
+    if found or undefined:
+        return (SimStatus.RACE if found else SimStatus.ILLEGAL_ACCESS), [*found, *undefined]
+    return status, []

@@ -17,7 +17,7 @@ from kernel_space.machine.memory import (
     tma,
     tmem,
 )
-from kernel_space.machine.translate.unwritten import unwritten
+from kernel_space.machine.translate import flow
 from kernel_space.machine.units import (
     barriers,
     clc,
@@ -139,5 +139,5 @@ NAMES: dict[str, Any] = {
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,
-        unwritten)},
+        flow.step, flow.decide, flow.take_loaded, flow.product)},
 }  # fmt: skip
