@@ -141,6 +141,7 @@ class Timeline(Observer):
             "bulk": f"at most {value} bulk groups",
             "alloc": f"{value} TMEM columns",
             "cluster": "cluster barrier",
+            "launch": str(thing),
         }
         name = names.get(kind) or (thing.name if kind == "mbarrier" else f"bar {thing.number}")
         details = {"parity": value & 1} if kind == "mbarrier" else {}
