@@ -18,7 +18,7 @@ MOST_FINDINGS = 20
 class Races(MapRaces):
     """Findings are kept once per pair of instructions."""
 
-    def __init__(self, program: Any, before: Races | None = None, *, in_a_row: bool = False) -> None:
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
         super().__init__(program, before, in_a_row=in_a_row)
         self.found: dict[tuple[Any, ...], Finding] = {}
 

@@ -29,6 +29,7 @@ from kernel_space.machine.values.lanes import ndarray
 if TYPE_CHECKING:
     from kernel_space.machine.memory.global_memory import Region
     from kernel_space.machine.memory.tma import TmaTensor
+    from kernel_space.machine.races.former import Former
     from kernel_space.machine.run.machine import Machine, Warp
 
 GENERIC, ASYNC = 0, 1
@@ -191,7 +192,7 @@ class GlobalRaces(SyncRaces):
             site, w.who, other_site, other, machine,
         )  # fmt: skip
 
-    def _missing(self, w: Warp, other: Machine) -> str:
+    def _missing(self, w: Warp, other: Machine | Former) -> str:
         """Which wait would order an access of ``w`` and one of another launch."""
         later, earlier = (
             (self.machine, other) if other.number < self.machine.number else (other, self.machine)
@@ -204,8 +205,8 @@ class GlobalRaces(SyncRaces):
             and ended_key(earlier.number) not in between.races.passed_on
         ):
             return (
-                f"{none}: launch {later.number + 1} may wait for the end of launch {between.number + 1}, of which no "
-                f"thread has waited for the end of launch {earlier.number + 1}"
+                f"{none}: {later.label} may wait for the end of {between.label}, of which no thread has waited for the "
+                f"end of {earlier.label}"
             )
-        whose = f"{w.who} has" if later is self.machine else f"the warp of launch {later.number + 1} had"
+        whose = f"{w.who} has" if later is self.machine else f"the warp of {later.label} had"
         return f"{none}: {whose} not executed it, nor is it ordered behind a thread of its launch that has"

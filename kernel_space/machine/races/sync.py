@@ -35,7 +35,7 @@ class SyncRaces:
     ``passed_on``: what the warps of this launch that have ended knew of earlier launches.
     """
 
-    def __init__(self, program: Program, before: SyncRaces | None = None, *, in_a_row: bool = False) -> None:
+    def __init__(self, program: Program, before: Any = None, *, in_a_row: bool = False) -> None:
         self.program = program
         self.before, self.in_a_row = before, in_a_row
         self.passed_on: dict[int, Clock] = {}

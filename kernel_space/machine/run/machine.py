@@ -30,6 +30,7 @@ from kernel_space.machine.values.lanes import FULL, LANES, Value
 
 if TYPE_CHECKING:
     from kernel_space.machine.observe.trace import Observer
+    from kernel_space.machine.races.former import Former
     from kernel_space.machine.run.schedules import Schedule
 
 Triple = tuple[int, int, int]
@@ -142,7 +143,7 @@ class Cta:
 
     def _suffix(self) -> str:
         size = int(np.prod(self.machine.launch.cluster))
-        parts = [f"launch {self.machine.number + 1}"] if self.machine.in_a_row else []
+        parts = [self.machine.label] if self.machine.in_a_row else []
         parts += [f"CTA {self.rank}"] if size > 1 else []
         if self.machine.cluster_count > 1:
             parts.append(f"cluster {self.cluster.number}")
@@ -223,7 +224,7 @@ class Cluster:
 class Machine:
     """Runs one launch of a translated program. ``pending``: issued copies; ``pipes``: tensor pipes with work.
 
-    Of launches in a row: ``number`` from 0; ``before``: the launch whose end ``griddepcontrol.wait`` waits for;
+    Of launches in a row: ``number`` from 1; ``before``: the launch whose end ``griddepcontrol.wait`` waits for;
     ``unsignalled``: CTAs on the chip that still keep the next launch from beginning; ``held``: warps that have let it
     begin and stand back until it has, None where nobody is to.
     """
@@ -231,10 +232,11 @@ class Machine:
     def __init__(
         self, program: Program, launch: Grid, memory: GlobalMemory, schedule: Schedule, *, sms: int, races: Any = None,
         barrier_names: dict[int, str] | None = None, roles: dict[int, str] | None = None, max_instructions: int,
-        observer: Observer | None = None, before: Machine | None = None, in_a_row: bool = False,
+        observer: Observer | None = None, before: Machine | Former | None = None, in_a_row: bool = False,
     ) -> None:  # fmt: skip
         self.before, self.in_a_row = before, in_a_row
-        self.number: int = before.number + 1 if before is not None else 0
+        self.number: int = before.number + 1 if before is not None else 1
+        self.label = f"launch {self.number}"
         self.begun = self.ended = False
         self.unsignalled = 0
         self.end_waiters: list[Warp] = []
@@ -367,7 +369,7 @@ class Machine:
             warp.wake()
 
     def __str__(self) -> str:
-        return f"the end of launch {self.number + 1}"
+        return f"the end of {self.label}"
 
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> SimStatus:

@@ -22,6 +22,7 @@ from kernel_space.machine.observe.report import (
 )
 from kernel_space.machine.ptx.parse import parse_ptx
 from kernel_space.machine.races.checker import Races
+from kernel_space.machine.races.former import Former
 from kernel_space.machine.run.launch import add_tensor, prepare, tensor_extent
 from kernel_space.machine.run.machine import Grid, Machine
 from kernel_space.machine.run.row import Row
@@ -76,6 +77,7 @@ def run_compiled(
     memory: Sequence[Any] = (),
     observer: Observer | None = None,
     times: int = 1,
+    former: Sequence[Any] = (),
 ) -> SimResult:
     """Call a compiled function as its owner would, with torch CPU tensors or numpy arrays for the pointers.
 
@@ -91,6 +93,7 @@ def run_compiled(
     ``memory``         further tensors that the kernel may touch through pointers it finds in memory
     ``observer``       sees events as they happen (``sim.trace``)
     ``times``          calls, one after the other on one stream, on the same memory
+    ``former``         tensors that the launch before may still be writing, if the first launch may begin before its end
 
     Launches with the attribute of programmatic dependent launch overlap the one before. What the program does wrong is
     in the result. Raises ``InputError`` for arguments that do not fit.
@@ -99,11 +102,13 @@ def run_compiled(
     compiled_ptx, launches, regions = prepare(compiled, args, memory)
     seconds = {"capture": time.perf_counter() - started, "translate": 0.0, "run": 0.0}
     instructions = 0
-    for row in overlapping(launches * times):
+    early = launches[0].attributes.get(EARLY)
+    extents = [extent for item in former if early and (extent := tensor_extent(item)) is not None]
+    for number, row in enumerate(overlapping(launches * times)):
         result = run_row(
             [(launch, ptx or compiled_ptx) for launch in row], regions, sms=sms, schedule=schedule, seed=seed,
             check_races=check_races, max_instructions=max_instructions, barrier_names=barrier_names, roles=roles,
-            observer=observer,
+            observer=observer, former=() if number else extents,
         )  # fmt: skip
         instructions += result.instructions
         for part in ("translate", "run"):
@@ -192,9 +197,11 @@ def run_row(
     barrier_names: dict[int, str] | None = None,
     roles: dict[int, str] | None = None,
     observer: Observer | None = None,
+    former: Sequence[tuple[int, int]] = (),
 ) -> SimResult:
     """Run captured launches, each with its PTX, of which every one but the first may begin before the one before it has
-    ended. ``sms`` are those of each; ``max_instructions`` bounds all together. The rest as for ``run_compiled``.
+    ended. ``sms`` are those of each; ``max_instructions`` bounds all together; ``former``: address and bytes of what a
+    launch before them may still be writing. The rest as for ``run_compiled``.
     """
     started = time.perf_counter()
     try:
@@ -203,20 +210,20 @@ def run_row(
         return _unsupported(error, started)
     translated = time.perf_counter()
     machines: list[Machine] = []
+    before: Machine | Former | None = Former(regions, former) if former else None
+    in_a_row = len(calls) > 1 or before is not None
     for number, (program, (launch, _)) in enumerate(zip(programs, calls, strict=True)):
         grid = Grid(
             grid=launch.grid, block=launch.block, cluster=launch.cluster, smem_bytes=launch.smem_bytes,
             params=launch.params,
         )  # fmt: skip
-        before = machines[-1] if machines else None
-        races = (
-            Races(program, before.races if before else None, in_a_row=len(calls) > 1) if check_races else None
-        )
-        machines.append(Machine(
-            program, grid, regions, make_schedule(schedule, seed + number), sms=sms, races=races,
-            barrier_names=barrier_names, roles=roles, max_instructions=max_instructions, observer=observer,
-            before=before, in_a_row=len(calls) > 1,
-        ))  # fmt: skip
+        earlier = before.races if before is not None else None
+        before = Machine(
+            program, grid, regions, make_schedule(schedule, seed + number), sms=sms,
+            races=Races(program, earlier, in_a_row=in_a_row) if check_races else None, barrier_names=barrier_names,
+            roles=roles, max_instructions=max_instructions, observer=observer, before=before, in_a_row=in_a_row,
+        )  # fmt: skip
+        machines.append(before)
     row = Row(machines, max_instructions)
     status, findings = _execute(row)
     seconds = {"capture": 0.0, "translate": translated - started, "run": time.perf_counter() - translated}
