@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernel_space.machine.memory.tma import BulkStore, reduced, target_barrier
-from kernel_space.machine.races.global_memory import ASYNC, GENERIC
 from kernel_space.machine.units.mbarrier import MBarrier, find
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import Value, first_lane, lane_list
@@ -85,7 +84,7 @@ def bulk_load(
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
     if w.races is not None:
         if is_global:
-            w.races.copied_read(w, region, come - region.base, size, ASYNC, site)
+            w.races.copied_read(w, region, come - region.base, size, site)
         else:
             w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
         w.races.bulk_load(w, size, targets, site)
@@ -139,7 +138,7 @@ def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int,
             region = w.machine.memory.find(source, source + count, "cp.async")
             block[:count] = region.u8[source - region.base : source - region.base + count]
             if w.races is not None:
-                w.races.copied_read(w, region, source - region.base, count, GENERIC, site)
+                w.races.copied_read(w, region, source - region.base, count, site, bulk=False)
         if w.races is not None:
             w.races.shared_write(w, cta, offset, size, site)
         cta.smem.u8[offset : offset + size] = block

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.races.shadow import Access, GlobalShadow, cluster_key
 from kernel_space.machine.values.clocks import Clock
+
+if TYPE_CHECKING:
+    from kernel_space.machine.memory.global_memory import GlobalMemory
 
 
 class Former:

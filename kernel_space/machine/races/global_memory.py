@@ -77,8 +77,11 @@ class GlobalRaces(SyncRaces):
         self._strong(w, region, words_of(at, size), ATOMIC, site, "atomic changes")
 
     # -- accesses of copies --------------------------------------------------------------------------------------
-    def copied_read(self, w: Warp, region: Region, at: int, size: int, proxy: int, site: int) -> None:
+    def copied_read(
+        self, w: Warp, region: Region, at: int, size: int, site: int, *, bulk: bool = True
+    ) -> None:
         """The source of a bulk copy or of ``cp.async``."""
+        proxy = ASYNC if bulk else GENERIC
         self._plain_read(w, region, words_of(at, size), proxy, COPIED, site, "copy reads")
 
     def async_global_write(self, w: Warp, region: Region, at: int, size: int, how: str, site: int) -> None:
