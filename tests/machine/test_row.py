@@ -5,6 +5,8 @@ The oracle is PTX's text on ``griddepcontrol``, and arithmetic on the values tha
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -33,7 +35,7 @@ ADD_ONE = "ld.global.u32 %r9, [%d3]; add.u32 %r9, %r9, 1; st.global.u32 [%d4], %
 
 
 def row(
-    *bodies: tuple[str, np.ndarray, np.ndarray], grid: int = 2, block: int = 64, schedule: str = "eager", **options: int
+    *bodies: tuple[str, np.ndarray, np.ndarray], grid: int = 2, block: int = 64, schedule: str = "eager", **options: Any
 ) -> SimResult:  # fmt: skip
     """Each launch: what follows ``START``, and the arrays ``a`` and ``b``."""
     regions = GlobalMemory()
@@ -193,6 +195,22 @@ def test_a_flag_orders_launches_too_and_polling_for_it_ends(schedule: str) -> No
                  (second.replace("%d2+512", "%d1+512"), y, z), grid=1, schedule=schedule)  # fmt: skip
     assert result.ok, str(result)
     assert (z[:64] == 2).all()
+
+
+def test_the_launch_before_the_first_may_still_be_writing() -> None:
+    """Until somebody waits for its end; what it does not write is free."""
+    x, y = arrays(2)
+    both = [(array.ctypes.data, array.nbytes) for array in (x, y)]
+    early = row((ADD_ONE, x, y), former=both[:1])
+    assert early.status is SimStatus.RACE and "what the launch before the first wrote" in str(early)
+    assert row((ADD_ONE, x, y), former=[(y.ctypes.data + 256, 16)]).status is SimStatus.RACE
+    assert row((ADD_ONE, x, y), former=[(y.ctypes.data + 256, 16)], grid=1).ok, (
+        "the first CTA keeps to 64 words"
+    )
+    assert row((WAIT + ADD_ONE, x, y), former=both).ok
+    assert row((SOME_WAIT + ADD_ONE, x, y), former=both).status is SimStatus.RACE
+    unwaited = row((LAUNCH, x, y), (WAIT + ADD_ONE, x, y), former=both)
+    assert unwaited.status is SimStatus.RACE and "end of the launch before the first" in str(unwaited)
 
 
 def test_a_wait_in_a_launch_of_its_own_returns_at_once() -> None:
