@@ -50,7 +50,7 @@ def layers(
     memory = CheckMemory(config, problem, 0)
     memory.poison()
     before = memory.unfinished() if former else []
-    return run_compiled(kernel, *memory.values(2), sms=2, ptx=ptx, times=times, former=before), memory
+    return run_compiled(kernel, *memory.values(2), sms=16, ptx=ptx, times=times, former=before), memory
 
 
 def test_links_follow_each_other_in_one_machine() -> None:
