@@ -44,7 +44,7 @@ def row(
         text = program(START + body, PARAMS)
         shape = {"grid": (grid, 1, 1), "block": (block, 1, 1), "smem_bytes": 1024}
         calls.append((ptx_launch(text, (a, b), regions, **shape), text))
-    return run_row(calls, regions, schedule=schedule, sms=8, **options)
+    return run_row(calls, regions, schedule=schedule, **{"sms": 8, **options})
 
 
 def arrays(count: int, words: int = 128) -> list[np.ndarray]:
@@ -167,6 +167,19 @@ def test_the_next_launch_begins_when_the_last_cta_lets_it() -> None:
         result = row((signal + look, count, old), (count_in + WAIT, count, unused))
         assert result.ok, str(result)
         assert old.tolist() == 64 * seen[:1] + 64 * seen[1:] and int(count[0]) == 128
+
+
+@pytest.mark.parametrize(("sms", "early"), [(8, 128), (1, 64)])
+def test_ctas_that_are_on_the_chip_together_stand_back_together(sms: int, early: int) -> None:
+    """The CTAs of the first look once they have let the second begin: on one SM the first of them is gone by then."""
+    look, count_in = (
+        "atom.global.add.u32 %r9, [%d1], 0; st.global.u32 [%d4], %r9;",
+        "red.global.add.u32 [%d1], 1;",
+    )
+    count, old, unused = np.zeros(1, np.uint32), np.zeros(128, np.uint32), np.zeros(128, np.uint32)
+    result = row((LAUNCH + look, count, old), (count_in + WAIT, count, unused), sms=sms)
+    assert result.ok, str(result)
+    assert int((old > 0).sum()) == early and int(count[0]) == 128
 
 
 def test_atomics_of_two_launches_are_fine_and_a_plain_reset_between_them_is_not() -> None:

@@ -39,7 +39,7 @@ class Former:
         words = slice(address - region.base >> 2, (address - region.base + size + 3) >> 2)
         shadow.note(shadow.writer, words, cluster_key(0, 0), Access(0, 1, -1))
 
-    def release_held(self) -> bool:
+    def release_held(self, *, for_good: bool) -> bool:
         return False
 
     def __str__(self) -> str:

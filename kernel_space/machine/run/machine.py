@@ -353,8 +353,9 @@ class Machine:
         """Every CTA has said so, or has ended."""
         return self.begun and not self.unsignalled and self.next_cluster >= self.cluster_count
 
-    def release_held(self) -> bool:
-        held, self.held = self.held or [], None
+    def release_held(self, *, for_good: bool) -> bool:
+        """``for_good``: the next launch has begun, so nobody stands back any more."""
+        held, self.held = self.held or [], None if for_good or self.held is None else []
         for warp in held:
             warp.cta.cluster.ready.append(warp)
         return bool(held)

@@ -49,7 +49,7 @@ class Row:
                 return
             machine.begin()
             if machine.before is not None:
-                machine.before.release_held()
+                machine.before.release_held(for_good=True)
 
     def _step(self) -> bool:
         """Move one launch; one that polled for a whole slice comes last."""
@@ -65,4 +65,4 @@ class Row:
             self._polls = machine.executed - before >= SLICE
             machine.end_if_done()
             return True
-        return any([machine.release_held() for machine in under_way])
+        return any([machine.release_held(for_good=False) for machine in under_way])
