@@ -106,7 +106,9 @@ def bulk_load(
         w.cta.peer(rank).smem.check(offset, offset + size, 16, "bulk load")
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
     if w.races is not None:
-        if not is_global:
+        if is_global:
+            w.races.copied_read(w, region, come - region.base, size, site)
+        else:
             w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
         w.races.bulk_load(w, size, targets, site)
     w.machine.issue(BulkLoad(source, at, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
@@ -161,6 +163,8 @@ def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int,
             region = w.machine.memory.find(source, source + count, "cp.async")
             at = source - region.base
             block[:count] = region.u8[at : at + count]
+            if w.races is not None:
+                w.races.copied_read(w, region, at, count, site, bulk=False)
             if cta.smem.undefined is not None and region.undefined is not None:
                 copy_bytes(
                     cta.smem.undefined, offset, count, region.undefined, at, where(w, site), region.name

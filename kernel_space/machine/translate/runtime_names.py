@@ -21,6 +21,7 @@ from kernel_space.machine.translate import flow
 from kernel_space.machine.units import (
     barriers,
     clc,
+    dependents,
     fences,
     mbarrier,
     members,
@@ -133,8 +134,8 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    **_public(async_stores, atomics, barriers, bulk, clc, conversions, directed_rounding, fences, floats),
-    **_public(global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
+    **_public(async_stores, atomics, barriers, bulk, clc, conversions, dependents, directed_rounding, fences),
+    **_public(floats, global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
     **_public(tensor_map_updates, tensor_pipe, tma, tmem, wgmma, wgmma_order),
     **_float_functions(),
     **{function.__name__: function for function in (

@@ -190,7 +190,8 @@ class _Superblock:
     def _guarded(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
         writer = self.w
         assert instr.guard is not None
-        if starts_block(instr) and not block.spin and instr.tokens[:2] != ("mbarrier", "try_wait"):
+        repeatable = instr.tokens[0] == "griddepcontrol" or instr.tokens[:2] == ("mbarrier", "try_wait")
+        if starts_block(instr) and not block.spin and not repeatable:
             raise writer.fail("a guarded operation that may wait is not modelled")
         self.tracker.guard(instr.guard, "the guard")
         writer.touches(instr)
