@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernel_space.core.config import KernelConfig, flag, number, stages
+from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 LANES, GROUP_WARPS = 32, 4
 ROLE_WARPS = 2 * GROUP_WARPS  # of the loading warps and of those that multiply
@@ -45,6 +46,11 @@ class LoraTmaConfig(KernelConfig, kernel="lora_tma"):
     @property
     def threads(self) -> int:
         return LANES * self.warps
+
+    @property
+    def tile_mk(self) -> tuple[int, int]:
+        """Rows of a CTA, and the elements along K that it stands on at once."""
+        return self.tile_m, CHUNK_K
 
     @property
     def role_registers(self) -> tuple[int, int, int]:
