@@ -52,6 +52,8 @@ def _num_stage(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
 
 def _registers(config: LoraTmaConfig, problem: QuantizeProblem) -> str | None:
     """A kernel that spills its sums is slower than any other choice."""
+    if _ctas_per_sm(config, problem) is not None:
+        return None  # that rule says why
     one, blocks = config.tile_m // 2, -(-problem.r // MMA_ROWS)
     there = config.role_registers[1] - OTHER_REGISTERS
     at_launch = REGISTERS // (config.threads * config.ctas_per_sm) // 8 * 8 - WGMMA_REGISTERS
