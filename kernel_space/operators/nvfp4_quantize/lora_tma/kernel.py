@@ -43,6 +43,8 @@ from kernel_space.operators.nvfp4_quantize.lora_tma.config import GROUP_WARPS, R
 from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import MMA_ROWS, LoraTmaLayouts
 from kernel_space.operators.nvfp4_quantize.lora_tma.roles import Roles
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
+import os
+ROT = int(os.environ.get("ROT", "7"))
 
 
 class QuantizeLoraTma(Roles):
@@ -180,13 +182,15 @@ class QuantizeLoraTma(Roles):
         rank, tile = cta % lay.splits, cta // lay.splits
         chunks = (k + (CHUNK_K - 1)) // CHUNK_K
         each, rest = chunks // lay.splits, chunks % lay.splits
+        mine = each + Int32(rank < rest)
         if lay.has_smooth:
             place["inverses"] = at["1 / smooth"]
         return place | {
             "m": m, "k": k, "thread": thread, "lane": lane, "warp": warp, "quarter": lane % 4,
             "rank": rank, "tile": tile, "part_r": 0, "first_row": tile * lay.tile_m,
             "k_blocks": chunks, "first_chunk": rank * each + cutlass.min(rank, rest),
-            "chunks": each + Int32(rank < rest), "padded_m": (m + 127) // 128 * 128,
+            "chunks": mine, "shift": tile * ROT % cutlass.max(mine, Int32(1)),
+            "padded_m": (m + 127) // 128 * 128,
             "x_ring": at["x"], "ring": at["lora_down"],
             "full": at["full"], "empty": at["empty"], "half_k": Int64(k // 2),
         }  # fmt: skip

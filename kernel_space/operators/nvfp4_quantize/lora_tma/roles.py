@@ -61,6 +61,13 @@ class Roles(Stream):
         slot = i % self.layouts.stages
         cute.arch.mbarrier_wait(self._barrier(place, "full", slot), (i // self.layouts.stages) & 1)
 
+    def _chunk(self, place: Any, i: Any) -> Any:
+        """The ``i``-th chunk of this CTA. Tiles begin at different ones, so that they do not all ask the L2 for the same
+        part of lora_down at once.
+        """
+        at = place["shift"] + i
+        return place["first_chunk"] + at - place["chunks"] * Int32(at >= place["chunks"])
+
     # -- loads ---------------------------------------------------------------------------------------------------
 
     @cute.jit
@@ -86,7 +93,7 @@ class Roles(Stream):
         """Announce all bytes of a slot; those of lora_down."""
         lay = self.layouts
         barrier = self._barrier(place, "full", slot)
-        source = place["lora_down"] + Int64(place["first_chunk"] + i) * lay.lora_bytes
+        source = place["lora_down"] + Int64(self._chunk(place, i)) * lay.lora_bytes
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, lay.x_bytes + lay.lora_bytes)
             mma_ptx.copy_bulk(place["ring"] + slot * lay.slot_bytes, source, lay.lora_bytes, barrier.toint())
@@ -94,7 +101,7 @@ class Roles(Stream):
     @cute.jit
     def _load_x(self, place: Any, atom: Any, views: Any, i: Int32, slot: Int32):
         barrier = self._barrier(place, "full", slot)
-        source = views[1][(None, place["tile"], place["first_chunk"] + i)]
+        source = views[1][(None, place["tile"], self._chunk(place, i))]
         cute.copy(atom, source, views[0][(None, slot)], tma_bar_ptr=barrier)
 
     @cute.jit
@@ -105,7 +112,7 @@ class Roles(Stream):
         by = cute.make_rmem_tensor(2, Float32)
         by.fill(1.0)
         if count > 0:
-            self._load_smooth(place, place["first_chunk"], by)
+            self._load_smooth(place, self._chunk(place, 0), by)
         for i in cutlass.range(count, unroll=1):
             slot = i % lay.stages
             if i >= lay.stages:
@@ -114,7 +121,7 @@ class Roles(Stream):
             cute.arch.sync_warp()
             if place["lane"] == 0:
                 cute.arch.mbarrier_arrive(self._barrier(place, "full", slot))
-            self._load_smooth(place, place["first_chunk"] + i + 1, by)
+            self._load_smooth(place, self._chunk(place, i + 1), by)
 
     # -- x @ lora_down -------------------------------------------------------------------------------------------
 
@@ -174,7 +181,7 @@ class Roles(Stream):
             at = x_own + slot * lay.x_bytes
             while group < lay.groups:
                 words = self._load_words(at + group * (QUANT_ROWS * lay.row_bytes))
-                self.emit(place, words, inverse, place["first_chunk"] + i, group * QUANT_ROWS + own)
+                self.emit(place, words, inverse, self._chunk(place, i), group * QUANT_ROWS + own)
                 group += lay.quant_warps
             group -= lay.groups
             # The next copy is of another proxy.
