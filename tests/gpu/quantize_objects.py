@@ -71,7 +71,12 @@ LORA_CASES = {
     "lora-48": ("rows_per_warp=32 warps_m=2 warps_k=2 split_k=3", "fp16", "fp32", 48),
     "tma-tall": ("kernel=lora_tma tile_m=136 split_k=4 use_pdl=true", "bf16", "fp32", 128),
     "tma-many": ("kernel=lora_tma tile_m=64 split_k=8 ctas_per_sm=2", "fp16", "none", 128),
-    "tma-few": ("kernel=lora_tma tile_m=16 quant_warps=4 split_k=8 ctas_per_sm=2 use_pdl=true", "fp16", "fp32", 128),
+    "tma-few": (
+        "kernel=lora_tma tile_m=16 quant_warps=4 split_k=8 ctas_per_sm=2 use_pdl=true",
+        "fp16",
+        "fp32",
+        128,
+    ),
     "tma-alone": ("kernel=lora_tma tile_m=64 num_stage=2", "bf16", "none", 16),
     "tma-256": ("kernel=lora_tma tile_m=32 split_k=4", "fp16", "fp32", 256),
     "tma-48": ("kernel=lora_tma tile_m=112 quant_warps=12 split_k=3", "fp16", "fp32", 48),

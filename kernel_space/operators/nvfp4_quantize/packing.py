@@ -36,7 +36,8 @@ def pack_lora_down(lora_down: torch.Tensor) -> torch.Tensor:
     chunks = packed_shape(k, r)[0]
     padded = lora_down.new_zeros((chunks * CHUNK_K, r))
     padded[:k] = lora_down
-    rows = padded.view(chunks, CHUNK_K, r).transpose(1, 2).reshape(chunks, r // _ROW_PIECES, _ROW_PIECES, _ROW_PIECES, CHUNK_K // _ROW_PIECES)
+    by_column = padded.view(chunks, CHUNK_K, r).transpose(1, 2)
+    rows = by_column.reshape(chunks, r // _ROW_PIECES, _ROW_PIECES, _ROW_PIECES, CHUNK_K // _ROW_PIECES)
     return torch.gather(rows, 3, _pieces(rows)).reshape(chunks, r, CHUNK_K)
 
 

@@ -178,8 +178,8 @@ class _Expected(NamedTuple):
 class _Contract:
     """``y = gemm_scale * (act @ wgt.T) + lora_scale * (lora_act_in @ lora_up.T) + bias`` with decoded operands.
 
-    ``act`` still packed or in 16 bits, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets ``lora_up``
-    divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
+    ``act`` still packed or in 16 bits, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets
+    ``lora_up`` divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
     """
 
     act: NVFP4Tensor | torch.Tensor

@@ -10,7 +10,7 @@ from kernel_space.operators.svdquant_gemm_16bit.problem import HalfGemmProblem
 
 
 def fill_bytes(config: GemmConfig, problem: HalfGemmProblem) -> float:
-    """What goes into the SMEM of all CTAs: each tile its rows and columns over all of K and R, tiles at the edge whole."""
+    """What goes into the SMEM of all CTAs: each tile, at the edge too, its rows and columns over all of K and R."""
     rows, columns = config.mma_tile_mn  # of weights, of xs
     tiles = math.ceil(problem.n / rows) * math.ceil(problem.m / columns)
     packed = rows * (problem.k * NVFP4_BYTES + problem.r * HALF_BYTES)

@@ -9,8 +9,8 @@ from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 LANES, GROUP_WARPS = 32, 4
 ROLE_WARPS = 2 * GROUP_WARPS  # of the loading warps and of those that multiply
-# Registers per thread of loading, multiplying and quantizing warps, by quantizing warps and CTAs per SM. At launch every
-# thread has an equal share of 64 K, in eights.
+# Registers per thread of loading, multiplying and quantizing warps, by quantizing warps and CTAs per SM. At launch
+# every thread has an equal share of 64 K, in eights.
 ROLE_REGISTERS = {
     (4, 1): (24, 240, 168),
     (8, 1): (24, 208, 128),

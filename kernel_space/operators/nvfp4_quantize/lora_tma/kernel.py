@@ -43,8 +43,6 @@ from kernel_space.operators.nvfp4_quantize.lora_tma.config import GROUP_WARPS, R
 from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import MMA_ROWS, LoraTmaLayouts
 from kernel_space.operators.nvfp4_quantize.lora_tma.roles import Roles
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
-import os
-ROT = int(os.environ.get("ROT", "7"))
 
 
 class QuantizeLoraTma(Roles):
@@ -124,10 +122,16 @@ class QuantizeLoraTma(Roles):
         elif warp < ROLE_WARPS:
             cute.arch.setmaxregister_increase(multipliers)
             self.multiply(place, *self._operands(regions))
+            if cutlass.const_expr(lay.splits > 1):
+                cute.arch.cluster_arrive()
         else:
             if cutlass.const_expr(quantizers < self._at_launch):
                 cute.arch.setmaxregister_decrease(quantizers)
             self.quantize(place)
+        if cutlass.const_expr(lay.splits > 1):
+            if (warp < GROUP_WARPS) | (warp >= ROLE_WARPS):
+                # What these warps have written is for nobody in the cluster: no wait for their stores.
+                cute.arch.cluster_arrive_relaxed()
         self.finish(place)
 
     @property
@@ -189,8 +193,7 @@ class QuantizeLoraTma(Roles):
             "m": m, "k": k, "thread": thread, "lane": lane, "warp": warp, "quarter": lane % 4,
             "rank": rank, "tile": tile, "part_r": 0, "first_row": tile * lay.tile_m,
             "k_blocks": chunks, "first_chunk": rank * each + cutlass.min(rank, rest),
-            "chunks": mine, "shift": tile * ROT % cutlass.max(mine, Int32(1)),
-            "padded_m": (m + 127) // 128 * 128,
+            "chunks": mine, "padded_m": (m + 127) // 128 * 128,
             "x_ring": at["x"], "ring": at["lora_down"],
             "full": at["full"], "empty": at["empty"], "half_k": Int64(k // 2),
         }  # fmt: skip

@@ -1,4 +1,6 @@
-"""What each warp of ``lora_tma`` does. ``place`` holds what a thread knows of where it is (``QuantizeLoraTma._place``)."""
+"""What each warp of ``lora_tma`` does. ``place`` holds what a thread knows of where it is
+(``kernel.QuantizeLoraTma._place``).
+"""
 
 from typing import Any
 
@@ -61,13 +63,6 @@ class Roles(Stream):
         slot = i % self.layouts.stages
         cute.arch.mbarrier_wait(self._barrier(place, "full", slot), (i // self.layouts.stages) & 1)
 
-    def _chunk(self, place: Any, i: Any) -> Any:
-        """The ``i``-th chunk of this CTA. Tiles begin at different ones, so that they do not all ask the L2 for the same
-        part of lora_down at once.
-        """
-        at = place["shift"] + i
-        return place["first_chunk"] + at - place["chunks"] * Int32(at >= place["chunks"])
-
     # -- loads ---------------------------------------------------------------------------------------------------
 
     @cute.jit
@@ -93,7 +88,7 @@ class Roles(Stream):
         """Announce all bytes of a slot; those of lora_down."""
         lay = self.layouts
         barrier = self._barrier(place, "full", slot)
-        source = place["lora_down"] + Int64(self._chunk(place, i)) * lay.lora_bytes
+        source = place["lora_down"] + Int64(place["first_chunk"] + i) * lay.lora_bytes
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, lay.x_bytes + lay.lora_bytes)
             mma_ptx.copy_bulk(place["ring"] + slot * lay.slot_bytes, source, lay.lora_bytes, barrier.toint())
@@ -101,7 +96,7 @@ class Roles(Stream):
     @cute.jit
     def _load_x(self, place: Any, atom: Any, views: Any, i: Int32, slot: Int32):
         barrier = self._barrier(place, "full", slot)
-        source = views[1][(None, place["tile"], self._chunk(place, i))]
+        source = views[1][(None, place["tile"], place["first_chunk"] + i)]
         cute.copy(atom, source, views[0][(None, slot)], tma_bar_ptr=barrier)
 
     @cute.jit
@@ -112,16 +107,18 @@ class Roles(Stream):
         by = cute.make_rmem_tensor(2, Float32)
         by.fill(1.0)
         if count > 0:
-            self._load_smooth(place, self._chunk(place, 0), by)
+            self._load_smooth(place, place["first_chunk"], by)
         for i in cutlass.range(count, unroll=1):
             slot = i % lay.stages
             if i >= lay.stages:
                 self._wait_empty(place, i)
-            self._write_inverse({**place, "inverse": place["inverses"] + slot * lay.inverse_bytes}, by, Int32(0))
+            self._write_inverse(
+                {**place, "inverse": place["inverses"] + slot * lay.inverse_bytes}, by, Int32(0)
+            )
             cute.arch.sync_warp()
             if place["lane"] == 0:
                 cute.arch.mbarrier_arrive(self._barrier(place, "full", slot))
-            self._load_smooth(place, self._chunk(place, i + 1), by)
+            self._load_smooth(place, place["first_chunk"] + i + 1, by)
 
     # -- x @ lora_down -------------------------------------------------------------------------------------------
 
@@ -177,16 +174,17 @@ class Roles(Stream):
         for i in cutlass.range(place["chunks"], unroll=1):
             slot = i % lay.stages
             self._wait_full(place, i)
-            inverse = self._load_inverse(place, slot)
-            at = x_own + slot * lay.x_bytes
-            while group < lay.groups:
-                words = self._load_words(at + group * (QUANT_ROWS * lay.row_bytes))
-                self.emit(place, words, inverse, self._chunk(place, i), group * QUANT_ROWS + own)
-                group += lay.quant_warps
+            if group < lay.groups:
+                inverse = self._load_inverse(place, slot)
+                at = x_own + slot * lay.x_bytes
+                while group < lay.groups:
+                    words = self._load_words(at + group * (QUANT_ROWS * lay.row_bytes))
+                    self.emit(place, words, inverse, place["first_chunk"] + i, group * QUANT_ROWS + own)
+                    group += lay.quant_warps
+                # The next copy is of another proxy.
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
             group -= lay.groups
-            # The next copy is of another proxy.
-            cute.arch.fence_proxy("async.shared", space="cta")
-            cute.arch.sync_warp()
             if place["lane"] == 0:
                 cute.arch.mbarrier_arrive(self._barrier(place, "empty", slot))
         readers = LANES * (GROUP_WARPS + lay.quant_warps)
@@ -197,7 +195,9 @@ class Roles(Stream):
         lay = self.layouts
         if not lay.has_smooth:
             return []
-        address = place["inverses"] + slot * lay.inverse_bytes + place["quarter"] * (arithmetic.BLOCK * SUM_BYTES)
+        address = (
+            place["inverses"] + slot * lay.inverse_bytes + place["quarter"] * (arithmetic.BLOCK * SUM_BYTES)
+        )
         return [one for offset in range(0, 64, 16) for one in mma_ptx.load_shared(address + offset)]
 
     @staticmethod
@@ -231,7 +231,10 @@ class Roles(Stream):
     def finish(self, place: Any):
         """All threads: the cluster's sums of every ``splits``-th row, in the order of ranks."""
         lay = self.layouts
-        self._meet()
+        if cutlass.const_expr(lay.splits > 1):
+            cute.arch.cluster_wait()
+        else:
+            cute.arch.sync_threads()
         quads = lay.r // 4
         rows = (lay.tile_m - place["rank"] + lay.splits - 1) // lay.splits
         for index in cutlass.range(place["thread"], rows * quads, lay.threads, unroll=1):
@@ -244,7 +247,9 @@ class Roles(Stream):
             tma_ptx.store_halves_if(target, self._sum(address), wanted, is_bf16=lay.is_bf16)
         self.clear_padding(place)
         if cutlass.const_expr(lay.splits > 1):
-            self._meet()  # nobody reads this CTA's sums any more
+            # Nobody reads this CTA's sums any more: what was read has been used.
+            cute.arch.cluster_arrive_relaxed()
+            cute.arch.cluster_wait()
 
     def _sum(self, address: Any) -> list[Any]:
         if self.layouts.splits == 1:
@@ -254,11 +259,3 @@ class Roles(Stream):
             piece = tma_ptx.load_cluster(tma_ptx.map_to_rank(address, rank))
             total = [a + b for a, b in zip(total, piece, strict=True)]
         return total
-
-    def _meet(self) -> None:
-        """All threads of the cluster; what they wrote before is there after it."""
-        if self.layouts.splits > 1:
-            cute.arch.cluster_arrive()
-            cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()

@@ -2,8 +2,8 @@
 
 ``xs = quad_order(round16(fp32(x) * (1 / smooth)))``, ``lora_act_in = x @ lora_down`` with fp32 sums
 
-It is ``lora_tma`` of ``nvfp4_quantize`` (roles of warps, ring, sums), but for what its quantizing warps make of a lane's
-16 elements of a row (``lane_order``): two stores of 16 bytes, which are 64 bytes in a row with those of the quad.
+It is ``lora_tma`` of ``nvfp4_quantize`` (roles of warps, ring, sums), but for what its quantizing warps make of a
+lane's 16 elements of a row (``lane_order``): two stores of 16 bytes, 64 bytes in a row with those of the quad.
 
 With ``use_pdl`` smooth and lora_down are read before the previous kernel has ended (``griddepcontrol.wait``): that
 kernel must not be the one that writes them.

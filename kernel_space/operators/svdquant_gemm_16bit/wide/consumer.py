@@ -119,7 +119,7 @@ class WideConsumer(StreamKSm90a):
         return OPERANDS - AHEAD - 1 if self.config.wgmma_k == 16 else 0
 
     def _registers(self, lay: WideLayouts) -> dict[str, Any]:
-        """Codes, factors and register operands of a lane: (word, row), (span, row); operands in rotation by row block."""
+        """Of a lane: codes (word, row), factors (span, row), register operands in rotation by row block."""
         rows = 2 * self.config.row_blocks
         shape = lay.tiled_mma.partition_shape_A((MMA_ROWS, 16))
         return {
