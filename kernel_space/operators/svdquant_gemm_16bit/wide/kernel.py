@@ -46,8 +46,8 @@ from kernel_space.operators.svdquant_gemm_16bit.wide.layouts import WideLayouts
 
 
 class WideGemm(WideConsumer, ExpandedGemmSm90a):
-    """Generator of one kernel: a resolved config (no ``auto``) and a problem class. Loading warps and epilogue are those
-    of ``sm90a_expand``'s GEMM.
+    """Generator of one kernel: a resolved config (no ``auto``) and a problem class. Loading warps and epilogue are
+    those of ``sm90a_expand``'s GEMM.
     """
 
     def _layouts(self) -> WideLayouts:
