@@ -121,10 +121,7 @@ def test_there_is_no_space_for_another_architecture() -> None:
     ("r", "text"),
     [
         (0, "kernel=smooth_rows"),
-        (
-            0,
-            "kernel=smooth_rows row_loads=1 ctas_per_sm=10",
-        ),  #
+        (0, "kernel=smooth_rows row_loads=1 ctas_per_sm=10"),
         (0, "kernel=smooth_rows row_loads=2 ctas_per_sm=8"),
         (0, "kernel=smooth_rows row_loads=4 ctas_per_sm=6"),
         (0, "kernel=smooth_rows row_loads=8 ctas_per_sm=4 rows=64"),
