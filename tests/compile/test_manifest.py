@@ -267,10 +267,11 @@ importlib.metadata.version = own_version
 
 from kernel_space.core.arch import SM90A
 from tests.tune.test_driver_finals import MeasuringDevice
-import tuner.cli.tune.measure, tuner.cli.tune.tune
+import tuner.cli.tune.measure, tuner.cli.tune.retime, tuner.cli.tune.tune
 device = MeasuringDevice(name="CARD", arch=SM90A, sm_count=132)
 tuner.cli.tune.measure.cuda_device = lambda name: device
 tuner.cli.tune.tune.select_device = lambda name, **options: device
+tuner.cli.tune.retime.select_device = lambda name, **options: device
 from tuner.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """

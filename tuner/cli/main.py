@@ -26,6 +26,7 @@ from tuner.cli.options.card import (
     add_peers_options,
 )
 from tuner.cli.options.exits import BAD_INPUT, INTERRUPTED, CommandError
+from tuner.cli.options.retime import add_retime_options
 from tuner.cli.options.time import add_time_options
 from tuner.files.store import StoreError
 
@@ -47,6 +48,11 @@ COMMANDS = {
         function="tuner.cli.tune.tune:tune_command",
         summary="search, compile, judge, write dispatch table and report",
         adders=(*_COMMON, options.add_tune_options),
+    ),
+    "retime": Command(
+        function="tuner.cli.tune.retime:retime_command",
+        summary="rebuild, check and time rows, runner-ups and defaults after a change",
+        adders=(options.add_device_options, options.add_json_option, add_retime_options),
     ),
     "explain": Command(
         function="tuner.cli.look.explain:explain_command",

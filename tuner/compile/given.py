@@ -16,40 +16,30 @@ from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, Rejection, legalize
 from tuner.compile.manifest import OBJECTS, Entry
 from tuner.compile.worker import CompileResult
-from tuner.trials.candidate import Candidate
+from tuner.trials.candidate import Candidate, Listed
 from tuner.trials.outcome import Status
 
 
-class GivenCandidates:
-    """The candidates of one problem in a manifest, as ``candidate.Asks``; without those that are not legal any more.
+class GivenCandidates(Listed):
+    """The candidates of one problem in a manifest; without those that are not legal any more.
 
     ``Manifest.adopt`` must come first: legality reads sizes.
     """
 
     def __init__(self, entries: Iterable[Entry], problem: Problem, arch: Arch) -> None:
-        self.rejected: dict[KernelConfig, Rejection] = {}
-        self._waiting: list[Candidate] = []
+        rejected: dict[KernelConfig, Rejection] = {}
+        legal_ones: list[Candidate] = []
         for entry in entries:
             config = parse_config(problem.operator, arch, entry.config)
             legal = legalize(config, problem, arch)
             if isinstance(legal, Legal):
-                number = len(self._waiting)
-                self._waiting.append(
+                number = len(legal_ones)
+                legal_ones.append(
                     Candidate(number=number, config=config, legal=legal, origin=entry.origin, seed=entry.seed)
                 )
             else:
-                self.rejected[config] = legal
-        self.planned = len(self._waiting)
-        self._next = 0
-
-    def ask(self) -> Candidate | None:
-        if self._next == self.planned:
-            return None
-        self._next += 1
-        return self._waiting[self._next - 1]
-
-    def tell(self, number: int, us: float | None) -> None:
-        """What was compiled beforehand does not depend on times."""
+                rejected[config] = legal
+        super().__init__(legal_ones, rejected)
 
 
 class ObjectsPool:

@@ -22,6 +22,7 @@ from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker.chains import chain_bytes
 from tuner.card.worker.check import CHECK_VERSION, CaseReport, describe
+from tuner.card.worker.telemetry import Telemetry
 from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEVICE_CLASSES, Card, DeviceClass, class_of
 from tuner.devices.disagreement import with_simulation
@@ -82,6 +83,11 @@ class CudaDevice:
         found = class_of(self.card)
         assert found is not None, f"{self.card} was taken for a {self.name}"
         return found
+
+    @functools.cached_property
+    def driver(self) -> str:
+        """As its samples name it; empty where NVML does not tell. Does not start the worker."""
+        return Telemetry(self.card.uuid).driver if self.card.uuid else ""
 
     def begin(self) -> bool:
         """Start the worker's process; True if it serves already."""

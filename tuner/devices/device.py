@@ -63,3 +63,8 @@ class Device(Protocol):
         """Samples of rounds with all ``contenders``, one per contender in their order; or what went wrong with one.
         Asked of a device that ``ranks_leaders``."""
         ...
+
+
+def driver_of(device: Device) -> str:
+    """The version of a card's driver, as its samples name it; empty for what is no card, or does not tell."""
+    return str(getattr(device, "driver", ""))

@@ -27,6 +27,7 @@ __all__ = [
     "Sweep",
     "read_facts",
     "read_trials",
+    "report_files",
     "report_folder",
     "trials_csv",
     "trials_parquet",
@@ -57,12 +58,17 @@ def report_folder(results: AnyPath, device: str, problem: Problem) -> Path:
     return below(results, device, problem.operator, problem.slug)
 
 
+def report_files(folder: AnyPath) -> ReportFiles:
+    """Where the four files are or will be. Raises ``NotPlain`` for links."""
+    table, trials, markdown, page = (below(folder, name) for name in REPORT_FILES)
+    return ReportFiles(markdown, page, table, trials)
+
+
 def write_report(folder: AnyPath, sweep: Sweep) -> ReportFiles:
     """Write the four files, each atomically. Raises ``InputError`` for a bad folder, ``StoreError`` for a full disk."""
     folder = make_folder(Path(folder))
     sweep = completed(sweep, folder)
-    table, trials, markdown, page = (below(folder, name) for name in REPORT_FILES)
-    files = ReportFiles(markdown, page, table, trials)
+    files = report_files(folder)
     atomic_write(files.csv, trials_csv(sweep.evaluated))
     atomic_write(files.parquet, trials_parquet(sweep.trials, sweep.facts))
     atomic_write(files.markdown, render_markdown(sweep))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kernel_space.build.key import toolchain
 from kernel_space.core.plain_files import below
-from tuner.devices.device import Device
+from tuner.devices.device import Device, driver_of
 from tuner.devices.simulated import models_of
 from tuner.stages.compile import kernel_of
 from tuner.stages.run import Run
@@ -34,6 +34,9 @@ class Record:
 
     def run(self, run: Run) -> bool:
         run.order = run.ranked()
+        if run.stopped and run.options.retimes:
+            run.progress.say("stopped before every candidate was judged, so the table's row stays as it is")
+            return False
         if not run.order:
             run.progress.say("no candidate could be used, so the dispatch table stays as it is")
             return False
@@ -51,6 +54,7 @@ def current(device: Device) -> Current:
         dsl_version=toolchain().dsl_version,
         models=models_of(device),
         oracle=own_oracle,
+        driver=driver_of(device),
     )
 
 

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
+from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
 from tuner.devices.device import Device
 from tuner.devices.recorded import recorded_class
-from tuner.report.write import ReportFiles, Sweep, report_folder, write_final, write_report
+from tuner.report.write import (
+    ReportFiles,
+    Sweep,
+    read_facts,
+    read_trials,
+    report_files,
+    report_folder,
+    write_final,
+    write_report,
+)
 from tuner.search.prefilter import prefilter_fact
-from tuner.search.trial_of import illegal_trial
+from tuner.search.trial_of import illegal_trial, utc_now
 from tuner.space.count import Count
 from tuner.stages.journal import count_space, identity
 from tuner.stages.record import versions
@@ -22,8 +32,9 @@ from tuner.stages.run import Run
 from tuner.stages.stage import When
 from tuner.tables.row import Row
 from tuner.trials.final_order import row_first
-from tuner.trials.outcome import Kind, Trial
+from tuner.trials.outcome import NEVER_COMPILED, Kind, Trial
 from tuner.trials.rank_stability import JUDGE, ranked
+from tuner.trials.renewed import RENEWED, renewed, renewed_fact
 
 
 class Report:
@@ -35,23 +46,58 @@ class Report:
     def run(self, run: Run) -> bool:
         run.seconds = time.monotonic() - run.start
         problem, device, options = run.problem, run.device, run.options
-        if options.count_space and not run.stopped:
-            run.counted = count_space(run.study, run.space, problem, device)
+        if not run.stopped:
+            count(run)
         run.illegal = tuple(illegal_trial(*point, problem, device) for point in run.search.rejected.items())
         run.facts = _facts(run)
         if run.final is not None:
             write_final(report_folder(options.out, device.name, problem), run.final.record())
         trials = [*run.study.trials.values(), *run.illegal]
-        run.report = write_sweep(
-            options.out,
-            problem,
-            device,
+        run.report = self._renew(run, trials) if options.retimes else self._write(run, trials, run.facts)
+        return True
+
+    def _write(
+        self, run: Run, trials: Sequence[Trial], facts: Mapping[str, str], ahead: Collection[str] = ()
+    ) -> ReportFiles:
+        return write_sweep(
+            run.options.out,
+            run.problem,
+            run.device,
             trials,
             space=run.counted,
-            facts=run.facts,
-            cache_dir=options.cache_dir,
+            facts=facts,
+            cache_dir=run.options.cache_dir,
+            ahead=ahead,
         )
-        return True
+
+    def _renew(self, run: Run, trials: Sequence[Trial]) -> ReportFiles:
+        """The page of the sweep stays, with what is known anew in it: convergence and all its other candidates are
+        not made again."""
+        files = report_files(report_folder(run.options.out, run.device.name, run.problem))
+        path = files.parquet
+        if run.stopped and path.is_file():  # of the row, which stays as well
+            return files
+        try:
+            sweep = read_trials(path) if path.is_file() else []
+        except InputError as error:
+            run.progress.say(f"{error}; its page is made anew")
+            sweep = []
+        again = {trial.resolved: trial for trial in trials if trial.resolved}
+        if not {trial.resolved for trial in sweep if trial.resolved} - set(again):
+            return self._write(run, trials, run.facts)
+        shown = renewed(sweep, again)
+        new = {
+            name: fact for name, fact in run.facts.items() if name not in ("search", "duration", "prefilter")
+        }
+        count = sum(trial.status not in NEVER_COMPILED for trial in shown)
+        told = {RENEWED: renewed_fact(len(again), count, utc_now(), recorded_words(sweep))}
+        return self._write(run, shown, {**read_facts(path), **new, **told}, ahead=again)
+
+
+def count(run: Run) -> None:
+    """Points of the space for the report, unless that was done."""
+    if run.options.count_space and run.counted is None:
+        run.counted = count_space(run.study, run.space, run.problem, run.device)
 
 
 def _facts(run: Run) -> dict[str, str]:
@@ -85,12 +131,14 @@ def write_sweep(
     earlier: Mapping[str, str] | None = None,
     cache_dir: Path | None = None,
     row: Row | None = None,
+    ahead: Collection[str] = (),
 ) -> ReportFiles:
     """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
     ``row``: of the dispatch table; its trial, if it is here and usable, is the winner, else the best ranked one.
     ``provenance``: where the times come from, when not from ``device`` as it is today. ``earlier``: facts of the
-    sweep, when the report is written again. Raises ``StoreError``."""
-    order = ranked(trials)
+    sweep, when the report is written again. ``ahead``: resolved configs whose trials rank before all others, as they
+    are of another judge. Raises ``StoreError``."""
+    order = sorted(ranked(trials), key=lambda trial: bool(ahead) and trial.resolved not in ahead)
     if row is not None:
         order = row_first(order, row.config, row.kind)
     made = _provenance_facts(problem, device) if provenance is None else provenance
@@ -132,6 +180,13 @@ def recorded_provenance(trials: Iterable[Trial]) -> dict[str, str]:
     dates = sorted(trial.finished for trial in timed if trial.finished)
     words["finished"] = f"{dates[0]} to {dates[-1]}" if dates else ""
     return {name: text for name, text in words.items() if text}
+
+
+def recorded_words(trials: Iterable[Trial]) -> str:
+    """What ``recorded_provenance`` of one sweep says that changes with sources, toolchain, driver and judge."""
+    known = recorded_provenance(trials)
+    names = ("driver", "judge", "kernel source", "nvidia-cutlass-dsl")
+    return ", ".join(f"{name} {known[name]}" for name in names if name in known)
 
 
 def _provenance_facts(problem: Problem, device: Device) -> dict[str, str]:

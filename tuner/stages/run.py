@@ -46,7 +46,8 @@ class TuneOptions:
     """``trials``: distinct legal candidates; None is 200, or all when at most 300 are legal. ``timeout_s``: seconds
     for the search, None for no limit. ``jobs``: compile workers. ``out``: folder of results. ``cache_dir``: of compiled
     kernels, None for the user's. ``resume``: let the journal answer for candidates evaluated before.
-    ``count_space``: also count legal and rejected points for the report (seconds).
+    ``count_space``: also count legal and rejected points for the report (seconds). ``retimes``: of known
+    candidates only; the page of the sweep that found them stays, and a search that is stopped leaves the table alone.
     """
 
     trials: int | None = None
@@ -58,6 +59,7 @@ class TuneOptions:
     compile_timeout_s: float = COMPILE_TIMEOUT_S
     resume: bool = True
     count_space: bool = True
+    retimes: bool = False
 
 
 @dataclasses.dataclass(kw_only=True)

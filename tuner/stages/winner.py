@@ -9,6 +9,7 @@ from tuner.search.trial_of import utc_now
 from tuner.stages.compile import job_of, not_rebuilt
 from tuner.stages.final import Final
 from tuner.stages.leaders import CheckLeaders
+from tuner.stages.report import count
 from tuner.stages.run import Run
 from tuner.stages.stage import Job, When, carry
 from tuner.trials.checked import THEN
@@ -60,7 +61,10 @@ class CheckWinner:
             checked = not_rebuilt(trial)
         else:
             with run.usage.busy():
-                checked = carry(run, job, [CheckFull()]).result()
+                waiting = carry(run, job, [CheckFull()])
+                if run.device.abilities.at_once:  # a worker's time is no reason to wait
+                    count(run)
+                checked = waiting.result()
         if (checked.status, checked.validation) != (trial.status, trial.validation):
             run.keep(checked)
         return checked.ok

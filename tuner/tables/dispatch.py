@@ -22,7 +22,7 @@ from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 from tuner.tables.dispatch_file import SCHEMA, TableFile, one_arch, read_table
 from tuner.tables.distance import batch_names, batch_order, doublings, shown_bucket, shown_sizes
-from tuner.tables.merge import Current, Decision, choose, stale_reason
+from tuner.tables.merge import Current, Decision, choose, outdated_reason
 from tuner.tables.row import DispatchKey, Row
 from tuner.trials.checked import Check
 
@@ -193,7 +193,7 @@ class DispatchTable:
         source = "exact" if known == problem else f"nearest {shown_sizes(known, batch_names(known))}"
         if self._checked_only and row.check is Check.NONE:
             return f"{source}: {row.check}"
-        stale = stale_reason(row, self._current)
+        stale = outdated_reason(row, self._current)
         try:
             config = parse_config(row.key.op, self.arch, row.config)
         except InputError as error:  # a knob that this version no longer has
@@ -207,7 +207,7 @@ class DispatchTable:
             return f"{source}: {rejection}"
         check = "" if row.check is Check.WINNER else f", {row.check}"
         reason = f"{source} row, {row.kind} {row.time_us:.4g} us{check}" + (
-            f", stale ({stale})" if stale else ""
+            f", of {row.date[:10] or 'no date'}, stale ({stale})" if stale else ""
         )
         return self._lookup(config, problem, source, row, reason)
 

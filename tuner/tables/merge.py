@@ -24,12 +24,14 @@ class Current:
     """Today's provenance. ``kernel_source``: of a row, the hash of its kernel's sources as they are, empty when there
     is no such kernel. ``models``: one per kind of time that has one; a kind that is not listed has no model.
     ``oracle``: by the name of an operator, what a model's verdicts on its kernels depend on besides, or empty.
+    ``driver``: of the card at hand, empty where there is none.
     """
 
     kernel_source: Callable[[Row], str]
     dsl_version: str
     models: Mapping[Kind, str] = dataclasses.field(default_factory=dict)
     oracle: Callable[[str], str] = lambda operator: ""
+    driver: str = ""
 
     def model(self, kind: Kind, operator: str) -> str:
         """Of a row of ``operator``: the model with the operator's oracle, or empty for a kind without a model."""
@@ -82,6 +84,17 @@ def stale_reason(row: Row, current: Current | None) -> str:
         f"{name.replace('_', ' ')} {_brief(getattr(row.provenance, name))}, now {_brief(getattr(now, name))}"
         for name in changed
     )
+
+
+def outdated_reason(row: Row, current: Current | None) -> str:
+    """``stale_reason``, and for a measured row the driver, if the card at hand has another one: its times are of then,
+    but the merge rule compares drivers by ratios and does not call the row stale."""
+    reason = stale_reason(row, current)
+    then = str(row.evidence.get("driver") or "")
+    if current is None or row.kind is not Kind.MEASURED or not (then and current.driver):
+        return reason
+    driver = "" if then == current.driver else f"driver {then}, now {current.driver}"
+    return ", ".join(filter(None, (reason, driver)))
 
 
 def _brief(hash_or_version: str) -> str:

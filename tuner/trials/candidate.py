@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from kernel_space.core.config import KernelConfig
@@ -43,3 +43,24 @@ class Asks(Protocol):
     def tell(self, number: int, us: float | None) -> None:
         """The time of candidate ``number`` in microseconds, None when it failed."""
         ...
+
+
+class Listed:
+    """Candidates that were chosen beforehand, as ``Asks``: each once, in their order, whatever the times are."""
+
+    def __init__(
+        self, candidates: Iterable[Candidate], rejected: Mapping[KernelConfig, Rejection] | None = None
+    ) -> None:
+        self._waiting = list(candidates)
+        self.rejected: dict[KernelConfig, Rejection] = dict(rejected or {})
+        self.planned = len(self._waiting)
+        self._next = 0
+
+    def ask(self) -> Candidate | None:
+        if self._next == self.planned:
+            return None
+        self._next += 1
+        return self._waiting[self._next - 1]
+
+    def tell(self, number: int, us: float | None) -> None:
+        """What was chosen beforehand does not depend on times."""

@@ -69,7 +69,7 @@ def _last_final(trial: Trial) -> tuple[str, str]:
 
 
 def _visits(results: AnyPath, problem: Problem, device: Device) -> Iterable[list[Trial]]:
-    """Legal candidates with a verdict, by the file that they are in: of those of one file, each kernel has one
+    """Legal candidates with a verdict, by the file that they are in: of those of a journal, each kernel has one
     source."""
     path = report_folder(results, device.name, problem) / "trials.parquet"
     files = [read_trials(path)] if path.is_file() else []
@@ -90,7 +90,9 @@ def _settled(visit: Sequence[Trial], today: Mapping[str, str]) -> Iterable[str]:
     for trial in visit:
         kernel = kernel_name(trial.resolved)
         now = today.get(kernel, "")
-        others_of_today = not sources[kernel] or now in sources[kernel]
+        others_of_today = sources[kernel] <= {
+            now
+        }  # a page that a retime renewed has trials of several sources
         of_today = others_of_today and trial.build.get("source_hash", now) == now
         if of_today and (trial.kind is Kind.MEASURED or not trial.ok):
             yield trial.resolved

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.core.traits import ModelledTime, Schedule
@@ -17,6 +19,9 @@ from tuner.devices.device import Device
 from tuner.devices.select import select_device
 from tuner.report.data.tail_wave import schedule_of
 from tuner.simulated.model import modelled_time
+from tuner.stages.record import current
+from tuner.tables.dispatch import DispatchTable
+from tuner.tables.merge import outdated_reason
 
 
 def explain_command(args: argparse.Namespace) -> int:
@@ -24,18 +29,32 @@ def explain_command(args: argparse.Namespace) -> int:
     config = config_of(args, device.arch)
     check_out(args.out)
     explained = [(problem, *explain(problem, config, device)) for problem in problems]
+    stale = {problem: stale_row(problem, device, args.out) for problem in problems}
     if args.json:
         text.print_json(
             {
                 "device": text.device_record(device),
-                "results": [_record(*one) for one in explained],
+                "results": [{**_record(*one), "stale_row": stale[one[0]] or None} for one in explained],
             }
         )
         return 0
     for number, one in enumerate(explained):
         print("\n" * min(number, 1), end="")
         _print(*one, device)
+        if stale[one[0]]:
+            text.print_block([("row", stale[one[0]])])
     return 0
+
+
+def stale_row(problem: Problem, device: Device, out: Path) -> str:
+    """What has changed since the table's own row of ``problem`` was made, and when that was; empty for a fresh row and
+    without one. A table that cannot be read is told of in its place."""
+    try:
+        rows = DispatchTable.load(below(out, device.name), arch=device.arch).own(problem)
+    except InputError as error:
+        return str(error)
+    reason = outdated_reason(rows[0], current(device)) if rows else ""
+    return f"of {rows[0].date}; changed since: {reason}; tune.py retime times it anew" if reason else ""
 
 
 def explain(

@@ -155,6 +155,7 @@ def _record(found: _Answer) -> dict[str, Any]:
         "low_us": row.low_us,
         "high_us": row.high_us,
         "problem": str(row.key.problem),
+        "date": row.date,
         "check": str(row.check),
         "checked": row.evidence.get("checked"),
     }

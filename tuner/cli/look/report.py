@@ -18,6 +18,7 @@ from tuner.stages.report import recorded_provenance, write_sweep
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
 from tuner.trials.outcome import NEVER_COMPILED, Trial
+from tuner.trials.renewed import RENEWED, renewed
 
 TRIALS = "trials.parquet"
 
@@ -82,6 +83,8 @@ def _trials(out: Path, problem: Problem, device: Device) -> tuple[list[Trial], s
     if below(about.folder(below(out, STUDY_FOLDER)), about.file_name).is_file():
         trials = list(open_study(out, problem, device).trials.values())
         if trials:
+            if RENEWED in read_facts(parquet):
+                return renewed(beside, {trial.resolved: trial for trial in trials}), str(parquet), None
             rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
             return [*trials, *rejected], f"journal {about.file_name}", None
     if parquet.is_file():  # of another judge or other sources than today's, or their journal is gone

@@ -6,8 +6,10 @@ import argparse
 from pathlib import Path
 
 from tuner.cli.options.common import DEFAULT_OUT, add_out_option, seconds_above_0, whole
+from tuner.cli.options.retime import add_runners_up_option
 
 TRIALS = 64
+STALE, EVERY = "stale", "all"  # rows
 
 
 def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +28,16 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trials", type=whole(1), default=TRIALS, metavar="N", help=f"candidates per problem ({TRIALS})"
     )
+    parser.add_argument(
+        "--retime",
+        nargs="?",
+        const=STALE,
+        choices=(STALE, EVERY),
+        metavar="stale|all",
+        help="instead: what tune.py retime asks of the table's rows below --results, stale ones (default) or all",
+    )
+    add_runners_up_option(parser)
+    parser.set_defaults(op=None)
     parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
     parser.add_argument(
         "--seed", type=whole(0), default=0, metavar="N", help="same seed, same candidates (0)"

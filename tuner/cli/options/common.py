@@ -49,6 +49,10 @@ def add_operators_option(parser: argparse.ArgumentParser) -> None:
 
 def add_problem_options(parser: argparse.ArgumentParser) -> None:
     add_operator_options(parser)
+    add_problem_selectors(parser)
+
+
+def add_problem_selectors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--shape",
         action="append",

@@ -46,8 +46,12 @@ def device_record(device: Device) -> dict[str, Any]:
 
 
 def describe_problem(problem: Problem) -> str:
-    options = ", ".join(f"{name}={value}" for name, value in problem.options.items())
-    return f"{problem.operator} {problem}" + (f" ({options})" if options else "")
+    return describe_problem_named(problem.operator, str(problem), problem.options)
+
+
+def describe_problem_named(operator: str, sizes: str, options: Mapping[str, str]) -> str:
+    words = ", ".join(f"{name}={value}" for name, value in options.items())
+    return f"{operator} {sizes}" + (f" ({words})" if words else "")
 
 
 def describe_device(device: Device) -> str:

@@ -5,15 +5,20 @@ from __future__ import annotations
 import argparse
 import collections
 import dataclasses
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
+from kernel_space.operators import DEFAULT
 from tuner.cli.options import text
+from tuner.cli.options.card import EVERY
 from tuner.cli.options.common import DEFAULT_OUT, check_out, problems_of
+from tuner.cli.options.retime import rows_named
 from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
@@ -21,6 +26,7 @@ from tuner.devices.select import select_device
 from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
 from tuner.space.space import SearchSpace
+from tuner.stages.record import current
 from tuner.stages.run import COMPILE_TIMEOUT_S
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.candidate import Candidate
@@ -28,13 +34,13 @@ from tuner.trials.outcome import Status
 from tuner.tune.earlier import Earlier, earlier_visits
 from tuner.tune.joined_rows import joined_rows
 from tuner.tune.prepare import NEIGHBOURS, readable_configs
+from tuner.tune.retime import candidates_of, outdated_rows, table_of_device
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
 
 
 def compile_only_command(args: argparse.Namespace) -> int:
     """0 when every problem has an object; Ctrl-C keeps what is compiled. Raises ``InputError`` and ``StoreError``."""
-    problems = problems_of(args)
     if args.device.startswith("cuda"):
         raise InputError(
             f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
@@ -42,15 +48,20 @@ def compile_only_command(args: argparse.Namespace) -> int:
     results = _results_folder(args.results)
     device = select_device(args.device, results=results)
     check_out(args.out)
-    known = {problem: _known(results, problem, device) for problem in problems}
+    chooser = _retimed(results, device, args) if args.retime else _searched(results, device, args)
+    if not chooser:
+        Progress().say(f"no row of {device.name} in {results} is stale: nothing is compiled")
+        if args.json:
+            text.print_json({"device": text.device_record(device), "folder": None, "results": []})
+        return 0
     folder = Folder(
         args.out, device.name, device.arch
     )  # made last: what is wrong above leaves nothing behind
     jobs = args.jobs or os.cpu_count() or 1
     records = []
     with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:
-        for problem in problems:
-            candidates = _candidates(problem, known[problem], device, args)
+        for problem, choose in chooser.items():
+            candidates = choose()
             entries = _fill(folder, problem, candidates, pool, device)
             records.append(_record(problem, entries))
             if not args.json:
@@ -58,10 +69,49 @@ def compile_only_command(args: argparse.Namespace) -> int:
     if args.json:
         text.print_json({"device": text.device_record(device), "folder": str(args.out), "results": records})
     elif all(record["objects"] for record in records):
-        print(
-            f"next, on a machine with the card and this checkout: tune.py measure {args.out} --device cuda:0"
+        then = (
+            f"retime --device cuda:0 --objects {args.out}"
+            if args.retime
+            else f"measure {args.out} --device cuda:0"
         )
+        print(f"next, on a machine with the card and this checkout: tune.py {then}")
     return 0 if all(record["objects"] for record in records) else 1
+
+
+Chooser = dict[Problem, Callable[[], list[Candidate]]]
+
+
+def _searched(results: Path, device: Device, args: argparse.Namespace) -> Chooser:
+    """Candidates of each problem named. Raises ``InputError`` for damaged results before anything is chosen."""
+    args.op = args.op or DEFAULT
+    known = {problem: _known(results, problem, device) for problem in problems_of(args)}
+    return {
+        problem: functools.partial(_candidates, problem, about, device, args)
+        for problem, about in known.items()
+    }
+
+
+def _retimed(results: Path, device: Device, args: argparse.Namespace) -> Chooser:
+    """What a retime asks of the rows named, or of all. A class has no driver: ``all`` is for a change of that."""
+    problems = rows_named(args)
+    rows = outdated_rows(
+        table_of_device(results, device),
+        current(device),
+        operator=args.op,
+        problems=problems,
+        fresh_too=args.retime == EVERY,
+    )
+    return {
+        one.problem: functools.partial(
+            candidates_of,
+            one.row,
+            results,
+            device,
+            runners_up=args.runners_up,
+            say=Progress(str(one.problem)).say,
+        )
+        for one in rows
+    }
 
 
 def _results_folder(named: Path | None) -> Path:

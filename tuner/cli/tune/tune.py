@@ -89,15 +89,7 @@ def _tune_all(
     problems: list[Problem], device: Device, options: TuneOptions, objects: Path | None
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
-    with contextlib.ExitStack() as stack:
-        compilers = stack.enter_context(
-            CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir)
-        )
-        if device.kind is Kind.MEASURED:
-            compilers.start(device.arch)  # while the card's worker starts
-        pool: Pool = compilers
-        if objects is not None:
-            pool = ObjectsPool(objects, otherwise=pool)
+    with compilers(device, options, objects) as pool:
         turns: Iterable[Problem] = problems
         if device.kind is Kind.MEASURED:
             turns = in_turn(problems, options.out, device.name, say=Progress().say)
@@ -106,6 +98,15 @@ def _tune_all(
             yield result
             if result.stopped == STOPPED_BY_USER:
                 return
+
+
+@contextlib.contextmanager
+def compilers(device: Device, options: TuneOptions, objects: Path | None) -> Iterator[Pool]:
+    """Compile workers for several problems; ``objects``: a folder that answers before they do."""
+    with CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir) as pool:
+        if device.kind is Kind.MEASURED:
+            pool.start(device.arch)  # while the card's worker starts
+        yield pool if objects is None else ObjectsPool(objects, otherwise=pool)
 
 
 def result_record(result: TuneResult, device: Device) -> dict[str, Any]:

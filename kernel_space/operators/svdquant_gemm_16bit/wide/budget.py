@@ -91,6 +91,6 @@ def solve_stages(config: WideConfig, problem_class: ProblemClass, arch: Arch) ->
         ("dq", most),
         ("ab", MOST_AB_STAGES),
     ]
-    least = {"dq": 2, "ab": 2, "lora": 1 if lora else 0}
+    least = {"dq": 2, "ab": 2, "lora": 1 if lora else 0, "c": 1}
     foot = footprint(config, problem_class, arch)
     return fill_rings(config, foot, least, wishes, smem_limit(config, arch))
