@@ -31,7 +31,7 @@ CASES = {
         for kind, text, r in (
             ("rows", "kernel=smooth_rows", 0),
             ("mma", "kernel=smooth_mma warps_m=4 split_k=8", 128),
-            ("wgmma", "kernel=smooth_wgmma groups_m=4 split_k=7", 128),
+            ("tma", "kernel=smooth_tma tile_m=104 quant_warps=12 split_k=3", 128),
         )
         for x_dtype in ("fp16", "bf16")
         for smooth in ("fp32", "none")
@@ -70,16 +70,17 @@ CASES = {
     "mma-alone": ("kernel=smooth_mma warps_m=2 ctas_per_sm=1 num_b_stage=1", "fp16", "none", 16),
     "mma-256": ("kernel=smooth_mma warps_m=4 split_k=4", "bf16", "fp32", 256),
     "mma-48": ("kernel=smooth_mma rows_per_warp=32 warps_m=2 warps_k=2 split_k=3", "fp16", "fp32", 48),
-    "wgmma-many": (
-        "kernel=smooth_wgmma groups_m=1 split_k=7 num_x_stage=1 ctas_per_sm=4",
-        "bf16",
+    "tma-many": ("kernel=smooth_tma tile_m=64 split_k=8 ctas_per_sm=2", "bf16", "fp32", 128),
+    "tma-few": (
+        "kernel=smooth_tma tile_m=16 quant_warps=4 split_k=8 ctas_per_sm=2 use_pdl=true",
+        "fp16",
         "fp32",
         128,
     ),
-    "wgmma-turns": ("kernel=smooth_wgmma groups_m=1 groups_k=4 split_k=8 use_pdl=true", "fp16", "fp32", 128),
-    "wgmma-alone": ("kernel=smooth_wgmma groups_m=1 num_b_stage=1 num_x_stage=4", "bf16", "none", 16),
-    "wgmma-256": ("kernel=smooth_wgmma groups_m=2 split_k=4", "fp16", "fp32", 256),
-    "wgmma-48": ("kernel=smooth_wgmma groups_m=3 split_k=3 ctas_per_sm=1", "fp16", "fp32", 48),
+    "tma-tall": ("kernel=smooth_tma tile_m=136 split_k=4 use_pdl=true", "bf16", "fp32", 128),
+    "tma-alone": ("kernel=smooth_tma tile_m=64 num_stage=2", "bf16", "none", 16),
+    "tma-256": ("kernel=smooth_tma tile_m=32 split_k=4", "fp16", "fp32", 256),
+    "tma-48": ("kernel=smooth_tma tile_m=112 quant_warps=12 split_k=3", "fp16", "fp32", 48),
 }
 
 

@@ -152,8 +152,8 @@ EACH = [
     "rows-bf16-fp32",
     "mma-fp16-fp32",
     "mma-bf16-fp32",
-    "wgmma-fp16-fp32",
-    "wgmma-bf16-fp32",
+    "tma-fp16-fp32",
+    "tma-bf16-fp32",
 ]
 
 
@@ -188,7 +188,7 @@ def test_products_beside_ties_and_odd_smooth(
 
 @pytest.mark.alone
 @pytest.mark.parametrize(
-    "name", ["rows-bf16-fp32", "rows-bf16-none", "mma-tall", "wgmma-bf16-fp32", "wgmma-many"]
+    "name", ["rows-bf16-fp32", "rows-bf16-none", "mma-tall", "tma-bf16-fp32", "tma-many"]
 )
 def test_it_is_not_far_from_the_memory(
     found: dict[str, Object], loaded: dict[str, LoadedObject], name: str

@@ -28,12 +28,13 @@ MMA_CLUSTER = (
 )
 MMA_PARTS = "kernel=smooth_mma warps_m=1 warps_k=2 split_k=2 split_r=2 ctas_per_sm=1 use_pdl=true"
 MMA_TALL = "kernel=smooth_mma rows_per_warp=32 warps_m=2 split_k=2 ctas_per_sm=1"
-WGMMA = "kernel=smooth_wgmma groups_m=1"  # one party
-WGMMA_TURNS = "kernel=smooth_wgmma groups_m=1 groups_k=4 num_b_stage=1 num_x_stage=1"
-WGMMA_CLUSTER = "kernel=smooth_wgmma groups_m=2 groups_k=2 split_k=3 num_b_stage=2 num_x_stage=3 use_pdl=true"
-WITH_LORA = (MMA, MMA_CLUSTER, MMA_TALL, WGMMA, WGMMA_TURNS, WGMMA_CLUSTER)
+TMA = "kernel=smooth_tma tile_m=64"  # one party
+TMA_TALL = "kernel=smooth_tma tile_m=136 split_k=2 num_stage=2"  # 17 octets of rows for 8 warps
+TMA_NARROW = "kernel=smooth_tma tile_m=8 quant_warps=12 num_stage=2"  # warps with nothing to do
+TMA_CLUSTER = "kernel=smooth_tma tile_m=40 quant_warps=4 split_k=3 num_stage=2 ctas_per_sm=2 use_pdl=true"
+WITH_LORA = (MMA, MMA_CLUSTER, MMA_TALL, TMA, TMA_TALL, TMA_NARROW, TMA_CLUSTER)
 # One of each kernel that is alone on its rows, and R.
-EACH = ((ROWS, 0), (MMA, 32), (WGMMA, 32))
+EACH = ((ROWS, 0), (MMA, 32), (TMA, 32))
 
 
 @pytest.mark.parametrize(
@@ -44,8 +45,8 @@ EACH = ((ROWS, 0), (MMA, 32), (WGMMA, 32))
         ("1,32,32", MMA_TALL),
         ("33,320,32", MMA_CLUSTER),
         ("17,416,64", MMA_PARTS),
-        ("17,96,16", WGMMA_TURNS),
-        ("133,288,32", WGMMA_CLUSTER),
+        ("193,160,16", TMA_TALL),
+        ("133,288,32", TMA_CLUSTER),
     ],
 )
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -65,7 +66,7 @@ def test_edges(m: int, k: int, text: str) -> None:
 @pytest.mark.parametrize("x_dtype", ["fp16", "bf16"])
 @pytest.mark.parametrize("smooth", ["fp32", "none"])
 @pytest.mark.parametrize("source", ["gaussian", "patterns"])
-@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (WGMMA_CLUSTER, 32)])
+@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (TMA_CLUSTER, 32)])
 def test_every_class(text: str, r: int, x_dtype: str, smooth: str, source: str) -> None:
     """With any bits of the dtype, too: NaN stays in its place."""
     problem = SmoothProblem(m=69, k=224, r=r, x_dtype=x_dtype, smooth=smooth)
@@ -79,10 +80,11 @@ def test_every_class(text: str, r: int, x_dtype: str, smooth: str, source: str) 
         (128, "kernel=smooth_mma rows_per_warp=32 warps_m=4 split_k=7 ctas_per_sm=2"),
         (128, "kernel=smooth_mma warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=1 use_pdl=true"),
         (256, "kernel=smooth_mma warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1"),
-        (16, WGMMA_TURNS),
-        (128, "kernel=smooth_wgmma groups_m=4 split_k=7 num_x_stage=3"),
-        (128, "kernel=smooth_wgmma groups_m=1 groups_k=4 split_k=8"),
-        (256, "kernel=smooth_wgmma groups_m=1 groups_k=2 split_k=8"),
+        (16, TMA_NARROW),
+        (48, TMA_TALL),
+        (128, "kernel=smooth_tma tile_m=112 quant_warps=12 split_k=3"),
+        (128, "kernel=smooth_tma tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true"),
+        (256, "kernel=smooth_tma tile_m=32"),
     ],
 )
 def test_ranks_and_defaults(r: int, text: str) -> None:
@@ -124,7 +126,7 @@ def test_columns_beyond_k_are_zeros_where_smooth_has_no_reciprocal(text: str, r:
     assert not spans[:, 1, :, 2:].view(torch.int16).any()
 
 
-@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (WGMMA_CLUSTER, 32)])
+@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (TMA_CLUSTER, 32)])
 def test_weights_alone_are_read_before_the_kernel_before_has_ended(text: str, r: int) -> None:
     ptx = compiled(text, r).ptx
     before, after = ptx.split("griddepcontrol.wait")
@@ -206,7 +208,7 @@ def test_rows_beyond_m_are_seen(text: str, r: int) -> None:
     assert not result.ok
 
 
-@pytest.mark.parametrize("text", [MMA, WGMMA])
+@pytest.mark.parametrize("text", [MMA, TMA])
 def test_columns_beyond_k_that_are_not_cleared_are_seen(text: str) -> None:
     changed, count = re.subn(r"selp\.b32 (%r\d+), (%r\d+), 0, p;", r"mov.b32 \1, \2;", compiled(text, 32).ptx)
     assert count
@@ -214,7 +216,7 @@ def test_columns_beyond_k_that_are_not_cleared_are_seen(text: str) -> None:
     assert result.ok and not found["xs"].ok
 
 
-@pytest.mark.parametrize("text", [MMA_CLUSTER, WGMMA_CLUSTER])
+@pytest.mark.parametrize("text", [MMA_CLUSTER, TMA_CLUSTER])
 def test_a_missing_wait_is_seen(text: str) -> None:
     result, _ = mutated(r"barrier\.cluster\.(arrive|wait)[^;]*;", "", text, 32)
     assert not result.ok

@@ -20,7 +20,7 @@ from kernel_space.operators.smooth_lora_down.smooth_rows.config import SmoothRow
 from tuner.runtime import launch
 
 PROBLEM = SmoothProblem.parse("131,96,16")
-KERNELS = ["smooth_rows", "smooth_mma", "smooth_wgmma"]
+KERNELS = ["smooth_rows", "smooth_mma", "smooth_tma"]
 
 
 def filled(problem: SmoothProblem, source: str = "gaussian") -> dict[str, torch.Tensor]:

