@@ -87,9 +87,9 @@ RIGHT_QUANTIZE = {
         "kernel=rows tile_mk=16x512 row_loads=2 persistent=true use_pdl=true",
     ),
     "quantize-lora-mma": (QUANTIZE.parse("300,1056,48"), "kernel=lora_mma warps_m=2 warps_k=2 split_k=3"),
-    "quantize-lora-wgmma": (
+    "quantize-lora-tma": (
         QUANTIZE.parse("300,1056,128", x_dtype="bf16"),
-        "kernel=lora_wgmma groups_m=2 groups_k=2 split_k=3 use_pdl=true",
+        "kernel=lora_tma tile_m=40 quant_warps=4 split_k=3 ctas_per_sm=2 use_pdl=true",
     ),
 }
 ROWS_PROBLEM = STRANGER.problem.parse("128,256")

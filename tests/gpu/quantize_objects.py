@@ -19,7 +19,7 @@ from kernel_space.core.arch import SM90A, Arch
 from kernel_space.core.config import kernel_name
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
-from kernel_space.operators.nvfp4_quantize.lora_wgmma.config import LoraWgmmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_tma.config import LoraTmaConfig
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 
@@ -69,14 +69,19 @@ LORA_CASES = {
     "lora-alone": ("warps_m=2 ctas_per_sm=1 num_b_stage=1", "fp16", "none", 16),
     "lora-256": ("warps_m=4 split_k=4", "bf16", "fp32", 256),
     "lora-48": ("rows_per_warp=32 warps_m=2 warps_k=2 split_k=3", "fp16", "fp32", 48),
-    "wgmma-tall": ("kernel=lora_wgmma groups_m=4 split_k=7 use_pdl=true", "bf16", "fp32", 128),
-    "wgmma-many": ("kernel=lora_wgmma groups_m=1 split_k=7 num_x_stage=1 ctas_per_sm=4", "fp16", "none", 128),
-    "wgmma-turns": ("kernel=lora_wgmma groups_m=1 groups_k=4 split_k=8 use_pdl=true", "fp16", "fp32", 128),
-    "wgmma-alone": ("kernel=lora_wgmma groups_m=1 num_b_stage=1 num_x_stage=4", "bf16", "none", 16),
-    "wgmma-256": ("kernel=lora_wgmma groups_m=2 split_k=4", "fp16", "fp32", 256),
-    "wgmma-48": ("kernel=lora_wgmma groups_m=3 split_k=3 ctas_per_sm=1", "fp16", "fp32", 48),
+    "tma-tall": ("kernel=lora_tma tile_m=136 split_k=4 use_pdl=true", "bf16", "fp32", 128),
+    "tma-many": ("kernel=lora_tma tile_m=64 split_k=8 ctas_per_sm=2", "fp16", "none", 128),
+    "tma-few": (
+        "kernel=lora_tma tile_m=16 quant_warps=4 split_k=8 ctas_per_sm=2 use_pdl=true",
+        "fp16",
+        "fp32",
+        128,
+    ),
+    "tma-alone": ("kernel=lora_tma tile_m=64 num_stage=2", "bf16", "none", 16),
+    "tma-256": ("kernel=lora_tma tile_m=32 split_k=4", "fp16", "fp32", 256),
+    "tma-48": ("kernel=lora_tma tile_m=112 quant_warps=12 split_k=3", "fp16", "fp32", 48),
 }
-CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig, "lora_wgmma": LoraWgmmaConfig}
+CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig, "lora_tma": LoraTmaConfig}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -230,7 +230,8 @@ def test_copied_and_pickled() -> None:
 
 def test_repr_says_what_it_is() -> None:
     layer = SVDQuantLinear(160, 72, rank=16, dtype=torch.float16)
-    assert repr(layer) == "SVDQuantLinear(in_features=160, out_features=72, rank=16, dtype=float16)"
+    sizes = "in_features=160, out_features=72, rank=16"
+    assert repr(layer) == f"SVDQuantLinear({sizes}, dtype=float16, activations=auto)"
 
 
 BAD = {

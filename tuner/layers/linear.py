@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear.runtime import pad_packed
+from tuner.layers.activations import AUTO, Decision, decide, require_activations
 from tuner.layers.autocast import autocast_dtype
 from tuner.layers.decompose import Decomposition, decompose, smoothing
 from tuner.layers.linear_op import linear as linear_op
@@ -34,6 +36,9 @@ class SVDQuantLinear(torch.nn.Module):
     branch may have more columns than ``rank``, all zeros, because a kernel for that rank is launched; a ``state_dict``
     never has. The kernel computes in ``dtype``, that of the branch: x is rounded to it first, and ``y`` comes in the
     dtype of x, under ``torch.autocast`` in that of autocast as from ``torch.nn.Linear``.
+
+    ``activations``: ``nvfp4`` quantizes x, ``16bit`` leaves it as it is, which is closer to the original layer, and
+    ``auto`` takes what is faster on the card where the layer is (``chosen`` tells). An attribute too: it may change.
 
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
     """
@@ -56,8 +61,10 @@ class SVDQuantLinear(torch.nn.Module):
         rank: int = 128,
         dtype: torch.dtype = torch.bfloat16,
         device: torch.device | str | None = None,
+        activations: str = AUTO,
     ) -> None:
         super().__init__()
+        self.activations = require_activations(activations)
         _problem(in_features, out_features, rank, dtype)
         self.in_features, self.out_features, self.rank, self.dtype = in_features, out_features, rank, dtype
 
@@ -85,6 +92,7 @@ class SVDQuantLinear(torch.nn.Module):
         smoothing_strength: float = 0.5,
         dtype: torch.dtype | None = None,
         svd: str = "auto",
+        activations: str = AUTO,
     ) -> Self:
         """Quantize ``linear``; deterministic, on the device where it is.
 
@@ -100,7 +108,7 @@ class SVDQuantLinear(torch.nn.Module):
         if dtype is None:
             dtype = weight.dtype if weight.dtype in TORCH_DTYPES.values() else torch.bfloat16
         n, k = weight.shape
-        layer = cls(k, n, rank=rank, dtype=dtype, device=weight.device)
+        layer = cls(k, n, rank=rank, dtype=dtype, device=weight.device, activations=activations)
         with torch.autocast(
             weight.device.type, enabled=False
         ):  # decomposing is float64's and fp32's business
@@ -166,8 +174,16 @@ class SVDQuantLinear(torch.nn.Module):
             self.lora_up,
             self.wcscale,
             self.bias,
+            self.activations,
         )
         return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], self.out_features)
+
+    def chosen(self, rows: int) -> Decision:
+        """What a call of ``rows`` rows does with activations where the layer is, and why."""
+        if self.activations != AUTO:
+            return Decision(self.activations, "asked for")
+        problem = _problem(self.in_features, self.out_features, self.lora_up.shape[1], self.dtype)
+        return decide(dataclasses.replace(problem, m=max(rows, 1)), self.wgt.device)
 
     def _align(self) -> None:
         """DataParallel sends buffers of a dtype in one piece: behind those of another module they may lie anywhere."""
@@ -177,7 +193,8 @@ class SVDQuantLinear(torch.nn.Module):
 
     def extra_repr(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, dtype={dtype}"
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}"
+        return f"{sizes}, dtype={dtype}, activations={self.activations}"
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """``to`` and its relatives: devices change, dtypes belong to the kernel's contract and do not."""

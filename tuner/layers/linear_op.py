@@ -5,18 +5,23 @@ from __future__ import annotations
 import torch
 
 from kernel_space.operators.svdquant_linear.runtime import problem_of
+from tuner.layers.activations import AUTO, NVFP4, OPERATORS, decide, require_activations
 from tuner.layers.gemm import LIBRARY
 from tuner.runtime.caller import Caller
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
 
-CALLER = Caller("svdquant_linear")
-quick_call = CALLER.quick.call
-_Y = CALLER.signature.outputs.index("y")
-_NOT_GIVEN = (None,) * len(CALLER.signature.outputs)
+CALLERS = {name: Caller(operator) for name, operator in OPERATORS.items()}
+CALLER = CALLERS[NVFP4]
+_QUICK = {name: caller.quick.call for name, caller in CALLERS.items()}
+_Y = {name: caller.signature.outputs.index("y") for name, caller in CALLERS.items()}
+_NOT_GIVEN = {name: (None,) * len(caller.signature.outputs) for name, caller in CALLERS.items()}
+_autos: Recent[tuple, str] = Recent(MAX_CALLS, of_tables=True)
+"""What ``auto`` is, by what the tensors look like."""
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY.define(
     "linear(Tensor x, Tensor smooth, Tensor lora_down, Tensor wgt, Tensor wscales, Tensor lora_up, Tensor wcscale, "
-    "Tensor bias) -> Tensor",
+    f'Tensor bias, str activations="{AUTO}") -> Tensor',
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -30,26 +35,57 @@ def linear(
     lora_up: torch.Tensor,
     wcscale: torch.Tensor,
     bias: torch.Tensor,
+    activations: str = AUTO,
 ) -> torch.Tensor:
-    """``y`` ``[M, N]`` of ``x`` ``[M, K]``: quantized, multiplied, in the dtype of both, float16 or bfloat16.
+    """``y`` ``[M, N]`` of ``x`` ``[M, K]``: smoothed, multiplied, in the dtype of both, float16 or bfloat16.
 
     ``smooth`` fp32 ``[K]``; ``lora_down`` as ``pack_lora_down`` gives it; the others as in ``PackedSVDQuant``, with
-    lora_up in the dtype of x. Raises as ``svdquant_gemm``.
+    lora_up in the dtype of x. ``activations``: ``nvfp4``, ``16bit``, or ``auto`` for what is faster on this card.
+    Raises as ``svdquant_gemm``, and ``InputError`` for other ``activations``.
     """
-    if not _compiling():
-        made = quick_call(x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN, None)
+    if not _compiling() and type(x) is torch.Tensor:
+        name = activations if activations in CALLERS else _auto(x, wgt, lora_up, activations)
+        made = _QUICK[name](
+            x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN[name], None
+        )
         if made is not None:
-            return made[_Y]
+            return made[_Y[name]]
+    inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     if not needs_dispatcher(x):
-        return _linear(x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
-    CALLER.require_no_grad((x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias), None)
-    return torch.ops.svdquant.linear(x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+        return _linear(*inputs, activations)
+    CALLER.require_no_grad(inputs, None)
+    return torch.ops.svdquant.linear(*inputs, activations)
 
 
-def _linear(*inputs: torch.Tensor) -> torch.Tensor:
-    if inputs[0].ndim == 2 and not inputs[0].shape[0]:
+def _auto(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, activations: str) -> str:
+    """Which of ``CALLERS`` takes the call. Tensors that do not fit are told by whichever it is."""
+    require_activations(activations)
+    return _autos.get(_look(x, wgt, lora_up)) or NVFP4
+
+
+def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor) -> tuple:
+    return (x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device)
+
+
+def _linear(
+    x: torch.Tensor,
+    smooth: torch.Tensor,
+    lora_down: torch.Tensor,
+    wgt: torch.Tensor,
+    wscales: torch.Tensor,
+    lora_up: torch.Tensor,
+    wcscale: torch.Tensor,
+    bias: torch.Tensor,
+    activations: str = AUTO,
+) -> torch.Tensor:
+    inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+    name = require_activations(activations)
+    if x.ndim == 2 and not x.shape[0]:
         return _no_rows(inputs)
-    return CALLER.run(inputs, None, (), quick=True)[_Y]
+    if name == AUTO:
+        name = decide(problem_of(CALLER.named(inputs)), wgt.device).activations
+        _autos.put(_look(x, wgt, lora_up), name)
+    return CALLERS[name].run(inputs, None, (), quick=True)[_Y[name]]
 
 
 def _no_rows(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
@@ -65,7 +101,8 @@ for _key in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("svdquant::linear", lib=LIBRARY)
-def _fake_linear(*inputs: torch.Tensor) -> torch.Tensor:
+def _fake_linear(*arguments: torch.Tensor | str) -> torch.Tensor:
+    inputs = tuple(one for one in arguments if isinstance(one, torch.Tensor))
     CALLER.require_no_grad(inputs, None)
     x, wgt = inputs[0], inputs[3]
     return x.new_empty((x.shape[0], wgt.shape[0]))

@@ -1,15 +1,8 @@
 """``lora_down`` as the kernels take it: packed once, when a layer is loaded.
 
 ``[K, R]`` becomes ``[ceil(K / 64), R, 64]``, zeros beyond K. Chunk c holds k = 64 c .. 64 c + 63 of every column n as
-the bytes that lie in shared memory, so a chunk, or some columns of it, is one copy without a descriptor:
-
-* a row of 64 elements is 128 bytes, the 128-byte swizzle of wgmma and ldmatrix: the 16-byte piece q of logical pieces
-  lies at q ^ (n % 8);
-* within a row k is permuted. Thread t of four holds k = 16 t .. 16 t + 15 of a row of x, one block of NVFP4. In step j
-  of four it gives elements 4 j .. 4 j + 3 of these to the tensor core, as slots 2 t, 2 t + 1, 2 t + 8, 2 t + 9 of 16.
-  So k = 16 t + 4 j + 2 h + e lies at logical place 16 j + 8 h + 2 t + e.
-
-A sum over k may be taken in any order; so a kernel needs neither shuffles for x nor another order of x in memory.
+the bytes that lie in shared memory, so a chunk, or some columns of it, is one copy without a descriptor: a row of 64
+elements is 128 bytes with the 128-byte swizzle of TMA and wgmma, the 16-byte piece q lies at q ^ (n % 8).
 """
 
 from __future__ import annotations
@@ -43,8 +36,8 @@ def pack_lora_down(lora_down: torch.Tensor) -> torch.Tensor:
     chunks = packed_shape(k, r)[0]
     padded = lora_down.new_zeros((chunks * CHUNK_K, r))
     padded[:k] = lora_down
-    by_slot = padded.view(chunks, 4, 4, 2, 2, r).permute(0, 5, 2, 3, 1, 4)  # c t j h e n -> c n j h t e
-    rows = by_slot.reshape(chunks, r // _ROW_PIECES, _ROW_PIECES, _ROW_PIECES, CHUNK_K // _ROW_PIECES)
+    by_column = padded.view(chunks, CHUNK_K, r).transpose(1, 2)
+    rows = by_column.reshape(chunks, r // _ROW_PIECES, _ROW_PIECES, _ROW_PIECES, CHUNK_K // _ROW_PIECES)
     return torch.gather(rows, 3, _pieces(rows)).reshape(chunks, r, CHUNK_K)
 
 
@@ -56,8 +49,8 @@ def unpack_lora_down(packed: torch.Tensor, k: int) -> torch.Tensor:
     if packed.ndim != 3 or tuple(packed.shape) != packed_shape(k, r):
         raise InputError(f"packed lora_down must be {list(packed_shape(k, r))}, got {list(packed.shape)}")
     rows = packed.reshape(chunks, r // _ROW_PIECES, _ROW_PIECES, _ROW_PIECES, CHUNK_K // _ROW_PIECES)
-    by_slot = torch.gather(rows, 3, _pieces(rows)).view(chunks, r, 4, 2, 4, 2)
-    return by_slot.permute(0, 4, 2, 3, 5, 1).reshape(chunks * CHUNK_K, r)[:k].contiguous()
+    plain = torch.gather(rows, 3, _pieces(rows)).view(chunks, r, CHUNK_K)
+    return plain.transpose(1, 2).reshape(chunks * CHUNK_K, r)[:k].contiguous()
 
 
 def _pieces(rows: torch.Tensor) -> torch.Tensor:

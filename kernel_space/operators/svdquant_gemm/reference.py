@@ -101,10 +101,40 @@ def check_packed(
 ) -> OutputCheck:
     """``check_output`` of a whole ``[M, N]`` output against the packed contract, without ``[M, N]`` temporaries."""
     require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (inputs.m, inputs.n))
+    return _check(y, _packed_contract(inputs), split_k, chunk_rows)
+
+
+def check_half(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    wgt: NVFP4Tensor,
+    lora: tuple[torch.Tensor, torch.Tensor],
+    affine: tuple[torch.Tensor, torch.Tensor],
+    *,
+    split_k: int = 1,
+    chunk_rows: int = CHUNK_ROWS,
+) -> OutputCheck:
+    """As ``check_packed`` for 16-bit activations x ``[M, K]``: ``y = (x @ wgt.T + lora_act_in @ lora_up.T) * wcscale +
+    bias``. ``lora``: lora_act_in ``[M, R]``, lora_up ``[N, R]``; ``affine``: wcscale, bias fp32 ``[N]``.
+    """
+    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (x.shape[0], wgt.rows))
+    scale, bias = (vector.double() for vector in affine)
+    contract = _Contract(
+        act=x,
+        wgt=dequantize_nvfp4(wgt),
+        lora_act_in=lora[0].double(),
+        lora_up=lora[1].double(),
+        gemm_scale=scale,
+        lora_scale=scale,
+        bias=bias,
+    )
+    return _check(y, contract, split_k, chunk_rows)
+
+
+def _check(y: torch.Tensor, contract: _Contract, split_k: int, chunk_rows: int) -> OutputCheck:
     out_dtype = next(name for name, dtype in TORCH_DTYPES.items() if dtype == y.dtype)
-    contract = _packed_contract(inputs)
     check: OutputCheck | None = None
-    for rows in _row_chunks(inputs.m, ALL_ROWS, chunk_rows):
+    for rows in _row_chunks(y.shape[0], ALL_ROWS, chunk_rows):
         expected = contract.expected(rows, out_dtype, split_k)
         part = check_output(
             y[rows], expected.value, expected.tolerance, drift=expected.drift, first_row=rows.start
@@ -148,11 +178,11 @@ class _Expected(NamedTuple):
 class _Contract:
     """``y = gemm_scale * (act @ wgt.T) + lora_scale * (lora_act_in @ lora_up.T) + bias`` with decoded operands.
 
-    ``act`` still packed, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets ``lora_up``
-    divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
+    ``act`` still packed or in 16 bits, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets
+    ``lora_up`` divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
     """
 
-    act: NVFP4Tensor
+    act: NVFP4Tensor | torch.Tensor
     wgt: torch.Tensor
     lora_act_in: torch.Tensor
     lora_up: torch.Tensor
@@ -225,6 +255,8 @@ class _Contract:
         return gemm * self.gemm_scale + lora * self.lora_scale + self.bias
 
     def _act(self, rows: slice) -> torch.Tensor:
+        if isinstance(self.act, torch.Tensor):
+            return self.act[rows].float()
         return dequantize_nvfp4(NVFP4Tensor(codes=self.act.codes[rows], scales=self.act.scales[rows]))
 
 

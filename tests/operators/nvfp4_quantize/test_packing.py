@@ -16,10 +16,9 @@ def test_every_element_lies_where_it_must(k: int, r: int) -> None:
     assert tuple(packed.shape) == packed_shape(k, r) == (-(-k // 64), r, 64) and packed.is_contiguous()
     wanted = torch.zeros_like(packed)
     for at in range(k):
-        chunk, t, j, h, e = at // 64, at % 64 // 16, at % 16 // 4, at % 4 // 2, at % 2
-        logical = 16 * j + 8 * h + 2 * t + e
+        chunk, piece, rest = at // 64, at % 64 // 8, at % 8
         for n in range(r):
-            wanted[chunk, n, (logical // 8 ^ n % 8) * 8 + logical % 8] = plain[at, n]
+            wanted[chunk, n, (piece ^ n % 8) * 8 + rest] = plain[at, n]
     assert torch.equal(packed, wanted)
     assert torch.equal(unpack_lora_down(packed, k), plain)
 

@@ -7,8 +7,8 @@
 | CTA | ``warps_m * rows_per_warp`` rows and its part of K (``split_k``) and of R (``split_r``) |
 | warp | 16 or 32 rows; its chunks of 64 along K are every ``warps_k``-th of the CTA's |
 | lane | rows g, g + 8 …, g = lane / 4; of each the 16 elements 16 (lane % 4) … of a chunk: one block of NVFP4 |
-| x | from global memory to registers, which are operands of ``mma.sync`` as they are (``packing`` permutes K) |
-| lora_down | chunks by bulk copies into a ring of shared memory, which the warps along M share; ``ldmatrix`` reads |
+| x | from global memory to registers, which are operands of ``mma.sync`` as they are (``Stream._multiply``) |
+| lora_down | chunks by bulk copies into a ring of shared memory, which the warps along M share |
 | sums | in registers until the end; parties along K then exchange pieces of them (``reduce``) |
 
 A lane multiplies a chunk, then quantizes its rows one by one, and loads each anew for the next chunk when it is done

@@ -20,10 +20,9 @@ def copy_bulk(target: Any, source: Any, size: int, barrier: Any) -> None:
     )
 
 
-def load_matrices(address: Any) -> tuple[Any, ...]:
-    """Four 8x8 matrices of 16 bits; lanes 8 i .. 8 i + 7 give the addresses of the rows of matrix i."""
-    text = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {$0, $1, $2, $3}, [$4];"
-    return inline(text, "rrrr", ("r", address), effects=True)
+def load_words(address: Any) -> tuple[Any, ...]:
+    """Four 32-bit words from a 16-byte aligned shared address."""
+    return inline("ld.shared.v4.b32 {$0, $1, $2, $3}, [$4];", "rrrr", ("r", address), effects=True)
 
 
 def mma_16x8x16(sums: list[Any], a: list[Any], b: list[Any], *, is_bf16: bool) -> tuple[Any, ...]:

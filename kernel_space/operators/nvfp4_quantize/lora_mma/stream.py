@@ -160,23 +160,31 @@ class Stream:
     # -- what is made of it --------------------------------------------------------------------------------------
 
     def _multiply(self, place: Any, acc: Any, x: Any, slot: Any) -> None:
-        """``acc`` += lora_down.T in the slot times x.T: so the words of a row of x, neighbours in registers since they
-        were loaded, are an operand as they are, and so are the four that a matrix load brings.
+        """``acc`` += lora_down.T in the slot times x.T. The words of a row of x, neighbours in registers since they
+        were loaded, are an operand as they are, if lane t of a quad gives k = 16 t + 4 j .. 16 t + 4 j + 3 in step j of
+        four; a sum over k may be taken in any order. So a lane reads k = 16 t .. 16 t + 15 of its columns of lora_down,
+        two pieces of 16 bytes of a row, for all four steps.
         """
         lay = self.layouts
-        lane = place["lane"]
-        base = self._slot(place, slot) + lane % 16 * lay.row_bytes
-        piece = (lane // 16 ^ lane % 8) * 16
-        for step in range(STEPS):
-            address = base + (piece ^ (step * 32))
-            for columns in range(lay.columns // 16):
-                a = mma_ptx.load_matrices(address + columns * 16 * lay.row_bytes)
+        own = place["lane"] // 4
+        base = self._slot(place, slot) + own * lay.row_bytes + ((place["quarter"] * 2) ^ own) * 16
+        for columns in range(lay.columns // 16):
+            low, high = (
+                self._load_columns(base + (columns * 16 + octet * 8) * lay.row_bytes) for octet in range(2)
+            )
+            for step in range(STEPS):
+                a = [low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1]]
                 for octet in range(lay.octets):
                     b = [x[2 * step, octet], x[2 * step + 1, octet]]
                     number = columns * lay.octets + octet
                     sums = [acc[e, number] for e in range(4)]
                     for e, value in enumerate(mma_ptx.mma_16x8x16(sums, a, b, is_bf16=lay.is_bf16)):
                         acc[e, number] = value
+
+    @staticmethod
+    def _load_columns(address: Any) -> list[Any]:
+        """16 elements along K of one column: the second piece lies where one bit of the address differs."""
+        return [word for piece in (address, address ^ 16) for word in mma_ptx.load_words(piece)]
 
     def _quantize(self, place: Any, x: Any, chunk: Any, i: Any, more: Any) -> None:
         """The rows of this lane, one by one; each is then loaded for the warp's next chunk, unless ``more`` is None."""

@@ -1,0 +1,9 @@
+"""Legality of the space of ``smooth_tma``: that of ``lora_tma``, whose registers and shared memory it has."""
+
+from __future__ import annotations
+
+from kernel_space.core.kernel import Rule
+from kernel_space.operators.nvfp4_quantize.lora_tma import rules as lora_tma
+from kernel_space.operators.smooth_lora_down.smooth_mma.rules import rank
+
+KNOB_RULES: dict[str, Rule] = {**lora_tma.KNOB_RULES, "rank": rank}

@@ -1,0 +1,1 @@
+"""The kernel ``wide``: tiles of many rows, wgmma with weights from registers."""

@@ -1,0 +1,26 @@
+"""The whole layer as a chain without an FP4 tensor core: x smoothed and to the low-rank branch, then the GEMM."""
+
+from __future__ import annotations
+
+from kernel_space.composite.link import Link
+from kernel_space.composite.operator import composite
+from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+
+OPERATOR = composite(
+    name=HalfLinearProblem.operator,
+    formula="y = svdquant_gemm_16bit(smooth_lora_down(x, smooth, lora_down), wgt, lora_up, wcscale, bias)",
+    problem=HalfLinearProblem,
+    links=(
+        Link(
+            name="smooth",
+            operator="smooth_lora_down",
+            fields={"m": "m", "k": "k", "r": "r", "x_dtype": "dtype"},
+        ),
+        Link(
+            name="gemm",
+            operator="svdquant_gemm_16bit",
+            fields={"m": "m", "k": "k", "n": "n", "r": "r", "dtype": "dtype"},
+        ),
+    ),
+    runtime="kernel_space.operators.svdquant_linear_16bit.runtime",
+)

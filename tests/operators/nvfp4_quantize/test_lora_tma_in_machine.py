@@ -1,0 +1,143 @@
+"""``lora_tma`` executed: ragged shapes, every schedule, races on; codes to the bit, sums against float64."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_space.build.build import refuse_serialized
+from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
+from tests.operators.nvfp4_quantize.runs import compiled, exported, with_lora
+from tests.operators.nvfp4_quantize.test_lora_mma_in_machine import every_pattern
+from tests.operators.nvfp4_quantize.values import DTYPES, smooth_of
+
+ARCH = "sm_90a"
+KERNEL = "kernel=lora_tma "
+ALONE = KERNEL + "tile_m=64"  # one party
+TALL = KERNEL + "tile_m=136 split_k=2 num_stage=2"  # 17 octets of rows for 8 warps
+NARROW = KERNEL + "tile_m=8 quant_warps=12 num_stage=2"  # warps with nothing to do
+CLUSTER = KERNEL + "tile_m=40 quant_warps=4 split_k=3 num_stage=2 ctas_per_sm=2 use_pdl=true"
+
+
+def check(shape: str, text: str, source: str = "gaussian", **options: str) -> None:
+    x_dtype, smooth = options.pop("x_dtype", "fp16"), options.pop("smooth", "fp32")
+    problem = QuantizeProblem.parse(shape, x_dtype=x_dtype, smooth=smooth)
+    result, found = with_lora(problem, ARCH, text, source=source, **options)
+    assert result.ok, str(result)
+    assert all(one.ok for one in found.values()), {name: str(one) for name, one in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [("1,32,32", NARROW), ("133,288,32", CLUSTER), ("65,416,64", ALONE), ("193,160,16", TALL)],
+)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ragged_shapes_under_every_schedule(schedule: str, shape: str, text: str) -> None:
+    check(shape, text, schedule=schedule)
+
+
+@pytest.mark.parametrize("x_dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("smooth", ["fp32", "none"])
+@pytest.mark.parametrize("source", ["gaussian", "patterns"])
+def test_every_class(x_dtype: str, smooth: str, source: str) -> None:
+    """With any bits of the dtype, too: NaN stays in its row."""
+    check("69,224,32", CLUSTER, source, x_dtype=x_dtype, smooth=smooth, schedule="random")
+
+
+@pytest.mark.parametrize(
+    ("r", "text"),
+    [
+        (16, NARROW),
+        (48, TALL),
+        (128, "tile_m=136 split_k=4"),
+        (128, "tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true"),
+        (128, "tile_m=112 quant_warps=12 split_k=3"),
+        (256, "tile_m=32"),
+        (256, "tile_m=64 split_k=8"),
+    ],
+)
+def test_ranks_and_defaults(r: int, text: str) -> None:
+    text = KERNEL + text.removeprefix(KERNEL)
+    refuse_serialized(compiled(text, "fp16", True, ARCH, r))
+    check(f"131,352,{r}", text, schedule="random")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [ALONE, TALL, NARROW, CLUSTER])
+def test_several_blocks_of_scales_both_ways(text: str) -> None:
+    check("300,1056,32", text, schedule="random")
+
+
+@pytest.mark.parametrize("x_dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("smooth", ["fp32", "none"])
+def test_every_pattern_of_16_bits(x_dtype: str, smooth: str) -> None:
+    problem = QuantizeProblem.parse("128,512,16", x_dtype=x_dtype, smooth=smooth)
+    inputs = {"x": every_pattern(DTYPES[x_dtype])}
+    if smooth == "fp32":
+        inputs["smooth"] = smooth_of(512, 3)
+    result, found = with_lora(problem, ARCH, ALONE, inputs=inputs, check_races=False)
+    assert result.ok and all(one.ok for one in found.values()), {
+        name: str(one) for name, one in found.items()
+    }
+
+
+def test_padding_has_no_scale_where_smooth_has_no_reciprocal() -> None:
+    """The reciprocal of the last smooth is infinite; columns beyond K and rows beyond M, which meet it, stay zeros."""
+    problem = QuantizeProblem.parse("70,96,16")
+    smooth = torch.ones(96)
+    smooth[-2:] = 1e-45
+    result, found = with_lora(problem, ARCH, ALONE, inputs={"smooth": smooth})
+    assert result.ok and all(one.ok for one in found.values()), {
+        name: str(one) for name, one in found.items()
+    }
+
+
+# -- kernels that are wrong --
+
+
+def mutated(pattern: str, into: str, text: str) -> tuple[Any, dict[str, Any]]:
+    changed, found = re.subn(pattern, into, exported(text, "fp16", True, ARCH, 32).ptx)
+    assert found
+    problem = QuantizeProblem.parse("133,512,32")
+    return with_lora(problem, ARCH, text, ptx=changed, schedule="slow_epilogue")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "into", "output"),
+    [
+        (r"max\.NaN\.f32 (\S+) s, t", r"min.NaN.f32 \1 s, t", "ascales"),
+        (r"fma\.rn\.f32 b, s, 0f41000000", "fma.rn.f32 b, s, 0f41800000", "act"),
+        (r"(cvt\.rn\.f16x2\.f32 u, )(\S+), (\S+);", r"\1\3, \2;", "lora_act_in"),
+    ],
+    ids=["the smallest of a block", "a step of E2M1", "columns exchanged"],
+)
+def test_wrong_numbers_are_seen(pattern: str, into: str, output: str) -> None:
+    _, right = mutated("ld.shared", "ld.shared", ALONE)
+    result, found = mutated(pattern, into, ALONE)
+    assert right[output].ok and result.ok and not found[output].ok
+
+
+@pytest.mark.parametrize(
+    ("pattern", "into", "text"),
+    [
+        (r"wgmma\.wait_group\.sync\.aligned\s+0;", "", ALONE),
+        (r"(mov\.b32\s+%r\d+, )12(;\s+mbarrier\.init)", r"\g<1>11\2", ALONE + " num_stage=2"),
+        (r"(mov\.b32\s+%r\d+, )2(;\s+mbarrier\.init)", r"\g<1>1\2", ALONE),
+        (r"barrier\.cluster\.(arrive|wait)[^;]*;", "", CLUSTER),
+        (r"bar\.(sync|arrive)\s+1, 384;", "", ALONE),
+    ],
+    ids=[
+        "nobody waits for wgmma",
+        "a slot is given back by eleven of twelve warps",
+        "a slot is full without 1 / smooth",
+        "nobody waits for the cluster",
+        "sums are written while x is read",
+    ],
+)
+def test_missing_waits_are_seen(pattern: str, into: str, text: str) -> None:
+    result, _ = mutated(pattern, into, text)
+    assert not result.ok

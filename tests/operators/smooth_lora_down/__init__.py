@@ -1,0 +1,1 @@
+"""Tests of kernel_space/operators/smooth_lora_down."""

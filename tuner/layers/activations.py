@@ -1,0 +1,102 @@
+"""What a layer multiplies its weights with: activations quantized to NVFP4, or in 16 bits as they are.
+
+Where there is no FP4 tensor core (Hopper) NVFP4 activations save nothing: they are quantized and then expanded again.
+16-bit ones are closer to the original layer. ``auto`` takes whichever a card's table says is faster.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+from tuner.devices.classes import DeviceClass
+from tuner.runtime import state
+from tuner.runtime.choice.choice import Choice
+from tuner.runtime.choice.choose import Library
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent
+
+AUTO, NVFP4, HALF = "auto", "nvfp4", "16bit"
+ACTIVATIONS = (AUTO, NVFP4, HALF)
+OPERATORS = {NVFP4: "svdquant_linear", HALF: "svdquant_linear_16bit"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """``activations``: ``nvfp4`` or ``16bit``; ``reason``: why, in one line."""
+
+    activations: str
+    reason: str
+
+
+_decided: Recent[tuple, Decision] = Recent(MAX_CALLS, of_tables=True)
+
+
+def require_activations(value: str) -> str:
+    """Raises ``InputError`` for what is none of ``ACTIVATIONS``."""
+    if value not in ACTIVATIONS:
+        raise InputError(f"activations must be one of {', '.join(ACTIVATIONS)}, got {value!r}")
+    return value
+
+
+def decide(problem: LinearProblem, device: torch.device) -> Decision:
+    """What ``auto`` means for a call of ``problem`` on ``device``; decided once."""
+    device_class = state.supported_class(device.index) if device.type == "cuda" else None
+    if device_class is None:
+        return Decision(NVFP4, "no kernel runs there")
+    tables, generation = state.active()
+    key = (generation, device_class, problem)
+    found = _decided.get(key)
+    if found is None:
+        found = decide_on(tables.library(device_class), problem)
+        _decided.put(key, found)
+    return found
+
+
+def decide_for(problem: LinearProblem, device_class: DeviceClass) -> Decision:
+    """As ``decide`` for a class of devices, on any machine."""
+    return decide_on(state.active()[0].library(device_class), problem)
+
+
+def decide_on(library: Library, problem: LinearProblem) -> Decision:
+    """By the rows of both operators that a call of ``problem`` would launch: their times for as many products.
+
+    16 bits are at least as accurate, so times alone decide. Where one operator has no kernel it is the other; where
+    neither has, NVFP4: the call says what is missing.
+    """
+    nvfp4 = _choice(library, problem)
+    half = _choice(library, half_problem(problem))
+    if half is None or half.row is None:
+        return Decision(NVFP4, "no row of 16-bit activations can be launched")
+    if nvfp4 is None or nvfp4.row is None:
+        return Decision(HALF, "no row of NVFP4 activations can be launched")
+    told = [f"{name} {_time(choice)}" for name, choice in ((NVFP4, nvfp4), (HALF, half))]
+    faster = NVFP4 if _per_product(nvfp4) < _per_product(half) else HALF
+    return Decision(faster, f"{told[0]}, {told[1]}")
+
+
+def half_problem(problem: LinearProblem) -> HalfLinearProblem:
+    return HalfLinearProblem(m=problem.m, k=problem.k, n=problem.n, r=problem.r, dtype=problem.dtype)
+
+
+def _choice(library: Library, problem: LinearProblem) -> Choice | None:
+    try:
+        return library.choose(problem)
+    except InputError:
+        return None
+
+
+def _time(choice: Choice) -> str:
+    assert choice.row is not None
+    return f"{choice.row.kind} {choice.row.time_us:.4g} us at {choice.row.key.problem}"
+
+
+def _per_product(choice: Choice) -> float:
+    """Microseconds of the row by the multiply-adds of its own problem: rows may be of different sizes."""
+    assert choice.row is not None
+    known = choice.row.key.problem
+    assert isinstance(known, LinearProblem)
+    return choice.row.time_us / (known.m * known.n * (known.k + known.r))
