@@ -4,7 +4,8 @@
 
 Device times: a CUDA graph of 24 calls, one after the other, over so many layers and inputs that weights do not stay in
 the L2; median of 15 replays, divided by 24. ``linear``: ``torch.nn.functional.linear`` with bias on the bf16 weights
-before they were quantized, in the same run; in brackets its time by the layer's. Weights are random: times do not depend on them.
+before they were quantized, in the same run; in brackets its time by the layer's. Weights are random: times do not
+depend on them.
 
 Host times: wall time of 300 eager calls of a small layer, which the device can follow, divided by 300; the least and
 the median of 15 rounds.
