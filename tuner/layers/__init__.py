@@ -7,8 +7,10 @@ imported with ``tuner.runtime``.
 EXPORTS = {
     "PackedSVDQuant": "kernel_space.operators.svdquant_gemm.packing",
     "SVDQuantLinear": "tuner.layers.linear",
+    "load_svdquant": "tuner.layers.checkpoints.load",
     "pack_svdquant_weights": "kernel_space.operators.svdquant_gemm.packing",
     "quantize_act": "tuner.layers.quantize",
+    "save_svdquant": "tuner.layers.checkpoints.own",
     "svdquant_gemm": "tuner.layers.gemm",
 }
 OPERATORS = ("tuner.layers.gemm", "tuner.layers.quantize")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -9,9 +10,10 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.numerics.tensors import require_tensor
 from kernel_space.operators.nvfp4_quantize.packing import pack_lora_down, packed_shape, unpack_lora_down
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
-from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear.runtime import pad_packed
@@ -109,12 +111,42 @@ class SVDQuantLinear(torch.nn.Module):
                 rows = _rows(calibration.detach(), k, "calibration").to(weight.device)
                 smooth = smoothing(rows, weight, smoothing_strength)
             parts = decompose(weight, rank, dtype, smooth=smooth, activations=rows, svd=svd)
-            layer._fill(parts, None if linear.bias is None else linear.bias.detach())
+            layer._fill_from(parts, None if linear.bias is None else linear.bias.detach())
             exact = weight.double()
             layer.error.fill_(((parts.weight() - exact).norm() / exact.norm()).item() if exact.any() else 0.0)
         return layer
 
-    def _fill(self, parts: Decomposition, bias: torch.Tensor | None) -> None:
+    @classmethod
+    def from_packed(
+        cls,
+        packed: PackedSVDQuant,
+        lora_down: torch.Tensor,
+        smooth: torch.Tensor,
+        *,
+        error: float = math.nan,
+    ) -> Self:
+        """A layer of weights that are quantized already, on the device where they are.
+
+        ``lora_down`` ``[K, R]`` in the dtype of ``packed.lora_up``, ``smooth`` fp32 ``[K]``, positive; ``error``:
+        ``relative_error``, NaN where nobody knows it. Raises ``InputError`` for what does not fit.
+        """
+        require_tensor(lora_down, "lora_down", (packed.lora_up.dtype,), (packed.k, packed.r))
+        require_tensor(smooth, "smooth", (torch.float32,), (packed.k,))
+        if not ((smooth > 0) & smooth.isfinite() & smooth.reciprocal().isfinite()).all():
+            raise InputError("smooth must be positive, finite, and not so small that its reciprocal is not")
+        layer = cls(packed.k, packed.n, rank=packed.r, dtype=packed.lora_up.dtype, device=packed.device)
+        layer._fill(packed, lora_down, smooth)
+        layer.error.fill_(error)
+        return layer
+
+    def _fill(self, packed: PackedSVDQuant, lora_down: torch.Tensor, smooth: torch.Tensor) -> None:
+        for name in ("wgt", "wscales", "lora_up", "wcscale", "bias"):
+            part = getattr(packed, name)
+            getattr(self, name)[..., : part.shape[-1]].copy_(part)
+        self._set_lora_down(lora_down)
+        self.smooth.copy_(smooth)
+
+    def _fill_from(self, parts: Decomposition, bias: torch.Tensor | None) -> None:
         ones = torch.ones(self.out_features, device=parts.smooth.device)
         packed = pack_svdquant_weights(
             parts.wgt.codes,
@@ -125,11 +157,7 @@ class SVDQuantLinear(torch.nn.Module):
             parts.alpha,
             lora_dtype=_NAMES[self.dtype],
         )
-        for name in ("wgt", "wscales", "lora_up", "wcscale", "bias"):
-            part = getattr(packed, name)
-            getattr(self, name)[..., : part.shape[-1]].copy_(part)
-        self._set_lora_down(parts.lora_down)
-        self.smooth.copy_(parts.smooth)
+        self._fill(packed, parts.lora_down, parts.smooth)
 
     @property
     def lora_down(self) -> torch.Tensor:
@@ -142,7 +170,7 @@ class SVDQuantLinear(torch.nn.Module):
     @property
     def relative_error(self) -> float:
         """Of the quantized weight against the layer's in float64: norm of the difference over norm. Activations not
-        included.
+        included. NaN for a layer that was loaded from a checkpoint without the weight.
         """
         return self.error.item()
 
