@@ -7,9 +7,11 @@ imported with ``tuner.runtime``.
 EXPORTS = {
     "PackedSVDQuant": "kernel_space.operators.svdquant_gemm.packing",
     "SVDQuantLinear": "tuner.layers.linear",
+    "attach_svdquant": "tuner.layers.models.attach",
     "load_svdquant": "tuner.layers.checkpoints.load",
     "pack_svdquant_weights": "kernel_space.operators.svdquant_gemm.packing",
     "quantize_act": "tuner.layers.quantize",
+    "quantize_model": "tuner.layers.models.quantize",
     "save_svdquant": "tuner.layers.checkpoints.own",
     "svdquant_gemm": "tuner.layers.gemm",
 }

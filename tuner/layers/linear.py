@@ -85,6 +85,7 @@ class SVDQuantLinear(torch.nn.Module):
         calibration: torch.Tensor | None = None,
         *,
         smoothing_strength: float = 0.5,
+        smooth: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
         svd: str = "auto",
     ) -> Self:
@@ -92,9 +93,9 @@ class SVDQuantLinear(torch.nn.Module):
 
         ``calibration``: activations ``[..., K]`` of this layer, from which the smoothing factors come; without them
         x is not smoothed, and its elements should then stay between 2^-4 and 2688 in size, where NVFP4 without a
-        second level is at home. ``smoothing_strength``: SmoothQuant's alpha. ``dtype``: float16 or bfloat16; by
-        default the layer's, or bfloat16 for a float32 layer. ``svd``: ``auto``, ``exact`` or ``randomized``, see
-        ``decompose``.
+        second level is at home. ``smoothing_strength``: SmoothQuant's alpha. ``smooth``: fp32 ``[K]``, positive, the
+        factors themselves. ``dtype``: float16 or bfloat16; by default the layer's, or bfloat16 for a float32 layer.
+        ``svd``: ``auto``, ``exact`` or ``randomized``, see ``decompose``.
 
         Raises ``InputError`` for sizes, dtypes and values that cannot be quantized.
         """
@@ -106,10 +107,12 @@ class SVDQuantLinear(torch.nn.Module):
         with torch.autocast(
             weight.device.type, enabled=False
         ):  # decomposing is float64's and fp32's business
-            smooth, rows = None, None
+            rows = None
             if calibration is not None:
                 rows = _rows(calibration.detach(), k, "calibration").to(weight.device)
-                smooth = smoothing(rows, weight, smoothing_strength)
+                smooth = smoothing(rows, weight, smoothing_strength) if smooth is None else smooth
+            if smooth is not None:
+                require_smooth(smooth, k)
             parts = decompose(weight, rank, dtype, smooth=smooth, activations=rows, svd=svd)
             layer._fill_from(parts, None if linear.bias is None else linear.bias.detach())
             exact = weight.double()
@@ -131,9 +134,7 @@ class SVDQuantLinear(torch.nn.Module):
         ``relative_error``, NaN where nobody knows it. Raises ``InputError`` for what does not fit.
         """
         require_tensor(lora_down, "lora_down", (packed.lora_up.dtype,), (packed.k, packed.r))
-        require_tensor(smooth, "smooth", (torch.float32,), (packed.k,))
-        if not ((smooth > 0) & smooth.isfinite() & smooth.reciprocal().isfinite()).all():
-            raise InputError("smooth must be positive, finite, and not so small that its reciprocal is not")
+        require_smooth(smooth, packed.k)
         layer = cls(packed.k, packed.n, rank=packed.r, dtype=packed.lora_up.dtype, device=packed.device)
         layer._fill(packed, lora_down, smooth)
         layer.error.fill_(error)
@@ -265,6 +266,13 @@ class SVDQuantLinear(torch.nn.Module):
                 came = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
                 errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
         self._pad_branch()  # loading may assign tensors, of another device
+
+
+def require_smooth(smooth: torch.Tensor, k: int) -> None:
+    """Raises ``InputError`` unless these are factors that x can be divided by in fp32."""
+    require_tensor(smooth, "smooth", (torch.float32,), (k,))
+    if not ((smooth > 0) & smooth.isfinite() & smooth.reciprocal().isfinite()).all():
+        raise InputError("smooth must be positive, finite, and not so small that its reciprocal is not")
 
 
 def _rows(x: torch.Tensor, k: int, name: str) -> torch.Tensor:

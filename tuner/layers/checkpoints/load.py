@@ -154,7 +154,8 @@ def _loaded(given: Source, groups: Mapping[str, Group], ways: _Ways, strict: boo
     for name, group in groups.items():
         read = _read(group, ways, given)
         if read is None:
-            loaded.rest |= {full: group.tensors[one] for one, full in group.names.items()}
+            prefix = f"{name}." if name else ""
+            loaded.rest |= {f"{prefix}{one}": tensor for one, tensor in group.tensors.items()}
             left += _left(group, strict, given)
             continue
         loaded[name], form, notes = read

@@ -44,7 +44,8 @@ class LoadReport:
 class Loaded(dict[str, torch.nn.Module]):
     """``SVDQuantLinear`` by layer name; AWQ layers are 16-bit ``torch.nn.Linear``.
 
-    ``report``: what was converted, padded and left. ``rest``: tensors that belong to no quantized layer, by full name.
+    ``report``: what was converted, padded and left. ``rest``: tensors that belong to no quantized layer, by full
+    name, modules named as the layers are.
     """
 
     report: LoadReport
