@@ -13,6 +13,7 @@ EXPORTS = {
     "quantize_act": "tuner.layers.quantize",
     "quantize_model": "tuner.layers.models.quantize",
     "save_svdquant": "tuner.layers.checkpoints.own",
+    "shard": "tuner.layers.models.shard",
     "svdquant_gemm": "tuner.layers.gemm",
 }
 OPERATORS = ("tuner.layers.gemm", "tuner.layers.quantize")
