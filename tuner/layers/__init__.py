@@ -12,7 +12,9 @@ EXPORTS = {
     "pack_svdquant_weights": "kernel_space.operators.svdquant_gemm.packing",
     "quantize_act": "tuner.layers.quantize",
     "quantize_model": "tuner.layers.models.quantize",
+    "reserve_adapters": "tuner.layers.models.adapters",
     "save_svdquant": "tuner.layers.checkpoints.own",
+    "set_adapters": "tuner.layers.models.adapters",
     "shard": "tuner.layers.models.shard",
     "svdquant_gemm": "tuner.layers.gemm",
 }

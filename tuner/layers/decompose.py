@@ -84,9 +84,9 @@ def decompose(
     up, down = low_rank(smoothed, rank, svd)
     unit = _unit(smoothed, smoothed - up @ down)
     down = down.T / smooth.double().unsqueeze(1)
-    inputs = _branch_inputs(down, activations)
+    inputs = branch_inputs(down, activations)
     while True:
-        shift = _balance(up / unit, inputs)
+        shift = balance(up / unit, inputs)
         # Rounded first and subtracted as rounded: what rounding loses of the branch goes into the residual.
         lora_up = (up / unit / shift).to(dtype).double() * unit
         lora_down = (down * shift).to(dtype).contiguous()
@@ -165,14 +165,14 @@ def _unit(smoothed: torch.Tensor, residual: torch.Tensor) -> float:
     return max(least, _power_of_two_above(nvfp4_global_scale(residual)))
 
 
-def _branch_inputs(down: torch.Tensor, activations: torch.Tensor | None) -> torch.Tensor:
+def branch_inputs(down: torch.Tensor, activations: torch.Tensor | None) -> torch.Tensor:
     """What ``x @ down`` may reach, from activations or as for x of unit variance."""
     if activations is None:
         return down.norm(dim=0) * UNKNOWN_ACT
     return activations.double() @ down
 
 
-def _balance(up: torch.Tensor, inputs: torch.Tensor) -> float:
+def balance(up: torch.Tensor, inputs: torch.Tensor) -> float:
     """The power of two that moves from lora_up (as folded, divided by about alpha) to lora_down, so that the branch's
     two factors are equally far from the largest fp16 number.
     """

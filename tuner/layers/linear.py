@@ -17,6 +17,7 @@ from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_sv
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear.runtime import pad_packed
+from tuner.layers.adapters import Adapters, Given, Prepared
 from tuner.layers.autocast import autocast_dtype
 from tuner.layers.decompose import Decomposition, decompose, smoothing
 from tuner.layers.linear_op import linear as linear_op
@@ -62,6 +63,7 @@ class SVDQuantLinear(torch.nn.Module):
         super().__init__()
         _problem(in_features, out_features, rank, dtype)
         self.in_features, self.out_features, self.rank, self.dtype = in_features, out_features, rank, dtype
+        self._adapters = Adapters(rank, rank)
 
         def buffer(name: str, shape: tuple[int, ...], of: torch.dtype) -> None:
             self.register_buffer(name, torch.zeros(shape, dtype=of, device=device))
@@ -169,6 +171,42 @@ class SVDQuantLinear(torch.nn.Module):
         self.get_buffer(_PACKED)[:, : self.rank].copy_(pack_lora_down(lora_down.to(self.dtype)))
 
     @property
+    def max_rank(self) -> int:
+        """Columns of the branch and of adapters together; ``rank`` unless ``reserve_adapters`` was asked for more."""
+        return self._adapters.stop
+
+    def reserve_adapters(self, max_rank: int) -> Self:
+        """Room for adapters of ``max_rank - rank`` columns, those that are set are dropped. New memory: before a CUDA
+        graph or a compiled model. Raises ``InputError`` for less than ``rank`` and for what no kernel has.
+        """
+        _problem(self.in_features, self.out_features, max_rank, self.dtype)
+        if max_rank < self.rank:
+            raise InputError(f"max_rank must be at least the layer's rank {self.rank}, got {max_rank}")
+        down, up = self.get_buffer(_PACKED), self.get_buffer("lora_up")
+        self._buffers[_PACKED] = pad_packed(down[:, : self.rank], max_rank)
+        self._buffers["lora_up"] = pad_rank(up[:, : self.rank], max_rank)
+        self._adapters = Adapters(self.rank, max_rank)
+        self._pad_branch()
+        return self
+
+    def set_adapters(self, adapters: Given) -> None:
+        """``{name: (down, up, strength)}``: y gets ``strength (x @ down) @ up.T`` of these adapters and no others.
+
+        ``down`` float ``[K, r]`` or ``[r, K]``, ``up`` float ``[N, r]``. Written into the room that
+        ``reserve_adapters`` made, so that CUDA graphs and compiled models see it. Tensors that were given before and
+        did not change are not packed again. They are not in a ``state_dict``. Raises ``InputError``, changing nothing.
+        """
+        self.commit_adapters(self.prepare_adapters(adapters))
+
+    def prepare_adapters(self, adapters: Given) -> Prepared:
+        """The checks and the packing of ``set_adapters``: what ``commit_adapters`` writes. Raises ``InputError``."""
+        return self._adapters.prepare(adapters, self.wcscale, self.in_features, self.dtype)
+
+    def commit_adapters(self, prepared: Prepared) -> None:
+        """The writes of ``set_adapters``: copies into the branch, without waiting for the device."""
+        self._adapters.commit(prepared, self.lora_down_packed, self.lora_up)
+
+    @property
     def relative_error(self) -> float:
         """Of the quantized weight against the layer's in float64: norm of the difference over norm. Activations not
         included. NaN for a layer that was loaded from a checkpoint without the weight.
@@ -206,7 +244,9 @@ class SVDQuantLinear(torch.nn.Module):
 
     def extra_repr(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}, dtype={dtype}"
+        room = "" if self.max_rank == self.rank else f", max_rank={self.max_rank}"
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}"
+        return f"{sizes}, dtype={dtype}{room}"
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """``to`` and its relatives: devices change, dtypes belong to the kernel's contract and do not."""
@@ -221,13 +261,13 @@ class SVDQuantLinear(torch.nn.Module):
 
     def _pad_branch(self) -> None:
         """The branch gets zero columns up to the rank that is launched where it is: ``launched_rank``."""
-        problem = _problem(self.in_features, self.out_features, self.rank, self.dtype)
+        problem = _problem(self.in_features, self.out_features, self.max_rank, self.dtype)
         rank = launched_rank(self.wgt.device, problem)
         down, up = self.get_buffer(_PACKED), self.get_buffer("lora_up")
         if down.shape[1] != rank:
-            self._buffers[_PACKED] = pad_packed(down[:, : self.rank], rank)
+            self._buffers[_PACKED] = pad_packed(down[:, : self.max_rank], rank)
         if up.shape[1] != rank:
-            self._buffers["lora_up"] = pad_rank(up[:, : self.rank], rank)
+            self._buffers["lora_up"] = pad_rank(up[:, : self.max_rank], rank)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """The branch as it is on every device: plain, of ``rank`` columns."""
@@ -265,6 +305,7 @@ class SVDQuantLinear(torch.nn.Module):
             else:
                 came = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
                 errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
+        self._adapters = Adapters(self.rank, self.max_rank)  # a state_dict has none
         self._pad_branch()  # loading may assign tensors, of another device
 
 
