@@ -17,6 +17,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -102,6 +103,7 @@ def atomic_write(
         path = Path(os.path.realpath(path))  # replacing a symlink itself would detach it from its target
     elif path.is_symlink():
         raise NotPlain(f"{path} is a link, which is not followed; put a file or nothing in its place")
+    _refuse_special(path)
     remove_leftovers(path)
     data = data.encode() if isinstance(data, str) else data
     pieces = (data,) if isinstance(data, bytes) else data
@@ -116,6 +118,14 @@ def atomic_write(
             f"cannot write {path}: {error.strerror}; what was there before is kept", errno=error.errno
         ) from error
     _sync_folder(path.parent)
+
+
+def _refuse_special(path: Path) -> None:
+    """Raises ``NotPlain`` for a device, a FIFO or a socket, which whoever may write to its folder would replace."""
+    with contextlib.suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder cannot be replaced, the system says so
+            raise NotPlain(f"{path} is no plain file and is not replaced; name another file")
 
 
 def write_if_new(path: Path, data: bytes) -> bool:
