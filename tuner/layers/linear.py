@@ -23,6 +23,7 @@ from tuner.layers.decompose import Decomposition, decompose, smoothing
 from tuner.layers.linear_op import linear as linear_op
 from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
+from tuner.layers.weight import QuantizedWeight
 from tuner.runtime.load.trampoline import ALIGN
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -161,6 +162,11 @@ class SVDQuantLinear(torch.nn.Module):
             lora_dtype=_NAMES[self.dtype],
         )
         self._fill(packed, parts.lora_down, parts.smooth)
+
+    @property
+    def weight(self) -> QuantizedWeight:
+        """Shape, dtype and device of a linear's weight for models that look at these; nothing can be computed."""
+        return QuantizedWeight(self.out_features, self.in_features, self.dtype, self.wgt.device)
 
     @property
     def lora_down(self) -> torch.Tensor:

@@ -108,6 +108,7 @@ def test_every_truncation_is_noticed(tmp_path: Path) -> None:
 
 def test_what_is_no_file(tmp_path: Path) -> None:
     refused(tmp_path / "missing.safetensors", "there is no checkpoint")
+    refused(5, "a checkpoint must be a path or tensors by name, got int")
     refused(tmp_path, "there is no safetensors file")
     os.mkfifo(tmp_path / "pipe.safetensors")
     refused(tmp_path / "pipe.safetensors", "must be a plain file, it is a FIFO")

@@ -327,3 +327,43 @@ def test_the_bar() -> None:
     for number in range(100):
         bar.step(str(number))
     assert len(plain.getvalue().splitlines()) == 10 and "\r" not in plain.getvalue()
+
+
+class _Cast(torch.nn.Module):
+    """As T5's feed-forward has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wo = torch.nn.Linear(64, 64).bfloat16()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if isinstance(self.wo.weight, torch.Tensor) and x.dtype != self.wo.weight.dtype:
+            x = x.to(self.wo.weight.dtype)
+        return self.wo(x.to(self.wo.weight.device))
+
+
+def test_models_that_look_at_the_weight() -> None:
+    encoder = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(64, 2, 128, batch_first=True),
+        num_layers=2,
+        enable_nested_tensor=False,
+    ).eval()
+    x = torch.randn(3, 5, 64, generator=torch.Generator().manual_seed(1))
+    for model, data in ((encoder, x), (_Cast(), x)):
+        with torch.no_grad():
+            before = model(data)
+            report = quiet(model, [data], rank=16)
+            assert report.layers
+            assert relative(model(data), before) < 0.15
+
+
+def test_a_weight_without_numbers_says_so() -> None:
+    layer = SVDQuantLinear(64, 32, rank=16)
+    assert (layer.weight.shape, layer.weight.dtype, layer.weight.device.type) == (
+        (32, 64),
+        torch.bfloat16,
+        "cpu",
+    )
+    assert not layer.weight.requires_grad and "weight" not in layer.state_dict()
+    with pytest.raises(InputError, match="no numbers to compute with .*: call the layer"):
+        torch.nn.functional.linear(torch.randn(2, 64).bfloat16(), layer.weight)

@@ -6,6 +6,7 @@ Nothing that is read can run: safetensors holds no code, and torch's own files a
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ def open_source(given: AnyPath | Mapping[str, torch.Tensor]) -> Source:
     """Raises ``InputError``, in one line, for what is no checkpoint."""
     if isinstance(given, Mapping):
         return Source(name=f"{len(given)} tensors", tensors=_plain(given, "the state_dict"))
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"a checkpoint must be a path or tensors by name, got {type(given).__name__}")
     path = Path(given)
     if path.is_dir():
         return _folder(path)
