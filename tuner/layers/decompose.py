@@ -22,6 +22,7 @@ from kernel_space.numerics.nvfp4 import (
     nvfp4_global_scale,
     quantize_nvfp4,
 )
+from kernel_space.numerics.tensors import require_tensor
 
 SVD_METHODS = ("auto", "exact", "randomized")
 EXACT_UP_TO = (
@@ -126,6 +127,13 @@ def smoothing(activations: torch.Tensor, weight: torch.Tensor, strength: float) 
     )
     factor = largest**strength / columns ** (1.0 - strength)
     return (factor * _power_of_two_above((largest / factor).max().item() / ACT_RANGE)).float()
+
+
+def require_smooth(smooth: torch.Tensor, k: int) -> None:
+    """Raises ``InputError`` unless these are factors that x can be divided by in fp32."""
+    require_tensor(smooth, "smooth", (torch.float32,), (k,))
+    if not ((smooth > 0) & smooth.isfinite() & smooth.reciprocal().isfinite()).all():
+        raise InputError("smooth must be positive, finite, and not so small that its reciprocal is not")
 
 
 def low_rank(matrix: torch.Tensor, rank: int, svd: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,7 +19,7 @@ from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear.runtime import pad_packed
 from tuner.layers.adapters import Adapters, Given, Prepared
 from tuner.layers.autocast import autocast_dtype
-from tuner.layers.decompose import Decomposition, decompose, smoothing
+from tuner.layers.decompose import Decomposition, decompose, require_smooth, smoothing
 from tuner.layers.linear_op import linear as linear_op
 from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
@@ -313,13 +313,6 @@ class SVDQuantLinear(torch.nn.Module):
                 errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
         self._adapters = Adapters(self.rank, self.max_rank)  # a state_dict has none
         self._pad_branch()  # loading may assign tensors, of another device
-
-
-def require_smooth(smooth: torch.Tensor, k: int) -> None:
-    """Raises ``InputError`` unless these are factors that x can be divided by in fp32."""
-    require_tensor(smooth, "smooth", (torch.float32,), (k,))
-    if not ((smooth > 0) & smooth.isfinite() & smooth.reciprocal().isfinite()).all():
-        raise InputError("smooth must be positive, finite, and not so small that its reciprocal is not")
 
 
 def _rows(x: torch.Tensor, k: int, name: str) -> torch.Tensor:

@@ -99,6 +99,19 @@ def test_rows_of_padded_sizes_need_a_word(tmp_path: Path) -> None:
         assert "as quant_method in the configuration" in str(loaded.report)
 
 
+def test_a_cache_of_links(tmp_path: Path) -> None:
+    """As the hub's client keeps what it downloads."""
+    drawn = draw(128, 128, 16)
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    safetensors.torch.save_file(named("fc", drawn.rows()), tmp_path / "blobs" / "one")
+    (tmp_path / "blobs" / "two").write_text(json.dumps({"quantization_config": {"quant_method": "svdquant"}}))
+    (tmp_path / "snapshot" / "model.safetensors").symlink_to("../blobs/one")
+    (tmp_path / "snapshot" / "config.json").symlink_to("../blobs/two")
+    for source in (tmp_path / "snapshot", tmp_path / "snapshot" / "model.safetensors"):
+        require_layer(load_svdquant(source)["fc"], drawn)
+
+
 def test_earlier_names_of_flux() -> None:
     drawn = draw(128, 128, 16)
     old = {

@@ -51,7 +51,10 @@ def open_source(given: AnyPath | Mapping[str, torch.Tensor]) -> Source:
 
 
 def _folder(folder: Path) -> Source:
-    """All safetensors files of a folder together: shards, or a model in two files as earlier nunchaku has it."""
+    """All safetensors files of a folder together: shards, or a model in two files as earlier nunchaku has it.
+
+    They may be links, as in the cache of the Hugging Face hub: nothing is written, and what is read is checked.
+    """
     paths = sorted(folder.glob("*.safetensors"))
     if not paths:
         raise InputError(f"there is no safetensors file in {folder}")
@@ -97,7 +100,7 @@ def _method(folder: Path) -> str:
     """``quant_method`` of the first configuration beside the tensors that has one."""
     for name in _CONFIGS:
         try:
-            document = parse_json(read_plain(folder / name, limit=_MOST_CONFIG), folder / name)
+            document = parse_json(read_plain(folder / name, limit=_MOST_CONFIG, follow=True), folder / name)
         except FileNotFoundError:
             continue
         except (OSError, CorruptFile) as error:
