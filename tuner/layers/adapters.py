@@ -124,9 +124,8 @@ class Adapters:
     def _write(self, wanted: Mapping[PackedAdapter, float], down: torch.Tensor, up: torch.Tensor) -> None:
         new = self._place(wanted)
         if new or self._active - wanted.keys():
-            up[
-                :, self.start : self.stop
-            ].zero_()  # first, so that no half of an old adapter meets one of a new
+            # First, so that no half of an old adapter meets one of a new.
+            up[:, self.start : self.stop].zero_()
         for one in new:
             at = self._held[one]
             down[:, at : at + one.width].copy_(one.down)

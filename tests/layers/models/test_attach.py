@@ -174,6 +174,7 @@ def test_branches_that_are_the_same_are_not_doubled() -> None:
         assert name == "error" or torch.equal(again.state_dict()[name], tensor), name
 
 
+@pytest.mark.slow
 def test_llama_with_fewer_keys_than_queries() -> None:
     model, call = llama()
     place = "model.layers.1"
