@@ -76,7 +76,7 @@ def test_auto_always_fits(r: int, dtype: str) -> None:
     """Every tile of the search space, alone and with the others' warpgroups; what is left is less than a slot more."""
     space = SearchSpace.load("svdquant_gemm_16bit", SM90A).kernels["wide"]
     problem = HalfGemmProblem.parse(f"4352,3840,3072,{r}", dtype=dtype)
-    tiles = [WideConfig.parse(f"tile_mnk={tile}").tile_mnk for tile in space.knobs["tile_mnk"]]
+    tiles = [WideConfig.parse(f"tile_mnk={tile}").tile_mnk for tile in space.knobs["tile_mnk"].choices]
     seen = 0
     for tile in tiles:
         for groups in (1, 2):
