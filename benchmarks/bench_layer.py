@@ -4,7 +4,8 @@
 
 Device times: a CUDA graph of 24 calls, one after the other, over so many layers and inputs that weights do not stay in
 the L2; median of 15 replays, divided by 24. ``linear``: ``torch.nn.functional.linear`` with bias on the bf16 weights
-before they were quantized, in the same run. Weights are random: times do not depend on them.
+before they were quantized, in the same run; in brackets its time by the layer's. Weights are random: times do not
+depend on them.
 
 Host times: wall time of 300 eager calls of a small layer, which the device can follow, divided by 300; the least and
 the median of 15 rounds.
@@ -24,7 +25,8 @@ import torch
 
 from benchmarks.bench_runtime import ROUNDS, host_us
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
-from tuner.runtime import SVDQuantLinear, explain
+from tuner.layers.activations import AUTO, HALF, NVFP4
+from tuner.runtime import SVDQuantLinear
 
 CALLS = 24
 BEYOND_L2 = 4 * 60 * 2**20  # bytes of all weights that are read in turns
@@ -57,9 +59,11 @@ def graph_us(calls: Sequence[Callable[[], object]]) -> float:
     return statistics.median(times[3:])
 
 
-def random_layer(problem: LinearProblem) -> SVDQuantLinear:
+def random_layer(problem: LinearProblem, activations: str = AUTO) -> SVDQuantLinear:
     """With random codes and scales around one: no layer is decomposed for its time."""
-    layer = SVDQuantLinear(problem.k, problem.n, rank=problem.r, dtype=DTYPE, device="cuda")
+    layer = SVDQuantLinear(
+        problem.k, problem.n, rank=problem.r, dtype=DTYPE, device="cuda", activations=activations
+    )
     layer.wgt.random_(0, 256)
     layer.wscales.random_(0x28, 0x40)
     for name, scale in (("lora_down_packed", 0.02), ("lora_up", 0.02)):
@@ -72,8 +76,8 @@ def sets(bytes_of_one: int) -> int:
     return max(2, min(CALLS, math.ceil(BEYOND_L2 / bytes_of_one)))
 
 
-def bench(problem: LinearProblem) -> dict[str, float]:
-    """Microseconds of both, and how they compare."""
+def bench(problem: LinearProblem) -> dict[str, Any]:
+    """Microseconds of ``linear`` and of the layer with both kinds of activations; what ``auto`` takes, and why."""
     m, k, n = problem.m, problem.k, problem.n
     inputs = [torch.randn(m, k, device="cuda", dtype=DTYPE) for _ in range(sets(2 * m * k))]
 
@@ -91,12 +95,20 @@ def bench(problem: LinearProblem) -> dict[str, float]:
             for weight, bias in weights
         ]
 
-    def layers() -> list[Callable[[torch.Tensor], object]]:
-        return [random_layer(problem) for _ in range(sets(n * k // 2))]
+    def layers(activations: str) -> list[Callable[[torch.Tensor], object]]:
+        return [random_layer(problem, activations) for _ in range(sets(n * k // 2))]
 
     with torch.inference_mode():
-        linear, layer = graph_us(turns(linears())), graph_us(turns(layers()))
-    return {"linear_us": linear, "layer_us": layer, "linear_over_layer": linear / layer}
+        linear = graph_us(turns(linears()))
+        layer = {name: graph_us(turns(layers(name))) for name in (NVFP4, HALF)}
+    chosen = random_layer(problem).chosen(m)
+    return {
+        "linear_us": linear,
+        **{f"layer_{name}_us": time for name, time in layer.items()},
+        **{f"linear_over_{name}": linear / time for name, time in layer.items()},
+        "auto": chosen.activations,
+        "reason": chosen.reason,
+    }
 
 
 def bench_host() -> tuple[float, float]:
@@ -118,17 +130,18 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     args = parser.parse_args()
     shapes = args.shape or [f"{m},{k},{n},{RANK}" for k, n in LAYERS for m in MS]
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, Any]] = {}
     for shape in shapes:
         problem = LinearProblem.parse(shape, dtype="bf16")
         found[shape] = bench(problem)
         if not args.json:
             times = found[shape]
-            source = explain(problem, "cuda:0").source
+            both = "   ".join(
+                f"{name} {times[f'layer_{name}_us']:8.2f} us ({times[f'linear_over_{name}']:.2f})"
+                for name in (NVFP4, HALF)
+            )
             print(
-                f"{shape:<22} linear {times['linear_us']:8.2f} us   layer {times['layer_us']:8.2f} us   "
-                f"linear / layer {times['linear_over_layer']:5.2f}   ({source})",
-                flush=True,
+                f"{shape:<22} linear {times['linear_us']:8.2f} us   {both}   auto {times['auto']}", flush=True
             )
     least, median = bench_host()
     if args.json:

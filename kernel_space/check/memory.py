@@ -65,6 +65,12 @@ class CheckMemory:
             self.workspace.bytes.fill_(POISONS[0])
             self.workspace.bytes[: self._zeroed] = 0
 
+    def unfinished(self) -> list[torch.Tensor]:
+        """What the launch before may still be writing when this one begins: all but the weights."""
+        weights = self._operator.weights
+        tensors = [tensor for name, tensor in self.tensors.items() if name not in weights]
+        return tensors if self.workspace is None else [*tensors, self.workspace.bytes]
+
     def values(self, clusters: int) -> list[object]:
         """What the host function is given, in order; ``clusters``: at once on the chip."""
         workspace = {} if self.workspace is None else {self._workspace_name: self.workspace.bytes}

@@ -18,7 +18,7 @@ from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import kernel_of
+from kernel_space.core.registry import kernel_of, operator_of
 from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Chain, Observer
 from kernel_space.machine.run.run import SimResult, run_compiled
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
 
 REASON_CHARACTERS = 300
+CALLS, CHAIN_CALLS = 3, 2  # in a row, of what may begin early: three launches or more
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Verdict:
 class ProblemCheck:
     """``compiled``, the kernel of the resolved ``config``, on one problem and a chip of ``sms`` SMs.
 
-    ``ptx`` runs in place of the compiled text, with its launch.
+    ``ptx`` runs in place of the compiled text, with its launch. ``in_a_row``: the first run of a config that may begin
+    before the launch before it has ended is of several calls on the same memory, as a chain of layers makes them.
     """
 
     def __init__(
@@ -58,12 +60,16 @@ class ProblemCheck:
         check_races: bool,
         seed: int,
         ptx: str | None,
+        in_a_row: bool = False,
     ) -> None:
         self._begun = time.perf_counter()
         self._compiled, self._config, self._problem, self._sms = compiled, config, problem, sms
         self._races, self._seed, self._ptx = check_races, seed, ptx
         kernel = kernel_of(config, problem)
         self._traits = traits_of(kernel)
+        self._calls = 1
+        if in_a_row and config.launches_early:
+            self._calls = CHAIN_CALLS if operator_of(problem).composed else CALLS
         self._budget = kernel.budget(config, problem.problem_class, arch(compiled.arch))
         self._memory = CheckMemory(config, problem, seed)
         self._first: dict[str, torch.Tensor] = {}
@@ -80,7 +86,8 @@ class ProblemCheck:
         self._memory.poison(len(self._runs))
         watch = RegionWatch(self._budget, self._traits.barriers) if self._traits.barriers else None
         watching = [one for one in (watch, observer) if one is not None]
-        found = self._simulate(schedule, Chain(*watching) if watching else None)
+        calls = 1 if self._runs else self._calls
+        found = self._simulate(schedule, Chain(*watching) if watching else None, calls)
         verdicts = _of_machine(found)
         digest = ""
         if found.status in ("OK", "RACE"):  # the run came to its end
@@ -96,6 +103,7 @@ class ProblemCheck:
             ScheduleRun(
                 problem=self._problem,
                 schedule=schedule,
+                calls=calls,
                 status=verdicts[0].status if verdicts else CheckStatus.OK,
                 instructions=found.instructions,
                 seconds=time.perf_counter() - begun,
@@ -103,7 +111,7 @@ class ProblemCheck:
             )
         )
 
-    def _simulate(self, schedule: str, observer: Observer | None) -> SimResult:
+    def _simulate(self, schedule: str, observer: Observer | None, calls: int) -> SimResult:
         config, barriers = self._config, self._traits.barriers
         return run_compiled(
             self._compiled,
@@ -113,10 +121,12 @@ class ProblemCheck:
             seed=self._seed,
             check_races=self._races,
             ptx=self._ptx,
-            max_instructions=most_instructions(config, self._problem, self._sms),
+            max_instructions=calls * most_instructions(config, self._problem, self._sms),
             barrier_names=barrier_names(self._budget, barriers) if barriers else None,
             roles=dict(self._traits.roles),
             observer=observer,
+            times=calls,
+            former=self._memory.unfinished() if calls > 1 else (),
         )
 
     def _of_outputs(self, schedule: str, outputs: dict[str, torch.Tensor]) -> list[Verdict]:

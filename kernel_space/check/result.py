@@ -28,14 +28,21 @@ class CheckStatus(StrEnum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ScheduleRun:
-    """One run. ``digest``: SHA-256 of the bytes of all outputs, empty if the run did not end."""
+    """One run, of so many ``calls`` in a row that may overlap. ``digest``: SHA-256 of the bytes of all outputs, empty
+    if the run did not end.
+    """
 
     problem: Problem
     schedule: str
     status: CheckStatus
     instructions: int
     seconds: float
+    calls: int = 1
     digest: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.schedule} of {self.calls} calls in a row" if self.calls > 1 else self.schedule
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -73,7 +80,7 @@ class CheckResult:
         return (*self.also, self.problem)
 
     def __str__(self) -> str:
-        schedules = ", ".join(dict.fromkeys(run.schedule for run in self.runs))
+        schedules = ", ".join(dict.fromkeys(run.name for run in self.runs))
         races = f"races {'on' if self.races else 'off'}"
         what = f"{'; '.join(map(str, self.problems))} on {self.sms} SMs ({schedules}; {races})"
         if not self.ok:

@@ -1,6 +1,7 @@
 """Is a candidate right? Run its compiled PTX in the sm_100a machine and compare with the operator's oracle.
 
-``check_candidate``  small problems that exercise the candidate, under all schedules, with race checking
+``check_candidate``  small problems that exercise the candidate, under all schedules, with race checking; the first run
+                     of a config with programmatic launch is of several calls in a row that overlap
 ``check_full``       the real problem once, without race checking
 
 Every element of every output must be right for the oracle, the outputs bitwise the same under every schedule, no byte
@@ -59,7 +60,9 @@ def check_candidate(
     """
     results = []
     for small, sms in exercises(config, problem, arch(compiled.arch)):
-        check = ProblemCheck(compiled, config, small, sms, check_races=check_races, seed=seed, ptx=ptx)
+        check = ProblemCheck(
+            compiled, config, small, sms, check_races=check_races, seed=seed, ptx=ptx, in_a_row=True
+        )
         for schedule in schedules:
             check.run(schedule, observer)
             observer = None

@@ -256,3 +256,38 @@ def test_a_padded_layer_compiled_and_captured() -> None:
 def test_a_rank_beyond_the_contract() -> None:
     with pytest.raises(InputError, match="R must be"):
         SVDQuantLinear(512, 256, rank=272, device="cuda")
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 16, 130, 1024])
+def test_16_bit_activations_are_closer_to_the_linear_layer(rows: int, dtype: torch.dtype) -> None:
+    """Than NVFP4's, of float64 of the layer before it was quantized; ``auto`` is one of both to the bit."""
+    torch.manual_seed(3)
+    linear = torch.nn.Linear(800, 520, dtype=dtype, device="cuda")
+    x = torch.randn(rows, 800, dtype=dtype, device="cuda") * torch.rand(800, device="cuda").mul(4).exp2().to(
+        dtype
+    )
+    layer = SVDQuantLinear.from_linear(linear, rank=32, calibration=x)
+    exact = x.double() @ linear.weight.double().T + linear.bias.double()
+    outputs, errors = {}, {}
+    for layer.activations in ("nvfp4", "16bit", "auto"):
+        outputs[layer.activations] = y = layer(x)
+        errors[layer.activations] = float((y.double() - exact).norm() / exact.norm())
+    assert errors["16bit"] < 0.9 * errors["nvfp4"], errors
+    assert torch.equal(outputs["auto"], outputs[layer.chosen(rows).activations])
+
+
+def test_16_bit_activations_compiled_and_captured() -> None:
+    torch.manual_seed(4)
+    linear = torch.nn.Linear(512, 256, dtype=torch.bfloat16, device="cuda")
+    layer = SVDQuantLinear.from_linear(linear, rank=16, activations="16bit")
+    x = torch.randn(70, 512, dtype=torch.bfloat16, device="cuda")
+    eager = layer(x)
+    assert torch.equal(torch.compile(layer, fullgraph=True)(x), eager)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = layer(x)
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, layer(x)) and not torch.equal(y, eager)

@@ -103,10 +103,6 @@ def test_neighbouring_words_do_not_race() -> None:
     assert run("mul.lo.u32 %r5, %r1, 4;\nadd.u32 %r5, %r5, %r10;\nst.shared.u32 [%r5+64], %r1;").ok
 
 
-def test_read_of_unwritten_shared_memory() -> None:
-    assert "never written" in race("ld.shared.u32 %r5, [%r10+128];")
-
-
 def test_bulk_store_needs_the_proxy_fence() -> None:
     body = """
     mul.lo.u32 %r5, %r1, 4;

@@ -102,8 +102,10 @@ def describe(result: CheckResult, task: Task) -> str:
     if task.kind == CANDIDATE:
         what = " and ".join(map(str, result.problems))
         schedules = len({run.schedule for run in result.runs})
+        calls = max(run.calls for run in result.runs)
+        row = f" and {calls} overlapping calls in a row" if calls > 1 else ""
         return (
-            f"{CHECKED}: {task.problem.form()}={what} on {result.sms} SMs under {schedules} schedules with race "
+            f"{CHECKED}: {task.problem.form()}={what} on {result.sms} SMs under {schedules} schedules{row} with race "
             f"checking, {worst}"
         )
     if result.problem == task.problem:

@@ -78,12 +78,12 @@ class TimedProgram(Program):
 
     names: ClassVar[dict[str, Any]] = {**runtime_names.NAMES, **sync.NAMES, **engines.NAMES, **plain.NAMES}
     counts: ClassVar[bool] = False
+    tracks: ClassVar[bool] = False
 
     def __init__(self, ptx: str, kernel_name: str | None) -> None:
         reduced = reduce_kernel(parse_ptx(ptx, kernel_name))
         self.costs = reduced.costs
         super().__init__(reduced.kernel)
-        self.maybe_unwritten = frozenset()  # the reduction removes writes; the machine looks for such reads
 
 
 @functools.lru_cache(maxsize=64)

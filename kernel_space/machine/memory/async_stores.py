@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from kernel_space.machine.units.mbarrier import MBarrier, find
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import Value, first_lane, lane_list
+from kernel_space.machine.values.undefined import Birth
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
@@ -20,12 +21,27 @@ class AsyncStore:
 
     kind = "tma"
 
-    def __init__(self, cta: Cta, offset: int, data: bytes, barrier: MBarrier, who: str) -> None:
+    def __init__(
+        self,
+        cta: Cta,
+        offset: int,
+        data: bytes,
+        bits: tuple[bytes, Birth] | None,
+        barrier: MBarrier,
+        who: str,
+    ) -> None:
         self.cta, self.offset, self.data, self.barrier, self.who = cta, offset, data, barrier, who
+        self.bits = bits
 
     def run(self) -> None:
         end = self.offset + len(self.data)
         self.cta.smem.u8[self.offset : end] = memoryview(self.data)
+        undefined = self.cta.smem.undefined
+        if undefined is not None and self.bits is None:
+            undefined.u8[self.offset : end] = 0
+        elif undefined is not None and self.bits is not None:
+            undefined.u8[self.offset : end] = memoryview(self.bits[0])
+            undefined.note(self.offset, end, self.bits[1], f"by the {self.who}")
         self.barrier.complete(len(self.data), self.who)
 
 
@@ -44,4 +60,13 @@ def st_async(
         data = b"".join(first_lane(value, bit).to_bytes(size, "little") for value in values)
         if w.races is not None:
             w.races.async_store(w, cta, offset, span, on, site)
-        w.machine.issue(AsyncStore(cta, offset, data, on, f"st.async of {w.who}"), w.cta)
+        store = AsyncStore(cta, offset, data, _bits(w, lane, size), on, f"st.async of {w.who}")
+        w.machine.issue(store, w.cta)
+
+
+def _bits(w: Warp, lane: int, size: int) -> tuple[bytes, Birth] | None:
+    """Undefined bits of what a lane stores."""
+    if w.storing is None:
+        return None
+    found = b"".join(int(bits[lane]).to_bytes(size, "little") for bits in w.storing.items)
+    return (found, w.storing.birth) if any(found) else None

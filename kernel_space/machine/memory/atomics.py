@@ -7,9 +7,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kernel_space.machine.memory.global_memory import _is_shared
+from kernel_space.machine.memory.undefined import UndefinedBytes, birth_in, carry
 from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.values.floats import BITS, binary, maximum, minimum, packed
-from kernel_space.machine.values.lanes import MASKS, UNSIGNED, Array, Value, first_lane, lane_list, signed
+from kernel_space.machine.values.lanes import (
+    LANES,
+    MASKS,
+    UNSIGNED,
+    Array,
+    Value,
+    first_lane,
+    lane_list,
+    signed,
+)
+from kernel_space.machine.values.undefined import where
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Warp
@@ -63,19 +74,60 @@ def atomic(
     shared = space == "shared" or (space == "" and _is_shared(address, mask))
     function = update(how, kind, shared)
     olds = np.zeros(32, UNSIGNED[width])
+    tracks = w.races is not None or w.storing is not None
     if not shared:
         w.machine.global_version += 1
     for lane in lane_list(mask):
         bit = 1 << lane
         values = [first_lane(operand, bit) for operand in operands]
-        where = first_lane(address, bit)
+        place = first_lane(address, bit)
         groups = [[value] for value in values] if vector else [values]
         for number, group in enumerate(groups):
-            view, at = _cell(w, where + number * size, size, shared, site, order)
+            view, at = _cell(w, place + number * size, size, shared, site, order)
             olds[lane] = old = int(view[at])
             view[at] = function(old, *group)
+            if tracks:
+                _bits(w, lane, number if vector else None, place + number * size, size, how, shared, site)
     lanes = lane_list(mask)
     return int(olds[lanes[0]]) if len(lanes) == 1 and mask == 1 else olds
+
+
+def _bits(
+    w: Warp, lane: int, number: int | None, address: int, size: int, how: str, shared: bool, site: int
+) -> None:
+    """The undefined bits of one element behind an atomic operation, and those of the old value in ``w.loaded``."""
+    cell = _undefined_cell(w, address, size, shared)
+    if cell is None:
+        return
+    memory, name, at = cell
+    old = int(memory.views[size][at // size])
+    given, birth = 0, None
+    if w.storing is not None:
+        items = w.storing.items if number is None else w.storing.items[number : number + 1]
+        given, birth = (
+            functools.reduce(lambda a, b: a | b, (int(bits[lane]) for bits in items)),
+            w.storing.birth,
+        )
+    if old:
+        birth = birth_in(w, memory, name, at, site)
+        items = [np.zeros(LANES, np.uint64)]
+        items[0][lane] = MASKS[8 * size]
+        carry(w, items, birth)
+    left = given if how == "exch" else old | given
+    memory.views[size][at // size] = MASKS[8 * size] if left else 0
+    if left and birth is not None:
+        memory.note(at, at + size, birth, where(w, site))
+
+
+def _undefined_cell(w: Warp, address: int, size: int, shared: bool) -> tuple[UndefinedBytes, str, int] | None:
+    """(undefined bits, name of the memory, offset); None where all is defined and stays so."""
+    if shared:
+        cta, offset = w.cta.peer((address & 0xFFFFFFFF) >> 24), address & 0xFFFFFF
+        return None if cta.smem.undefined is None else (cta.smem.undefined, f"SMEM{cta.suffix}", offset)
+    region = w.machine.memory.find(address, address + size, "atomic")
+    if region.undefined is None and w.storing is None:
+        return None
+    return region.bits(), region.name, address - region.base
 
 
 def _cell(w: Warp, address: int, size: int, shared: bool, site: int, order: str) -> tuple[Array, int]:

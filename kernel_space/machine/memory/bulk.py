@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kernel_space.machine.memory.tma import BulkStore, reduced, target_barrier
+from kernel_space.machine.memory.undefined import copy_bytes
 from kernel_space.machine.units.mbarrier import MBarrier, find
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import Value, first_lane, lane_list
+from kernel_space.machine.values.undefined import where
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.global_memory import Region
+    from kernel_space.machine.memory.smem import Smem
     from kernel_space.machine.run.machine import Cta, Warp
-    from kernel_space.machine.values.lanes import Array
 
 
 class BulkLoad:
@@ -22,13 +25,24 @@ class BulkLoad:
     kind = "tma"
 
     def __init__(
-        self, source: Array, size: int, targets: list[tuple[Cta, int, MBarrier]], who: str, times: int
+        self,
+        source: Smem | Region,
+        at: int,
+        size: int,
+        targets: list[tuple[Cta, int, MBarrier]],
+        who: str,
+        times: int,
     ) -> None:
-        self.source, self.size, self.targets, self.who, self.times = source, size, targets, who, times
+        self.source, self.at, self.size = source, at, size
+        self.targets, self.who, self.times = targets, who, times
 
     def run(self) -> None:
+        data, bits = self.source.u8[self.at : self.at + self.size], self.source.undefined
+        name = getattr(self.source, "name", "SMEM")
         for cta, offset, barrier in self.targets:
-            cta.smem.u8[offset : offset + self.size] = self.source
+            cta.smem.u8[offset : offset + self.size] = data
+            if cta.smem.undefined is not None:
+                copy_bytes(cta.smem.undefined, offset, self.size, bits, self.at, f"by the {self.who}", name)
             barrier.complete(self.size * self.times, self.who)
 
 
@@ -47,6 +61,14 @@ class PlainStore(BulkStore):
         view = region.u8[at : at + self.size]
         data = self.cta.smem.u8[self.offset : self.offset + self.size]
         view[:] = reduced(view, data, self.how, self.element) if self.how else data
+        self._bits(region, at)
+
+    def _bits(self, region: Region, at: int) -> None:
+        source = self.cta.smem.undefined
+        dirty = source is not None and source.any(self.offset, self.offset + self.size)
+        if dirty or (region.undefined is not None and not self.how):
+            stored, name = where(self.warp, self.site), f"SMEM{self.cta.suffix}"
+            copy_bytes(region.bits(), at, self.size, source, self.offset, stored, name)
 
 
 def _check(size: int, *addresses: int) -> None:
@@ -70,12 +92,13 @@ def bulk_load(
     """``cp.async.bulk`` into shared memory, from global memory or from this CTA's shared memory."""
     w.site = site
     _check(size, to, come)
+    source: Smem | Region
     if is_global:
         region = w.machine.memory.find(come, come + size, "bulk load")
-        source = region.u8[come - region.base : come - region.base + size]
+        source, at = region, come - region.base
     else:
         w.cta.smem.check(come & 0xFFFFFF, (come & 0xFFFFFF) + size, 16, "bulk copy")
-        source = w.cta.smem.u8[come & 0xFFFFFF : (come & 0xFFFFFF) + size]
+        source, at = w.cta.smem, come & 0xFFFFFF
     offset = to & 0xFFFFFF
     ranks = [to >> 24] if ctas is None else [rank for rank in range(16) if ctas >> rank & 1]
     targets = []
@@ -83,10 +106,12 @@ def bulk_load(
         w.cta.peer(rank).smem.check(offset, offset + size, 16, "bulk load")
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
     if w.races is not None:
-        if not is_global:
+        if is_global:
+            w.races.copied_read(w, region, come - region.base, size, site)
+        else:
             w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
         w.races.bulk_load(w, size, targets, site)
-    w.machine.issue(BulkLoad(source, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
+    w.machine.issue(BulkLoad(source, at, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
 
 
 def bulk_store(w: Warp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int) -> None:
@@ -132,9 +157,18 @@ def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int,
         cta = w.cta
         cta.smem.check(offset, offset + size, size, "cp.async")
         block = np.zeros(size, np.uint8)
+        if cta.smem.undefined is not None:
+            cta.smem.undefined.u8[offset : offset + size] = 0
         if count:
             region = w.machine.memory.find(source, source + count, "cp.async")
-            block[:count] = region.u8[source - region.base : source - region.base + count]
+            at = source - region.base
+            block[:count] = region.u8[at : at + count]
+            if w.races is not None:
+                w.races.copied_read(w, region, at, count, site, bulk=False)
+            if cta.smem.undefined is not None and region.undefined is not None:
+                copy_bytes(
+                    cta.smem.undefined, offset, count, region.undefined, at, where(w, site), region.name
+                )
         if w.races is not None:
             w.races.shared_write(w, cta, offset, size, site)
         cta.smem.u8[offset : offset + size] = block

@@ -10,6 +10,7 @@ import numpy as np
 
 from kernel_space.machine.memory.local_memory import load_local, store_local
 from kernel_space.machine.memory.smem import load_shared, store_shared
+from kernel_space.machine.memory.undefined import UndefinedBytes, load_bits, store_bits
 from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import FULL, UNSIGNED, Array, Value, first_lane, lane_flags, ndarray
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class Region:
-    """One tensor's bytes. ``base`` is 16-byte aligned and at or below ``start``; views count from it."""
+    """One tensor's bytes. ``base`` is 16-byte aligned and at or below ``start``; views count from it.
+
+    ``undefined``: bits that a kernel left undefined, None as long as none did.
+    """
 
     def __init__(self, start: int, size: int, name: str) -> None:
         self.start, self.end, self.name = start, start + size, name
@@ -27,6 +31,13 @@ class Region:
         length = -(-(self.end - self.base) // 16) * 16
         self.u8 = np.ctypeslib.as_array((ctypes.c_uint8 * length).from_address(self.base))
         self.views: dict[int, Array] = {n: self.u8.view(UNSIGNED[8 * n]) for n in (1, 2, 4, 8)}
+        self.undefined: UndefinedBytes | None = None
+
+    def bits(self) -> UndefinedBytes:
+        """``undefined``, made now if need be."""
+        if self.undefined is None:
+            self.undefined = UndefinedBytes(len(self.u8), undefined=False)
+        return self.undefined
 
 
 class GlobalMemory:
@@ -97,6 +108,8 @@ def load_global(
         region = w.machine.memory.find(address, address + span, "ld.global")
         if w.races is not None:
             w.races.global_read(w, region, address - region.base, span, order, site)
+        if region.undefined is not None:
+            load_bits(w, region.undefined, region.name, address - region.base, size, count, mask, site)
         first = (address - region.base) // size
         return region.views[size][first : first + count].tolist()
     region, at = _locate(w, address, span, mask, "ld.global")
@@ -106,6 +119,8 @@ def load_global(
         full = np.full(32, at[0])
         full[lane_flags(mask)] = at
         at = full
+    if region.undefined is not None:
+        load_bits(w, region.undefined, region.name, at, size, count, mask, site)
     at //= size
     view = region.views[size]
     return [view[at + n] for n in range(count)]
@@ -136,6 +151,8 @@ def store_global(
         lanes = [value if type(value) is not ndarray or mask == FULL else value[flags] for value in values]
     if w.races is not None:
         w.races.global_write(w, region, at, span, order, site)
+    if w.storing is not None or region.undefined is not None:
+        store_bits(w, region.bits(), at, size, len(values), mask, site)
     view, at = region.views[size], at // size
     for number, value in enumerate(lanes):
         view[at + number] = value
@@ -155,7 +172,7 @@ def load_generic(
     if _is_shared(address, mask):
         return load_shared(w, _to_shared(address), size, count, mask, site)
     if first_lane(address, mask) >> 60 == LOCAL_WINDOW >> 60:
-        return list(load_local(w, address, size, count, mask))
+        return list(load_local(w, address, size, count, mask, site))
     return load_global(w, address, size, count, mask, site, order, scope)
 
 
@@ -172,5 +189,5 @@ def store_generic(
     if _is_shared(address, mask):
         return store_shared(w, _to_shared(address), size, values, mask, site)
     if first_lane(address, mask) >> 60 == LOCAL_WINDOW >> 60:
-        return store_local(w, address, size, values, mask)
+        return store_local(w, address, size, values, mask, site)
     store_global(w, address, size, values, mask, site, order, scope)

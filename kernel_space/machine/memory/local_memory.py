@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernel_space.machine.memory.undefined import UndefinedBytes, load_bits, store_bits
 from kernel_space.machine.values.address_windows import LOCAL_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess
 from kernel_space.machine.values.lanes import LANES, UNSIGNED, Array, Value, lane_flags, spread
@@ -28,13 +29,29 @@ def _cells(w: Warp, address: Value, size: int, count: int, mask: int) -> tuple[A
     return w.local.view(UNSIGNED[8 * size]), offsets // size
 
 
-def load_local(w: Warp, address: Value, size: int, count: int, mask: int) -> list[Array]:
+def _bits(w: Warp) -> UndefinedBytes:
+    """Lane after lane."""
+    if w.local_undefined is None:
+        w.local_undefined = UndefinedBytes(w.local.size, undefined=True)
+    found: UndefinedBytes = w.local_undefined
+    return found
+
+
+def load_local(w: Warp, address: Value, size: int, count: int, mask: int, site: int) -> list[Array]:
+    w.site = site
     elements, at = _cells(w, address, size, count, mask)
+    if w.races is not None:
+        where = np.arange(LANES) * w.local.shape[1] + at * size
+        load_bits(w, _bits(w), "local memory", where, size, count, mask, site, grain=size)
     return [elements[np.arange(LANES), at + number] for number in range(count)]
 
 
-def store_local(w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int) -> None:
+def store_local(w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int, site: int) -> None:
+    w.site = site
     elements, at = _cells(w, address, size, len(values), mask)
     lanes = np.flatnonzero(lane_flags(mask))
+    if w.races is not None:
+        where = lanes * w.local.shape[1] + at[lanes] * size
+        store_bits(w, _bits(w), where, size, len(values), mask, site, grain=size)
     for number, value in enumerate(values):
         elements[lanes, at[lanes] + number] = spread(value, 8 * size)[lanes]

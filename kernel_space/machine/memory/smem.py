@@ -10,6 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kernel_space.machine.memory.undefined import (
+    UndefinedBytes,
+    birth_in,
+    carry,
+    load_bits,
+    store_bits,
+    store_rows,
+)
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
 from kernel_space.machine.values.lanes import (
     FULL,
@@ -32,15 +40,19 @@ OFFSET_MASK = 0xFFFFFF
 
 
 class Smem:
-    """``limit``: first offset that is not ours. Views of one buffer by element size; ``chunks`` are 16 bytes."""
+    """``limit``: first offset that is not ours. Views of one buffer by element size; ``chunks`` are 16 bytes.
 
-    def __init__(self, limit: int) -> None:
+    ``undefined``: the bits that hold nothing meant, where ``tracks``.
+    """
+
+    def __init__(self, limit: int, *, tracks: bool = False) -> None:
         self.limit = limit
         size = -(-limit // 1024) * 1024
         self.chunks = np.empty(size // 16, np.complex128)
         self.u8 = self.chunks.view(np.uint8)
         self.u8[:] = 0xFF
         self.views: dict[int, Array] = {n: self.u8.view(UNSIGNED[8 * n]) for n in (1, 2, 4, 8)}
+        self.undefined = UndefinedBytes(size, undefined=True) if tracks else None
 
     def check(self, low: int, high: int, alignment: int, what: str) -> None:
         """Raises ``IllegalAccess`` unless [low, high) lies inside."""
@@ -79,6 +91,8 @@ def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site:
         cta.smem.check(offset, offset + size * count, size * count, "ld.shared")
         if w.races is not None:
             w.races.shared_read(w, cta, offset, size * count, site)
+        if cta.smem.undefined is not None:
+            load_bits(w, cta.smem.undefined, f"SMEM{cta.suffix}", offset, size, count, mask, site)
         first = offset // size
         return cta.smem.views[size][first : first + count].tolist()
     parts = _lanes_by_cta(address, mask)
@@ -95,6 +109,8 @@ def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site:
         w.races.shared_read(w, cta, active, size * count, site)
     if mask != FULL:
         offsets = np.where(lane_flags(mask), offsets, active[0])
+    if cta.smem.undefined is not None:
+        load_bits(w, cta.smem.undefined, f"SMEM{cta.suffix}", offsets, size, count, mask, site)
     at = offsets // size
     view = cta.smem.views[size]
     return [view[at + n] for n in range(count)]
@@ -109,6 +125,8 @@ def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], 
         cta.smem.check(offset, offset + span, span, "st.shared")
         if w.races is not None:
             w.races.shared_write(w, cta, offset, span, site)
+        if cta.smem.undefined is not None:
+            store_bits(w, cta.smem.undefined, offset, size, len(values), mask, site)
         view, last = cta.smem.views[size], 1 << (mask.bit_length() - 1)
         for number, value in enumerate(values):
             view[offset // size + number] = first_lane(value, last)
@@ -124,6 +142,8 @@ def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], 
     _check_lanes(cta, active, span, "st.shared")
     if w.races is not None:
         w.races.shared_write(w, cta, active, span, site)
+    if cta.smem.undefined is not None:
+        store_bits(w, cta.smem.undefined, active, size, len(values), mask, site)
     lanes = [value if type(value) is not ndarray or mask == FULL else value[flags] for value in values]
     if span == 16 and size == 4:
         block = np.empty((len(active), 4), np.uint32)
@@ -164,12 +184,25 @@ def store_matrix(
         if not transposed:
             raise ProtocolError("stmatrix.m16n8 needs .trans")
         return _store_bytes(w, cta, rows, values, site)
-    matrices = np.stack([spread(value, 32) for value in values]).view(np.uint16).reshape(len(values), 8, 8)
-    if transposed:
-        matrices = matrices.transpose(0, 2, 1)
     if w.races is not None:
         w.races.shared_write(w, cta, rows, 16, site)
-    cta.smem.chunks[rows >> 4] = np.ascontiguousarray(matrices).reshape(-1, 8).view(np.complex128)[:, 0]
+    cta.smem.chunks[rows >> 4] = _matrix_chunks([spread(value, 32) for value in values], transposed)
+    if cta.smem.undefined is not None:
+        bits = _stored_words(w)
+        store_rows(w, cta.smem.undefined, rows, _matrix_chunks(bits, transposed) if bits else None, site)
+
+
+def _matrix_chunks(words: list[Array], transposed: bool) -> Array:
+    """Rows of 8x8 matrices of 16 bits, as 16-byte chunks."""
+    matrices = np.stack(words).view(np.uint16).reshape(len(words), 8, 8)
+    if transposed:
+        matrices = matrices.transpose(0, 2, 1)
+    return np.ascontiguousarray(matrices).reshape(-1, 8).view(np.complex128)[:, 0]
+
+
+def _stored_words(w: Warp) -> list[Array]:
+    """The undefined bits of what is being stored, in words of 32 bits; none where all is defined."""
+    return [] if w.storing is None else [bits.astype(np.uint32) for bits in w.storing.items]
 
 
 def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site: int) -> None:
@@ -179,9 +212,16 @@ def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site
     """
     if w.races is not None:
         w.races.shared_write(w, cta, rows, 16, site)
-    held = np.stack([spread(value, 32) for value in values]).view(np.uint8).reshape(len(values), 8, 4, 2, 2)
-    columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1)).reshape(len(values) * 8, 16)
-    cta.smem.chunks[rows >> 4] = columns.view(np.complex128)[:, 0]
+    cta.smem.chunks[rows >> 4] = _byte_chunks([spread(value, 32) for value in values])
+    if cta.smem.undefined is not None:
+        bits = _stored_words(w)
+        store_rows(w, cta.smem.undefined, rows, _byte_chunks(bits) if bits else None, site)
+
+
+def _byte_chunks(words: list[Array]) -> Array:
+    held = np.stack(words).view(np.uint8).reshape(len(words), 8, 4, 2, 2)
+    columns = np.ascontiguousarray(held.transpose(0, 2, 4, 3, 1)).reshape(len(words) * 8, 16)
+    return columns.view(np.complex128)[:, 0]
 
 
 def load_matrix(w: Warp, address: Value, count: int, transposed: bool, mask: int, site: int) -> list[Array]:
@@ -190,7 +230,24 @@ def load_matrix(w: Warp, address: Value, count: int, transposed: bool, mask: int
     cta, rows = _matrix_rows(w, address, count, mask, "ldmatrix")
     if w.races is not None:
         w.races.shared_read(w, cta, rows, 16, site)
-    matrices = cta.smem.chunks[rows >> 4].view(np.uint16).reshape(count, 8, 8)
+    if cta.smem.undefined is not None:
+        _matrix_bits(w, cta, rows, count, transposed, site)
+    return _matrix_words(cta.smem.chunks[rows >> 4], count, transposed)
+
+
+def _matrix_words(chunks: Array, count: int, transposed: bool) -> list[Array]:
+    matrices = chunks.view(np.uint16).reshape(count, 8, 8)
     if transposed:
         matrices = matrices.transpose(0, 2, 1)
     return list(np.ascontiguousarray(matrices).view(np.uint32).reshape(count, 32))
+
+
+def _matrix_bits(w: Warp, cta: Cta, rows: Array, count: int, transposed: bool, site: int) -> None:
+    memory = cta.smem.undefined
+    assert memory is not None
+    chunks = memory.chunks[rows >> 4]
+    found = chunks.view(np.uint64).reshape(-1, 2).any(axis=1)
+    if np.count_nonzero(found):
+        items = [words.astype(np.uint64) for words in _matrix_words(chunks, count, transposed)]
+        first = int(rows[np.argmax(found)])
+        carry(w, items, birth_in(w, memory, f"SMEM{cta.suffix}", first, site))

@@ -15,6 +15,7 @@ from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES
 from kernel_space.machine.values.address_windows import SHARED_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
 from kernel_space.machine.values.lanes import Array
+from kernel_space.machine.values.undefined import UndefinedValue
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Warp
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 ORDINAL_FIELDS = ("box_dim", "global_dim", "global_stride", "element_stride")
 CODE_FIELDS = ("elemtype", "interleave_layout", "swizzle_mode", "fill_mode", "swizzle_atomicity")
 FIELDS = ("global_address", "rank", *ORDINAL_FIELDS, *CODE_FIELDS)
+_LESS_ONE = ("box_dim", "global_dim", "element_stride")
+_MEANT_BYTES = 64  # of a map; what lies behind has no meaning
 _MOST_ORDINALS = {"box_dim": 5, "global_dim": 5, "element_stride": 5, "global_stride": 4}
 
 
@@ -85,6 +88,19 @@ def tensormap_replace(
         else _global_map(w, where, site)
     )
     _SETTERS[field](words, ordinal, value)
+    _define(w, where, shared, field, ordinal)
+
+
+def _define(w: Warp, where: int, shared: bool, field: str, ordinal: int) -> None:
+    """The bits of a field that was set are defined from now on."""
+    if shared or where >> 60 == SHARED_WINDOW >> 60:
+        bits, at = w.cta.peer((where & 0xFFFFFFFF) >> 24).smem.undefined, where & 0xFFFFFF
+    else:
+        region = w.machine.memory.find(where, where + TENSOR_MAP_BYTES, "tensor map")
+        bits, at = region.undefined, where - region.base
+    if bits is not None:
+        zeros = int(field in _LESS_ONE)  # what these fields store is one less than their value
+        _SETTERS[field](bits.views[4][at >> 2 : (at + TENSOR_MAP_BYTES) >> 2], ordinal, zeros)
 
 
 def _shared_map(w: Warp, where: int, site: int, *, writes: bool = True) -> Array:
@@ -93,6 +109,9 @@ def _shared_map(w: Warp, where: int, site: int, *, writes: bool = True) -> Array
     if w.races is not None:
         touch = w.races.shared_write if writes else w.races.shared_read
         touch(w, cta, offset, TENSOR_MAP_BYTES, site)
+    bits = cta.smem.undefined
+    if bits is not None and not writes and bits.any(offset, offset + _MEANT_BYTES):
+        raise UndefinedValue(f"the tensor map at shared offset {offset:#x} has undefined bytes")
     return cta.smem.views[4][offset >> 2 : (offset + TENSOR_MAP_BYTES) >> 2]
 
 
@@ -113,6 +132,9 @@ def tensormap_copy(w: Warp, to: int, come: int, site: int) -> None:
     w.site = site
     source = _shared_map(w, come, site, writes=False)
     _global_map(w, to, site)[:] = source
+    region = w.machine.memory.find(to, to + TENSOR_MAP_BYTES, "tensor map")
+    if region.undefined is not None:
+        region.undefined.u8[to - region.base : to - region.base + TENSOR_MAP_BYTES] = 0
     if w.races is not None:
         w.races.map_released(w, to)
 

@@ -19,14 +19,17 @@ import numpy as np
 
 from kernel_space.core.errors import InputError
 from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES, TensorMap, decode_tensor_map
+from kernel_space.machine.memory.undefined import UndefinedBytes, copied_birth
 from kernel_space.machine.values import floats
 from kernel_space.machine.values.address_windows import PARAM_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.machine.values.lanes import UNSIGNED, Array, signed
 from kernel_space.machine.values.packed_operands import spread_groups
+from kernel_space.machine.values.undefined import Birth, UndefinedValue, where
 
 if TYPE_CHECKING:
     from kernel_space.machine.memory.global_memory import Region
+    from kernel_space.machine.memory.smem import Smem
     from kernel_space.machine.run.machine import Cta, Machine, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
 
@@ -141,24 +144,51 @@ class TmaTensor:
         unit = self.fields.swizzle_atom_bytes
         return (offset & ~1023) >> 4, _swizzled(offset & 1023, self.rows, self.width, self.pitch, span, unit)
 
-    def write_shared(self, cta: Cta, offset: int, data: Array) -> None:
+    def write_shared(self, memory: Smem | UndefinedBytes, offset: int, data: Array | int) -> None:
+        """``data``: the box in chunks, or 0."""
         base, chunks = self.placement(offset)
-        if chunks is None:
-            cta.smem.chunks[base : base + data.size] = data.reshape(-1)
+        if chunks is not None:
+            memory.chunks[base + chunks] = data
         else:
-            cta.smem.chunks[base + chunks] = data
+            flat = data if isinstance(data, int) else data.reshape(-1)
+            memory.chunks[base : base + self.rows * self.width // 16] = flat
 
-    def read_shared(self, cta: Cta, offset: int) -> Array:
+    def read_shared(self, memory: Smem | UndefinedBytes, offset: int) -> Array:
         if self.unpacks:
             raise Unsupported("stores of 16-byte aligned 4- and 6-bit elements are not modelled")
         base, chunks = self.placement(offset)
         if chunks is None:
-            return cta.smem.chunks[base : base + self.bytes // 16].reshape(self.rows, -1)
-        return cta.smem.chunks[base + chunks]
+            return memory.chunks[base : base + self.bytes // 16].reshape(self.rows, -1)
+        return memory.chunks[base + chunks]
+
+    def undefined(self, machine: Machine, start: tuple[int, ...], stored: str) -> tuple[Array, Birth] | None:
+        """The undefined bits of a box in global memory, in chunks; None if all are defined."""
+        view, where = self.window(machine, start, "TMA load")
+        if view is None:
+            return None
+        first = view.ctypes.data
+        region = machine.memory.find(first, first + 1, "TMA")
+        if region.undefined is None:
+            return None
+        found = _beside(view, region, region.undefined)
+        if not np.count_nonzero(found):
+            return None
+        at = first - region.base + int(np.dot(np.argwhere(found)[0], view.strides))
+        box = np.zeros(self.box, np.uint8)
+        box[where] = found
+        if self.unpacks:
+            box = spread_groups(box.reshape(self.rows, -1), self.bits)
+        birth = copied_birth(region.undefined, at, stored, region.name)
+        return box.view(np.complex128).reshape(self.rows, -1), birth
 
     def footprint(self) -> int:
         """Bytes from the first to the last one in shared memory."""
         return (self.rows - 1) * self.pitch + self.width
+
+
+def _beside(view: Array, region: Region, bits: UndefinedBytes) -> Array:
+    """The undefined bits of the bytes of ``view``, a window into ``region``."""
+    return np.ndarray(view.shape, np.uint8, bits.u8, view.ctypes.data - region.base, view.strides)
 
 
 def round_to_tf32(box: Array) -> Array:
@@ -208,8 +238,16 @@ class TmaLoad:
         machine = self.targets[0][0].machine
         data = self.tensor.read(machine, self.start)
         for cta, offset, barrier in self.targets:
-            self.tensor.write_shared(cta, offset, data)
+            self.tensor.write_shared(cta.smem, offset, data)
+            if cta.smem.undefined is not None:
+                self._bits(machine, cta.smem.undefined, offset)
             barrier.complete(self.tensor.bytes * self.times, self.who)
+
+    def _bits(self, machine: Machine, memory: UndefinedBytes, offset: int) -> None:
+        found = self.tensor.undefined(machine, self.start, f"by the {self.who}")
+        self.tensor.write_shared(memory, offset, 0 if found is None else found[0])
+        if found is not None:
+            memory.note(offset, offset + self.tensor.footprint(), found[1], f"by the {self.who}")
 
 
 class BulkStore:
@@ -219,6 +257,7 @@ class BulkStore:
 
     def __init__(self, cta: Cta, warp: Warp, group: int) -> None:
         self.cta, self.warp, self.group = cta, warp, group
+        self.site: int = warp.site
 
     def run(self) -> None:
         self.move()
@@ -248,11 +287,43 @@ class TensorStore(BulkStore):
         view, where = self.tensor.window(machine, self.start, "TMA store", stores=True)
         if view is None:
             return
-        data = np.ascontiguousarray(self.tensor.read_shared(self.cta, self.offset)).view(np.uint8)
-        part = data.reshape(self.tensor.box)[where]
+        self._bits(machine, view, where)
+        part = self._box(self.cta.smem)[where]
         if self.how:
             part = reduced(view, part, self.how, self.tensor.fields.element_type.name)
         view[...] = part
+
+    def _box(self, memory: Smem | UndefinedBytes) -> Array:
+        data = np.ascontiguousarray(self.tensor.read_shared(memory, self.offset)).view(np.uint8)
+        return data.reshape(self.tensor.box)
+
+    def _bits(self, machine: Machine, view: Array, places: tuple[slice, ...]) -> None:
+        """What lies past a row's end, in its last 16 bytes, is padding that means nothing: it counts as defined."""
+        source, first = self.cta.smem.undefined, view.ctypes.data
+        region = machine.memory.find(first, first + 1, "TMA")
+        found = None
+        if source is not None:
+            found = self._box(source)[places].copy()
+            found[..., max(0, self.tensor.dims[-1] - self.start[-1] - places[-1].start) :] = 0
+        if source is None or found is None or not np.count_nonzero(found):
+            if region.undefined is not None and not self.how:
+                _beside(view, region, region.undefined)[...] = 0
+            return
+        target = _beside(view, region, region.bits())
+        target[...] = target | found if self.how else found
+        at = first - region.base + np.argwhere(found) @ np.array(view.strides)
+        stored = where(self.warp, self.site)
+        base, chunks = self.tensor.placement(self.offset)
+        birth = self._birth(source, base, chunks, stored)
+        region.bits().note_words(at >> 2, birth, stored)
+
+    def _birth(self, source: UndefinedBytes, base: int, chunks: Array | None, stored: str) -> Birth:
+        """Of the first undefined byte of the box."""
+        places = base + (np.arange(self.tensor.bytes // 16) if chunks is None else chunks.reshape(-1))
+        found = source.views[8].reshape(-1, 2)[places].any(axis=1)
+        chunk = int(places[np.argmax(found)])
+        byte = 16 * chunk + int(np.argmax(source.u8[16 * chunk : 16 * chunk + 16] != 0))
+        return copied_birth(source, byte, stored, f"SMEM{self.cta.suffix}")
 
 
 _REDUCE_TYPES = {
@@ -297,6 +368,8 @@ def descriptor(w: Warp, address: int) -> TmaTensor:
         region = machine.memory.find(address, address + TENSOR_MAP_BYTES, "tensor map")
         at = address - region.base
         data = region.u8[at : at + TENSOR_MAP_BYTES].tobytes()
+        if region.undefined is not None and region.undefined.any(at, at + 64):
+            raise UndefinedValue(f"the tensor map at {address:#x} has undefined bytes")
         if w.races is not None:
             w.races.map_used(w, address, w.site)
     key = bytes(data[:64])

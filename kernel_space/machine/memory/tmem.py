@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kernel_space.machine.memory.smem import OFFSET_MASK
+from kernel_space.machine.memory.undefined import UndefinedWords, carry
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, Unsupported
 from kernel_space.machine.values.lanes import Array, Value, spread
+from kernel_space.machine.values.undefined import Carried, where
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
@@ -22,11 +24,12 @@ LANES, COLUMNS = 128, 512
 
 
 class Tmem:
-    """``owner[c]`` is the base of the allocation that column c belongs to, or -1."""
+    """``owner[c]`` is the base of the allocation that column c belongs to, or -1. ``undefined``: where ``tracks``."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tracks: bool = False) -> None:
         self.words = np.full((COLUMNS, LANES), 0xFFFFFFFF, np.uint32)
         self.f32 = self.words.view(np.float32)
+        self.undefined = UndefinedWords(COLUMNS, LANES) if tracks else None
         self.owner = np.full(COLUMNS, -1, np.int64)
         self.permit = True
         self.waiters: list[Warp] = []
@@ -64,7 +67,7 @@ class Tmem:
             )
 
 
-def tmem_alloc(w: Warp, where: int, columns: int, group: int, site: int) -> bool:
+def tmem_alloc(w: Warp, target: int, columns: int, group: int, site: int) -> bool:
     """First fit of a power of two of at least 32 columns; writes the base address to shared memory. True: sleep.
 
     Under cta_group::2 the allocation happens in both CTAs of the pair at once, when both have asked.
@@ -87,9 +90,12 @@ def tmem_alloc(w: Warp, where: int, columns: int, group: int, site: int) -> bool
         return True
     base, tmem.granted, tmem.asked = tmem.granted, -1, 0
     if w.races is not None:
-        w.races.shared_write(w, w.cta, where & OFFSET_MASK, 4, site)
+        w.races.shared_write(w, w.cta, target & OFFSET_MASK, 4, site)
         w.races.tmem_alloc(w, ctas)
-    w.cta.peer(where >> 24).smem.views[4][(where & OFFSET_MASK) >> 2] = base
+    smem, word = w.cta.peer(target >> 24).smem, (target & OFFSET_MASK) >> 2
+    smem.views[4][word] = base
+    if smem.undefined is not None:
+        smem.undefined.views[4][word] = 0
     return False
 
 
@@ -101,6 +107,8 @@ def _grant(w: Warp, ctas: list[Cta], columns: int) -> None:
     for cta, base in zip(ctas, bases, strict=True):
         cta.tmem.owner[base : base + columns] = base
         cta.tmem.granted = base
+        if cta.tmem.undefined is not None:
+            cta.tmem.undefined.forget(base, columns)
         if w.races is not None:
             w.races.tmem_granted(cta, base, columns)
     for cta in ctas:
@@ -182,9 +190,22 @@ def tmem_load(w: Warp, address: int, shape: str, count: int, packs: bool, split:
         w.races.tmem_read(
             w, lane, 32 if shape == "32x32b" else 16, column, _pattern(shape, count, split)[2], site
         )
+    cells: Any = (columns, rows)
     if shape == "32x32b":
-        return tmem.words[column : column + count, lane : lane + 32].copy()
-    return tmem.words[columns, rows]
+        cells = (slice(column, column + count), slice(lane, lane + 32))
+    if tmem.undefined is not None:
+        _load_bits(w, tmem.undefined, cells, columns, site)
+    return tmem.words[cells].copy()
+
+
+def _load_bits(w: Warp, undefined: UndefinedWords, cells: Any, columns: Array, site: int) -> None:
+    bits = undefined.words[cells]
+    if not np.count_nonzero(bits):
+        return
+    register, thread = np.argwhere(bits)[0]
+    column = int(np.broadcast_to(columns, bits.shape)[register, thread])
+    birth = undefined.birth(column, f"TMEM{w.cta.suffix}", where(w, site))
+    carry(w, list(bits.astype(np.uint64)), birth)
 
 
 def _packed_load(w: Warp, address: int, shape: str, count: int, split: int, site: int) -> Array:
@@ -192,6 +213,13 @@ def _packed_load(w: Warp, address: int, shape: str, count: int, split: int, site
     if shape != "32x32b":
         raise Unsupported("tcgen05.ld.pack::16b is modelled for 32x32b only")
     wide = tmem_load(w, address, shape, 2 * count, False, split, site)
+    if w.loaded is not None:
+        items = w.loaded.items
+        packed = [
+            low & np.uint64(0xFFFF) | (high & np.uint64(0xFFFF)) << np.uint64(16)
+            for low, high in zip(items[0::2], items[1::2], strict=True)
+        ]
+        w.loaded = Carried(packed, w.loaded.birth)
     return (wide[0::2] & 0xFFFF) | wide[1::2] << 16
 
 
@@ -211,10 +239,28 @@ def tmem_store(
     if packs:
         if shape != "32x32b":
             raise Unsupported("tcgen05.st.unpack::16b is modelled for 32x32b only")
-        data, count = np.stack([data & 0xFFFF, data >> 16], axis=1).reshape(-1, 32), 2 * count
+        data, count = _unpacked(data), 2 * count
     rows, columns, lane, column = _locate(w, address, shape, count, split, "tcgen05.st")
     if w.races is not None:
         w.races.tmem_write(
             w, lane, 32 if shape == "32x32b" else 16, column, _pattern(shape, count, split)[2], site
         )
-    w.cta.tmem.words[columns, rows] = data
+    tmem = w.cta.tmem
+    tmem.words[columns, rows] = data
+    if tmem.undefined is not None:
+        _store_bits(w, tmem.undefined, columns, rows, packs)
+
+
+def _unpacked(words: Array) -> Array:
+    """The halves of registers, [registers, 32], as words of their own."""
+    return np.stack([words & 0xFFFF, words >> 16], axis=1).reshape(-1, 32)
+
+
+def _store_bits(w: Warp, undefined: UndefinedWords, columns: Array, rows: Array, packs: bool) -> None:
+    if w.storing is None:
+        undefined.words[columns, rows] = 0
+        return
+    bits = np.stack(w.storing.items).astype(np.uint32)
+    undefined.words[columns, rows] = _unpacked(bits) if packs else bits
+    for column in np.unique(columns).tolist():
+        undefined.note(column, 1, w.storing.birth)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kernel_space.machine.values.faults import SimStatus
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.global_memory import GlobalMemory, Region
+    from kernel_space.machine.memory.undefined import UndefinedBytes
     from kernel_space.machine.run.machine import Machine, Warp
 
 
@@ -48,6 +52,30 @@ def budget_finding(machine: Machine) -> Finding:
                 state = "waits" if warp.wait is not None else "runs"
                 lines.append(f"  {warp.who} {state}; last at {place(machine, warp.site)}")
     return Finding(status=SimStatus.BUDGET_EXCEEDED, text="\n".join(lines[:40]))
+
+
+def undefined_findings(memory: GlobalMemory) -> list[Finding]:
+    """Undefined bytes that the host would find, one finding per tensor."""
+    texts = [
+        _undefined_in(region, region.undefined) for region in memory.regions if region.undefined is not None
+    ]
+    return [Finding(status=SimStatus.ILLEGAL_ACCESS, text=text) for text in texts if text]
+
+
+def _undefined_in(region: Region, undefined: UndefinedBytes) -> str:
+    """How the first of them got there; '' if there are none."""
+    begin = region.start - region.base
+    bad = np.flatnonzero(undefined.u8[begin : region.end - region.base])
+    if undefined.trails is None or not len(bad):
+        return ""
+    numbers = undefined.trails.numbers[(bad + begin) >> 2]
+    trail, others = undefined.trails.known[numbers[0]], len(np.unique(numbers)) - 1
+    assert trail is not None
+    return (
+        f"{region.name} holds {len(bad)} undefined bytes at the end of the launch, the first at byte {bad[0]}\n"
+        f"  stored {trail.stored}\n  born as {trail.birth}"
+        + (f"\n  the rest by {others} other stores" if others else "")
+    )
 
 
 def race_findings(races: Any) -> list[Finding]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 AXIS = "warp-instructions executed by the whole machine (1 shown as 1 us); not time"
 ENGINES = {"tma": "TMA loads", "tensor": "tensor pipe", "store": "bulk stores"}
 SHORTEST = 0.1  # length of what completes at issue, so that it can be seen
+LAUNCH_PROCESSES = 1_000_000  # of each launch in a row
 FIRST_ENGINE = 100  # thread numbers of engines in the trace, behind those of warps
 
 
@@ -70,26 +71,32 @@ class Chain(Observer):
 
 
 class Timeline(Observer):
-    """Events of one launch. One track per warp and per engine of every CTA; waits are slices named by what is waited
-    for. ``max_events`` bounds the memory; what came later is counted in ``dropped``.
+    """Events of one launch, or of several in a row. One track per warp and per engine of every CTA; waits are slices
+    named by what is waited for. ``max_events`` bounds the memory; what came later is counted in ``dropped``.
     """
 
     def __init__(self, *, max_events: int = 1_000_000) -> None:
         self.max_events = max_events
         self.events: list[dict[str, Any]] = []
         self.dropped = 0
+        self.machines: list[Machine] = []
+        self._processes: dict[int, str] = {}
         self._waiting: dict[Warp, int] = {}
         self._tracks: dict[tuple[int, int], str] = {}
         self._free: dict[tuple[int, int], float] = {}
 
     def attach(self, machine: Machine) -> None:
-        self.machine = machine
+        self.machines.append(machine)
+
+    @property
+    def executed(self) -> int:
+        return sum(machine.executed for machine in self.machines)
 
     @property
     def now(self) -> int:
         """Instructions executed so far, those of the current turn included."""
-        warp = getattr(self.machine, "current_warp", None)
-        return self.machine.executed + (warp.executed - self._begun(warp) if warp is not None else 0)
+        turns = (machine.current_warp for machine in self.machines)
+        return self.executed + sum(warp.executed - self._begun(warp) for warp in turns if warp is not None)
 
     def _begun(self, warp: Warp) -> int:
         return warp.__dict__.get("traced", 0)
@@ -98,7 +105,7 @@ class Timeline(Observer):
         length = warp.executed - before
         warp.__dict__["traced"] = warp.executed
         if length:
-            self._slice(warp.cta, warp.number, "run", self.machine.executed - length, length)
+            self._slice(warp.cta, warp.number, "run", self.executed - length, length)
 
     def waits(self, warp: Warp) -> None:
         self._waiting[warp] = self.now
@@ -132,7 +139,8 @@ class Timeline(Observer):
 
     @staticmethod
     def _process(cta: Cta) -> int:
-        return cta.cluster.number * len(cta.cluster.ctas) + cta.rank + 1
+        inside = cta.cluster.number * len(cta.cluster.ctas) + cta.rank
+        return (cta.machine.number - 1) * LAUNCH_PROCESSES + inside + 1
 
     def _wait_slice(self, warp: Warp, begun: int) -> None:
         assert warp.wait is not None
@@ -141,6 +149,7 @@ class Timeline(Observer):
             "bulk": f"at most {value} bulk groups",
             "alloc": f"{value} TMEM columns",
             "cluster": "cluster barrier",
+            "launch": str(thing),
         }
         name = names.get(kind) or (thing.name if kind == "mbarrier" else f"bar {thing.number}")
         details = {"parity": value & 1} if kind == "mbarrier" else {}
@@ -171,6 +180,8 @@ class Timeline(Observer):
             lane = track % FIRST_ENGINE
             name = list(ENGINES.values())[track // FIRST_ENGINE - 1] + (f" {lane + 1}" if lane else "")
         self._tracks[process, track] = name
+        launch = f"{cta.machine.label}, " if cta.machine.in_a_row else ""
+        self._processes[process] = f"{launch}cluster {cta.cluster.number}, CTA {cta.rank}"
 
     def document(self) -> dict[str, Any]:
         """The trace in the Chrome JSON format. Waits without an end, as in a deadlock, reach to the last event."""
@@ -179,11 +190,7 @@ class Timeline(Observer):
                 self._wait_slice(warp, begun)
         self._waiting.clear()
         head: list[dict[str, Any]] = []
-        size = 1
-        for cluster in [self.machine.launch.cluster]:
-            size = cluster[0] * cluster[1] * cluster[2]
-        for process in sorted({process for process, _ in self._tracks}):
-            name = f"cluster {(process - 1) // size}, CTA {(process - 1) % size}"
+        for process, name in sorted(self._processes.items()):
             head.append(_meta("process_name", process, 0, {"name": name}))
         for (process, track), name in sorted(self._tracks.items()):
             head.append(_meta("thread_name", process, track, {"name": name}))

@@ -63,7 +63,7 @@ def ld(c: Writer, i: Instr, m: Modifiers) -> None:
     elif space in ("global", "const"):
         c.emit(f"{name} = load_global(w, {where}, {size}, {count}, {c.mask}, {c.site}, {order!r}, {scope!r})")
     elif space == "local":
-        c.emit(f"{name} = load_local(w, {where}, {size}, {count}, {c.mask})")
+        c.emit(f"{name} = load_local(w, {where}, {size}, {count}, {c.mask}, {c.site})")
     else:
         c.emit(
             f"{name} = load_generic(w, {where}, {size}, {count}, {c.mask}, {c.site}, {order!r}, {scope!r})"
@@ -93,7 +93,7 @@ def st(c: Writer, i: Instr, m: Modifiers) -> None:
     elif space == "global":
         c.emit(f"store_global(w, {where}, {size}, {values}, {c.mask}, {c.site}, {order!r}, {scope!r})")
     elif space == "local":
-        c.emit(f"store_local(w, {where}, {size}, {values}, {c.mask})")
+        c.emit(f"store_local(w, {where}, {size}, {values}, {c.mask}, {c.site})")
     else:
         c.emit(f"store_generic(w, {where}, {size}, {values}, {c.mask}, {c.site}, {order!r}, {scope!r})")
 

@@ -152,12 +152,14 @@ def fence(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("griddepcontrol.wait")
 def griddepcontrol_wait(c: Writer, i: Instr, m: Modifiers) -> None:
-    """The grids before have completed and their memory is visible: true for a launch on its own."""
+    """The launch before has ended and its memory is visible: at once where it does not overlap this one."""
+    c.emit(f"if launch_wait(w, {c.site}): return -2")
 
 
 @opcode("griddepcontrol.launch_dependents")
-def launch_dependents(c: Writer, i: Instr, m: Modifiers) -> None:
-    """Lets a later grid start; nothing of this grid depends on it."""
+def griddepcontrol_launch(c: Writer, i: Instr, m: Modifiers) -> None:
+    """Lets the next launch begin, once every CTA has executed it or has ended; it orders no memory."""
+    c.emit("if launch_dependents(w): return -2")
 
 
 @opcode("nanosleep")

@@ -71,12 +71,8 @@ def starts_block(instr: Instr) -> bool:
         return tokens[1] == "try_wait"
     if tokens[:3] == ("cp", "async", "bulk"):
         return tokens[3] == "wait_group"
-    return tokens[:2] in (("tcgen05", "alloc"), ("griddepcontrol", "wait"), ("setmaxnreg", "inc")) or tokens[
-        :3
-    ] == (
-        "barrier",
-        "cluster",
-        "wait",
+    return tokens[:2] in (("tcgen05", "alloc"), ("setmaxnreg", "inc")) or (
+        tokens[0] == "griddepcontrol" or tokens[:3] == ("barrier", "cluster", "wait")
     )
 
 

@@ -18,18 +18,20 @@ MOST_FINDINGS = 20
 class Races(MapRaces):
     """Findings are kept once per pair of instructions."""
 
-    def __init__(self, program: Any) -> None:
-        super().__init__(program)
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
+        super().__init__(program, before, in_a_row=in_a_row)
         self.found: dict[tuple[Any, ...], Finding] = {}
 
     def report(
-        self, key: tuple[Any, ...], text: str, site: int, who: str, other_site: int, other: str
-    ) -> None:
+        self, key: tuple[Any, ...], text: str, site: int, who: str, other_site: int, other: str,
+        machine: Any = None,
+    ) -> None:  # fmt: skip
+        """``machine``: whose program ``other_site`` is of, if not this one's."""
         if key in self.found or len(self.found) >= MOST_FINDINGS:
             return
         lines = [text, f"  {who} at {place(self.machine, site)}"]
         if other_site >= 0:
-            lines.append(f"  {other} at {place(self.machine, other_site)}")
+            lines.append(f"  {other} at {place(machine or self.machine, other_site)}")
         self.found[key] = Finding(status=SimStatus.RACE, text="\n".join(lines))
 
     def findings(self) -> list[Finding]:

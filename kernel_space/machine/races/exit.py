@@ -22,8 +22,8 @@ class ExitRaces(TensorRaces):
     """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers. ``loads``: per warp,
     (number, instruction) of each tcgen05.ld not known to be complete, the oldest first."""
 
-    def __init__(self, program: Any) -> None:
-        super().__init__(program)
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
+        super().__init__(program, before, in_a_row=in_a_row)
         self.visits: dict[Cta, dict[int, tuple[int, int, MBarrier]]] = {}
         self.loads: dict[Warp, list[tuple[int, int]]] = {}
         self.consumed: dict[tuple[int, int], bool] = {}

@@ -26,8 +26,8 @@ class Update:
 
 
 class MapRaces(ExitRaces):
-    def __init__(self, program: Any) -> None:
-        super().__init__(program)
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
+        super().__init__(program, before, in_a_row=in_a_row)
         self.updates: dict[int, Update] = {}
 
     def map_written(self, w: Warp, address: int, site: int) -> None:
@@ -68,5 +68,5 @@ class MapRaces(ExitRaces):
         other = update.warp
         if other.cta.cluster is w.cta.cluster:
             return bool(w.clock.clock[0, other.clock.slot] >= update.epoch)
-        known = w.clock.foreign.get(other.cta.cluster.number)
+        known = w.clock.foreign.get(other.cta.cluster.key)
         return known is not None and bool(known[0, other.clock.slot] >= update.epoch)

@@ -1,35 +1,19 @@
-"""Shared and global memory accesses as the race checker sees them, of threads and of the async proxy."""
+"""Shared memory accesses as the race checker sees them, of threads and of the async proxy."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from kernel_space.machine.races.shadow import Access, Cells, Conflict, GlobalShadow
-from kernel_space.machine.races.sync import SyncRaces
-from kernel_space.machine.values.lanes import ndarray
+from kernel_space.machine.races.global_memory import ASYNC, GENERIC, GlobalRaces, words_of
+from kernel_space.machine.races.shadow import Access, Cells, Conflict
 
 if TYPE_CHECKING:
-    from kernel_space.machine.memory.global_memory import Region
     from kernel_space.machine.memory.tma import TmaTensor
     from kernel_space.machine.run.machine import Cta, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
 
-GENERIC, ASYNC = 0, 1
 
-
-def words_of(offset: int | NDArray[np.int64], size: int) -> Cells:
-    """4-byte words that accesses of ``size`` bytes touch."""
-    if type(offset) is not ndarray:
-        return slice(offset >> 2, (offset + size + 3) >> 2)
-    if size <= 4:
-        return offset >> 2
-    return ((offset[:, None] + np.arange(0, size, 4)[None, :]) >> 2).reshape(-1)
-
-
-class MemoryRaces(SyncRaces):
+class MemoryRaces(GlobalRaces):
     """Checks happen when an operation is issued, with the clock of the warp that issues it."""
 
     # -- shared memory -------------------------------------------------------------------------------------------
@@ -112,12 +96,6 @@ class MemoryRaces(SyncRaces):
         conflict = shadow.writers_before(cells, clock[proxy])
         if conflict is not None:
             self._shared_conflict(w, cta, conflict, access, proxy, f"{what} reads", "RAW")
-        missing = shadow.unwritten(cells)
-        if missing is not None:
-            self.report(
-                ("unwritten", access.site), f"{what} of {w.who} reads SMEM {self._smem(cta, missing)}, never written",
-                access.site, w.who, -1, "",
-            )  # fmt: skip
         shadow.note_read(cells, access)
 
     def _write(self, w: Warp, cta: Cta, cells: Cells, access: Access, proxy: int, what: str) -> None:
@@ -153,97 +131,6 @@ class MemoryRaces(SyncRaces):
     @staticmethod
     def _smem(cta: Cta, word: int) -> str:
         return f"offset {word * 4:#x}{cta.suffix}"
-
-    # -- global memory -------------------------------------------------------------------------------------------
-    def global_read(self, w: Warp, region: Region, at: Any, size: int, order: str, site: int) -> None:
-        if order not in ("weak",):
-            if type(at) is not ndarray:
-                self.sync_load(w, (region.base, at), order)
-            return
-        shadow = self._global(region, make=False)
-        if shadow is None:
-            return
-        cells = words_of(at, size)
-        self._global_check(w, region, shadow, "writer", cells, GENERIC, site, "ld.global reads", "RAW")
-        shadow.note(shadow.reader, cells, w.cta.cluster.number, Access(w.clock.slot, w.clock.epoch, site))
-
-    def global_write(self, w: Warp, region: Region, at: Any, size: int, order: str, site: int) -> None:
-        if order not in ("weak",):
-            if type(at) is not ndarray:
-                self.sync_store(w, (region.base, at), order)
-            return
-        access = Access(w.clock.slot, w.clock.epoch, site)
-        self._global_write(w, region, words_of(at, size), access, GENERIC, "st.global")
-
-    def global_atomic(self, w: Warp, region: Region, at: int, size: int, order: str, site: int) -> None:
-        self.sync_load(w, (region.base, at), order)
-        self.sync_store(w, (region.base, at), order)
-
-    def async_global_write(self, w: Warp, region: Region, at: int, size: int, how: str, site: int) -> None:
-        if not how:
-            access = Access(w.clock.write_slot, w.bulk_current + 1, site)
-            self._global_write(w, region, words_of(at, size), access, ASYNC, "bulk store")
-
-    def _box(
-        self,
-        w: Warp,
-        tensor: TmaTensor,
-        start: tuple[int, ...],
-        writes: Access | None,
-        site: int,
-        reduces: bool = False,
-    ) -> None:
-        """The part of a TMA box that lies inside its tensor, as words of a region."""
-        located = tensor.region_words(w.machine, start, stores=writes is not None)
-        if located is None or reduces:
-            return
-        region, cells = located
-        if writes is not None:
-            return self._global_write(w, region, cells, writes, ASYNC, "TMA store")
-        shadow = self._global(region, make=False)
-        if shadow is not None:
-            self._global_check(w, region, shadow, "writer", cells, ASYNC, site, "TMA load reads", "RAW")
-
-    def _global_write(
-        self, w: Warp, region: Region, cells: Cells, access: Access, proxy: int, what: str
-    ) -> None:
-        shadow = self._global(region, make=True)
-        assert shadow is not None
-        self._global_check(
-            w, region, shadow, "writer", cells, proxy, access.site, f"{what} overwrites", "WAW"
-        )
-        self._global_check(
-            w, region, shadow, "reader", cells, GENERIC, access.site, f"{what} overwrites", "WAR"
-        )
-        shadow.note(shadow.writer, cells, w.cta.cluster.number, access)
-
-    def _global(self, region: Region, *, make: bool) -> GlobalShadow | None:
-        shadows = self.__dict__.setdefault("shadows", {})
-        found = shadows.get(region.base)
-        if found is None and make:
-            found = shadows[region.base] = GlobalShadow(region.end - region.base)
-        return found
-
-    def _global_check(
-        self, w: Warp, region: Region, shadow: GlobalShadow, which: str, cells: Cells, proxy: int, site: int, what: str,
-        kind: str,
-    ) -> None:  # fmt: skip
-        clock = w.clock
-        found = shadow.conflict(
-            getattr(shadow, which), cells, w.cta.cluster.number, clock.clock, proxy, clock.foreign
-        )
-        if found is None:
-            return
-        at, cluster, slot, other_site = found
-        word = cells.start + at if isinstance(cells, slice) else int(cells.reshape(-1)[at])
-        other = self.clusters[cluster].names[slot]
-        where = f"byte {word * 4 - (region.start - region.base)} of {region.name}"
-        past = "wrote" if which == "writer" else "read"
-        self.report(
-            (kind, other_site, site),
-            f"{kind} on global memory, {where}: {what} what {other} {past}, and nothing orders the two",
-            site, w.who, other_site, other,
-        )  # fmt: skip
 
 
 def _past(kind: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Container
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,22 @@ from kernel_space.machine.values.clocks import Clock
 
 Cells = slice | NDArray[np.int64]
 NOBODY = -1
+READ, COPIED, POLLED, ATOMIC = "read", "copied", "polled", "atomic"
+_CLUSTERS = 1 << 20  # more than a launch in a row has
+
+
+def cluster_key(launch: int, number: int) -> int:
+    """A cluster among those of all launches in a row."""
+    return launch * _CLUSTERS + number
+
+
+def launch_of(key: int) -> int:
+    return key // _CLUSTERS if key >= 0 else -1 - key
+
+
+def ended_key(launch: int) -> int:
+    """The key that stands for all clusters of a launch, once they have ended."""
+    return -1 - launch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,11 +85,6 @@ class Shadow:
                 return Conflict("read", self._cell(cells, at), slot, int(np.ravel(sites[cells])[at]))
         return None
 
-    def unwritten(self, cells: Cells) -> int | None:
-        """The first cell that nobody has written."""
-        missing = self.write_slot[cells] == NOBODY
-        return self._cell(cells, int(np.argmax(missing))) if np.count_nonzero(missing) else None
-
     def note_write(self, cells: Cells, access: Access) -> None:
         self.write_slot[cells] = access.slot
         self.write_value[cells] = access.value
@@ -104,24 +117,44 @@ class Shadow:
 class GlobalShadow:
     """Shadow of one global region in words of 4 bytes, made when something first writes there.
 
-    Keeps the last writer and the last generic reader of each word, with their cluster.
+    ``writer``: the last plain write of each word. ``tables``: (launch, kind) -> the last access of that kind by that
+    launch. ``READ``: plain reads. Only launches in a row have the others: ``COPIED``: reads by copies, ``POLLED``:
+    strong loads, ``ATOMIC``: strong writes. An access is four numbers: key of the cluster, slot, value, site.
     """
 
     def __init__(self, size: int) -> None:
-        words = -(-size // 4)
-        self.writer = np.full((4, words), NOBODY, np.int32)  # cluster, slot, value, site
-        self.reader = np.full((4, words), NOBODY, np.int32)
+        self.words = -(-size // 4)
+        self.writer = np.full((4, self.words), NOBODY, np.int32)
+        self.tables: dict[tuple[int, str], NDArray[np.int32]] = {}
 
+    def table(self, launch: int, kind: str) -> NDArray[np.int32]:
+        found = self.tables.get((launch, kind))
+        if found is None:
+            found = self.tables[launch, kind] = np.full((4, self.words), NOBODY, np.int32)
+        return found
+
+    def of_others(self, launch: int, kinds: Container[str], foreign: dict[int, Clock]) -> list[Any]:
+        """(kind, table) of launches other than ``launch`` that are not known to have ended."""
+        return [
+            (kind, table)
+            for (number, kind), table in self.tables.items()
+            if number != launch and kind in kinds and ended_key(number) not in foreign
+        ]
+
+    @staticmethod
     def conflict(
-        self,
         which: NDArray[np.int32],
         cells: Cells,
         own: int,
         seen: Clock,
         row: int,
         foreign: dict[int, Clock],
+        *,
+        others_only: bool = False,
     ) -> tuple[int, int, int, int] | None:
-        """(word, cluster, slot, site) of an access that the clocks do not include, or None."""
+        """(word, cluster, slot, site) of an access that the clocks do not include, or None; ``others_only``: of other
+        launches.
+        """
         clusters = which[0][cells].ravel()
         first = int(clusters[0])
         # One cluster, often nobody, is the usual case and worth a short way.
@@ -131,7 +164,9 @@ class GlobalShadow:
             return None
         slots, values, sites = (part[cells].ravel() for part in which[1:])
         for number in numbers:
-            if number == NOBODY:
+            if number == NOBODY or (others_only and launch_of(number) == launch_of(own)):
+                continue
+            if number != own and ended_key(launch_of(number)) in foreign:
                 continue
             known = seen if number == own else foreign.get(number)
             bad = clusters == number if several else np.ones(len(clusters), bool)

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_space.machine.races.shadow import Shadow
-from kernel_space.machine.values.clocks import SPARE_BARRIERS, Clock, Slots, SyncObject, WarpClock, merged
+import numpy as np
+
+from kernel_space.machine.races.shadow import Shadow, ended_key, launch_of
+from kernel_space.machine.values.clocks import (
+    ALWAYS,
+    SPARE_BARRIERS,
+    Clock,
+    Slots,
+    SyncObject,
+    WarpClock,
+    merged,
+)
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cluster, Cta, Machine, Warp
@@ -15,17 +25,24 @@ if TYPE_CHECKING:
 
 _RELEASES = ("release", "acq_rel", "sc")
 _ACQUIRES = ("acquire", "acq_rel", "sc")
+_ENDED = np.full((2, 1), ALWAYS)  # stands for the clocks of all clusters of a launch
 
 
 class SyncRaces:
-    """Clocks of warps and of everything they synchronise through."""
+    """Clocks of warps and of everything they synchronise through.
 
-    def __init__(self, program: Program) -> None:
+    ``before``: the checker of the launch before in a row of launches that overlap, which share global memory.
+    ``passed_on``: what the warps of this launch that have ended knew of earlier launches.
+    """
+
+    def __init__(self, program: Program, before: Any = None, *, in_a_row: bool = False) -> None:
         self.program = program
+        self.before, self.in_a_row = before, in_a_row
+        self.passed_on: dict[int, Clock] = {}
         instrs = program.kernel.instrs
         self.barriers = 4 * sum(instr.tokens[:2] == ("mbarrier", "init") for instr in instrs) + SPARE_BARRIERS
-        self.cells: dict[tuple[int, int], dict[int, Clock]] = {}
-        self.clusters: dict[int, Slots] = {}
+        self.cells: dict[tuple[int, int], dict[int, Clock]] = before.cells if before else {}
+        self.clusters: dict[int, Slots] = before.clusters if before else {}
 
     def attach(self, machine: Machine) -> None:
         self.machine = machine
@@ -39,13 +56,26 @@ class SyncRaces:
             wgmma = bool(self.program.wgmma_bits)
             cluster.slots = Slots(cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma)
             cluster.sync = SyncObject()
-            self.clusters[cluster.number] = cluster.slots
+            self.clusters[cluster.key] = cluster.slots
         cta.pipe.slot = cluster.slots.new(f"tensor pipe{cta.suffix}")
         cta.shadow = Shadow(len(cta.smem.u8) // 4)
         cta.tmem_shadow = Shadow((8, 512))
 
     def add_warp(self, warp: Warp) -> None:
         warp.clock = WarpClock(warp.cta.cluster.slots, warp)
+
+    # -- launches in a row ---------------------------------------------------------------------------------------
+    def warp_done(self, w: Warp) -> None:
+        """What a launch has seen is in the past of whoever waits for its end."""
+        if self.in_a_row:
+            own = self.machine.number
+            known = {key: clock for key, clock in w.clock.foreign.items() if launch_of(key) != own}
+            self.passed_on = merged(self.passed_on, known)
+
+    def launch_waited(self, w: Warp) -> None:
+        """All of the launch before is performed and visible, to both proxies."""
+        assert self.before is not None
+        w.clock.hear({**self.before.passed_on, ended_key(self.before.machine.number): _ENDED})
 
     def cta_done(self, cta: Cta) -> None:
         """Shared and tensor memory end with their CTA."""
@@ -139,7 +169,7 @@ class SyncRaces:
             return
         own, foreign = clock.fence
         known = self.cells.get(cell, {})
-        self.cells[cell] = merged(known, {**foreign, w.cta.cluster.number: own})
+        self.cells[cell] = merged(known, {**foreign, w.cta.cluster.key: own})
 
     def sync_load(self, w: Warp, cell: tuple[int, int], order: str) -> None:
         if order in _ACQUIRES:
@@ -149,12 +179,14 @@ class SyncRaces:
 
     def _take(self, w: Warp, cell: tuple[int, int]) -> None:
         known = self.cells.get(cell, {})
-        own = known.get(w.cta.cluster.number)
+        number = w.cta.cluster.key
+        own = known.get(number)
         if own is not None:
             w.clock.join(own)
-        w.clock.hear({number: clock for number, clock in known.items() if number != w.cta.cluster.number})
+        w.clock.hear({key: clock for key, clock in known.items() if key != number})
 
     def report(
-        self, key: tuple[Any, ...], text: str, site: int, who: str, other_site: int, other: str
-    ) -> None:
+        self, key: tuple[Any, ...], text: str, site: int, who: str, other_site: int, other: str,
+        machine: Any = None,
+    ) -> None:  # fmt: skip
         raise NotImplementedError

@@ -74,16 +74,18 @@ class TensorRaces(MemoryRaces):
                 w, pipe, cta, column, count, writes, Access(pipe.slot, pipe.sequence + 1, site), "tcgen05"
             )
 
-    def tensor_commit(self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], site: int) -> Clock:
-        """The clock that the commit will bring to its barriers."""
+    def tensor_commit(
+        self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], site: int
+    ) -> tuple[Clock, dict[int, Clock]]:
+        """The clock that the commit will bring to its barriers, and what its warp knows of other clusters."""
         for barrier in barriers:
             self.check_made(w, barrier, site)
         clock = w.clock.release()
         clock[:, pipe.slot] = pipe.sequence
-        return clock
+        return clock, w.clock.foreign
 
-    def commit_arrives(self, barrier: MBarrier, clock: Clock) -> None:
-        barrier.clock.gather(clock, {})
+    def commit_arrives(self, barrier: MBarrier, clocks: tuple[Clock, dict[int, Clock]]) -> None:
+        barrier.clock.gather(*clocks)
 
     def _words(self, chunks: NDArray[np.int64]) -> Cells:
         return (chunks.reshape(-1, 1) * 4 + np.arange(4)).reshape(-1)
@@ -108,12 +110,6 @@ class TensorRaces(MemoryRaces):
             if conflict is not None:
                 self._tmem_conflict(w, cta, conflict, access, what, "WAR")
             return shadow.note_write(cells, access)
-        missing = shadow.unwritten(cells)
-        if missing is not None:
-            self.report(
-                ("unwritten", access.site), f"{what} of {w.who} reads TMEM column {missing % 512}, never written",
-                access.site, w.who, -1, "",
-            )  # fmt: skip
         shadow.note_read(cells, access)
 
     def _tmem_conflict(

@@ -18,6 +18,7 @@ from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.memory.smem import Smem
 from kernel_space.machine.memory.tmem import Tmem
 from kernel_space.machine.ptx.cfg import EXIT
+from kernel_space.machine.races.shadow import cluster_key
 from kernel_space.machine.run.lockstep import Lockstep
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT, Program
 from kernel_space.machine.units.barriers import NamedBarrier
@@ -26,9 +27,11 @@ from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.units.wgmma_order import EVERY_REGISTER, WgmmaGroups
 from kernel_space.machine.values.faults import IllegalAccess, SimStatus
 from kernel_space.machine.values.lanes import FULL, LANES, Value
+from kernel_space.machine.values.undefined import Birth, Carried, Held, first_undefined
 
 if TYPE_CHECKING:
     from kernel_space.machine.observe.trace import Observer
+    from kernel_space.machine.races.former import Former
     from kernel_space.machine.run.schedules import Schedule
 
 Triple = tuple[int, int, int]
@@ -52,14 +55,19 @@ class Warp(Lockstep):
         self.cta, self.machine, self.number = cta, cta.machine, number
         self.races = cta.machine.races
         self.R: list[Value] = [0] * registers
-        self.written = dict.fromkeys(cta.machine.program.maybe_unwritten, 0)  # slot -> lanes: unwritten.py
+        self.births: dict[int, Birth] = {}  # these six: values/undefined.py
+        self.undefined: dict[int, Held] = first_undefined(self)
+        self.loaded: Carried | None = None
+        self.storing: Carried | None = None
+        self.operand_rows: dict[str, tuple[Any, Birth]] = {}
+        self.local_undefined: Any = None
         self.pc = 0
         self.rpc = EXIT
         self.frames = []
         self.executed = 0
-        self.site = 0
+        self.site: int = 0
         self.wait: tuple[str, Any, int, int] | None = None
-        self.done = self.resting = self.loads_tmem = self.looked_in_vain = False
+        self.done = self.resting = self.loads_tmem = self.looked_in_vain = self.held = False
         self.cluster_phase = 0
         self.bulk_current = 0
         self.bulk_pending: dict[int, int] = {}
@@ -72,7 +80,7 @@ class Warp(Lockstep):
         self.slot = -1
         self.shared_base = cta.rank << 24
         self.role = cta.machine.roles.get(number, f"warp{number}")
-        self.who = f"{self.role}{cta.suffix}"
+        self.who: str = f"{self.role}{cta.suffix}"
         self.alive = self.mask = self._special_registers(self.machine.launch.block, cta.special)
 
     # -- waiting -----------------------------------------------------------------------------------------------
@@ -117,8 +125,8 @@ class Cta:
     def __init__(self, cluster: Cluster, rank: int, position: Triple) -> None:
         self.cluster, self.machine, self.rank, self.position = cluster, cluster.machine, rank, position
         machine = cluster.machine
-        self.smem = Smem(machine.smem_limit)
-        self.tmem = Tmem()
+        self.smem = Smem(machine.smem_limit, tracks=machine.races is not None)
+        self.tmem = Tmem(tracks=machine.races is not None)
         self.pipe = TensorPipe(self)
         self.mbarriers: dict[int, MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}
@@ -126,6 +134,7 @@ class Cta:
         self.registers: Any = None  # the pool of setmaxnreg, made by the first one
         self.shadow: Any = None  # these two belong to the race checker
         self.tmem_shadow: Any = None
+        self.signalled = False  # griddepcontrol.launch_dependents
         self.suffix = self._suffix()
         self.special = self._special()
         warps = -(-self.threads // LANES)
@@ -140,7 +149,8 @@ class Cta:
 
     def _suffix(self) -> str:
         size = int(np.prod(self.machine.launch.cluster))
-        parts = [f"CTA {self.rank}"] if size > 1 else []
+        parts = [self.machine.label] if self.machine.in_a_row else []
+        parts += [f"CTA {self.rank}"] if size > 1 else []
         if self.machine.cluster_count > 1:
             parts.append(f"cluster {self.cluster.number}")
         return f" ({', '.join(parts)})" if parts else ""
@@ -164,6 +174,12 @@ class Cta:
         }  # fmt: skip
         return special
 
+    def signal_dependents(self) -> None:
+        """For this CTA the next launch may begin; a second time changes nothing."""
+        if not self.signalled:
+            self.signalled = True
+            self.machine.unsignalled -= 1
+
     def peer(self, rank: int) -> Cta:
         """The CTA of a cluster rank. Raises ``IllegalAccess``."""
         if rank == self.rank:
@@ -178,6 +194,7 @@ class Cluster:
 
     def __init__(self, machine: Machine, number: int, home: int) -> None:
         self.machine, self.number, self.home = machine, number, home
+        self.key = cluster_key(machine.number, number)
         self.counts = machine.cluster_counts
         nx, ny, _ = self.counts
         self.position = (number % nx, number // nx % ny, number // (nx * ny))
@@ -211,13 +228,25 @@ class Cluster:
 
 
 class Machine:
-    """Runs one launch of a translated program. ``pending``: issued copies; ``pipes``: tensor pipes with work."""
+    """Runs one launch of a translated program. ``pending``: issued copies; ``pipes``: tensor pipes with work.
+
+    Of launches in a row: ``number`` from 1; ``before``: the launch whose end ``griddepcontrol.wait`` waits for;
+    ``unsignalled``: CTAs on the chip that still keep the next launch from beginning; ``held``: warps that have let it
+    begin and stand back until it has, None where nobody is to.
+    """
 
     def __init__(
         self, program: Program, launch: Grid, memory: GlobalMemory, schedule: Schedule, *, sms: int, races: Any = None,
         barrier_names: dict[int, str] | None = None, roles: dict[int, str] | None = None, max_instructions: int,
-        observer: Observer | None = None,
+        observer: Observer | None = None, before: Machine | Former | None = None, in_a_row: bool = False,
     ) -> None:  # fmt: skip
+        self.before, self.in_a_row = before, in_a_row
+        self.number: int = before.number + 1 if before is not None else 1
+        self.label = f"launch {self.number}"
+        self.begun = self.ended = False
+        self.unsignalled = 0
+        self.end_waiters: list[Warp] = []
+        self.held: list[Warp] | None = None
         self.program, self.launch, self.memory, self.schedule = program, launch, memory, schedule
         self.races, self.max_instructions = races, max_instructions
         self.barrier_names, self.roles = barrier_names or {}, roles or {}
@@ -285,11 +314,14 @@ class Machine:
         home = next(n for n in itertools.count() if all(cluster.home != n for cluster in self.resident))
         cluster = Cluster(self, self.next_cluster, home)
         self.next_cluster += 1
+        self.unsignalled += len(cluster.ctas)
         self.resident.append(cluster)
         return cluster
 
     def _finish(self, warp: Warp) -> None:
         warp.done = True
+        if self.races is not None:
+            self.races.warp_done(warp)
         cluster = warp.cta.cluster
         cluster.left -= 1
         if warp.cluster_phase > cluster.phase:
@@ -297,6 +329,7 @@ class Machine:
         cluster.settle()
         if cluster.left == 0:
             for cta in cluster.ctas:
+                cta.signal_dependents()
                 cta.pipe.close()
                 cta.tmem.close()
                 if cta.registers is not None:
@@ -316,10 +349,39 @@ class Machine:
             if not warp.done and warp.wait is not None
         )
 
+    # -- launches in a row ---------------------------------------------------------------------------------------
+    def begin(self) -> None:
+        self.begun = True
+        self.schedule.begin(self)
+
+    @property
+    def lets_the_next_begin(self) -> bool:
+        """Every CTA has said so, or has ended."""
+        return self.begun and not self.unsignalled and self.next_cluster >= self.cluster_count
+
+    def release_held(self, *, for_good: bool) -> bool:
+        """``for_good``: the next launch has begun, so nobody stands back any more."""
+        held, self.held = self.held or [], None if for_good or self.held is None else []
+        for warp in held:
+            warp.cta.cluster.ready.append(warp)
+        return bool(held)
+
+    def end_if_done(self) -> None:
+        """All CTAs have ended and all that they issued has been performed: whoever waits for that goes on."""
+        if self.resident or self.pending or self.pipes or self.next_cluster < self.cluster_count:
+            return
+        self.ended = True
+        waiters, self.end_waiters = self.end_waiters, []
+        for warp in waiters:
+            warp.wake()
+
+    def __str__(self) -> str:
+        return f"the end of {self.label}"
+
     # -- the loop ------------------------------------------------------------------------------------------------
     def run(self) -> SimStatus:
         """Run to the end. Faults of the program are raised as ``Fault``."""
-        self.schedule.begin(self)
+        self.begin()
         while self.schedule.step(self):
             if self.executed > self.max_instructions:
                 return SimStatus.BUDGET_EXCEEDED

@@ -20,10 +20,12 @@ SLICE = 20_000  # superblocks after which a warp that never waits makes room for
 class Schedule:
     """Eager: a warp runs until it waits, operations complete when issued, one cluster after the other.
 
-    ``delayed``: kinds of operations ("tma", "store", "tensor") that complete only when ``step`` runs them.
+    ``delayed``: kinds of operations ("tma", "store", "tensor") that complete only when ``step`` runs them. ``holds``: a
+    warp that lets the next launch begin stands back until it has.
     """
 
     delayed: frozenset[str] = frozenset()
+    holds = True
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -31,6 +33,10 @@ class Schedule:
     def begin(self, machine: Machine) -> None:
         """Called once before the first step."""
         machine.start_cluster()
+
+    def among(self, machines: list[Machine]) -> list[Machine]:
+        """Launches that overlap, the one that is to move first: here the youngest, as early as it may."""
+        return machines[::-1]
 
     def step(self, machine: Machine) -> bool:
         """Move something; False when nothing can move."""
@@ -74,11 +80,15 @@ class RandomOrder(Schedule):
     """Any ready warp, for a random while; any issued operation at any time. Reproducible by its seed."""
 
     delayed = frozenset({"tma", "store", "tensor"})
+    holds = False
 
     def begin(self, machine: Machine) -> None:
         self.random = random.Random(self.seed)
         while machine.start_cluster():
             pass
+
+    def among(self, machines: list[Machine]) -> list[Machine]:
+        return self.random.sample(machines, len(machines))
 
     def step(self, machine: Machine) -> bool:
         ready = [cluster for cluster in machine.resident if cluster.ready]

@@ -17,10 +17,11 @@ from kernel_space.machine.memory import (
     tma,
     tmem,
 )
-from kernel_space.machine.translate.unwritten import unwritten
+from kernel_space.machine.translate import flow
 from kernel_space.machine.units import (
     barriers,
     clc,
+    dependents,
     fences,
     mbarrier,
     members,
@@ -133,11 +134,11 @@ def _public(*modules: Any) -> dict[str, Any]:
 
 
 NAMES: dict[str, Any] = {
-    **_public(async_stores, atomics, barriers, bulk, clc, conversions, directed_rounding, fences, floats),
-    **_public(global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
+    **_public(async_stores, atomics, barriers, bulk, clc, conversions, dependents, directed_rounding, fences),
+    **_public(floats, global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
     **_public(tensor_map_updates, tensor_pipe, tma, tmem, wgmma, wgmma_order),
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,
-        unwritten)},
+        flow.step, flow.decide, flow.take_loaded, flow.product)},
 }  # fmt: skip

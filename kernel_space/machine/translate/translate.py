@@ -20,7 +20,8 @@ from kernel_space.machine.ptx.operands import Reg
 from kernel_space.machine.ptx.parse import Kernel, parse_ptx
 from kernel_space.machine.ptx.uniformity import varying_registers
 from kernel_space.machine.translate import runtime_names
-from kernel_space.machine.translate.unwritten import WriteTracker, candidates
+from kernel_space.machine.translate.definedness import Tracker, candidates, maybe_undefined
+from kernel_space.machine.translate.flow import Flow
 from kernel_space.machine.units.registers import registers_at_launch
 from kernel_space.machine.units.wgmma_order import emit_access, register_bits
 from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW
@@ -47,12 +48,15 @@ class Program:
 
     names: ClassVar[dict[str, Any]] = dict(runtime_names.NAMES)
     counts: ClassVar[bool] = True  # instructions, for limits and traces
+    tracks: ClassVar[bool] = True  # undefined values
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         self.graph: Graph = build_graph(kernel)
         self.varying = varying_registers(self.graph)
-        self.maybe_unwritten = candidates(self.graph)
+        self.maybe_unwritten = candidates(self.graph) if self.tracks else frozenset[int]()
+        self.maybe_undefined = maybe_undefined(self.graph) if self.tracks else 0
+        self.flows: dict[int, Flow] = {}
         self.registers_at_launch = registers_at_launch(kernel)
         self.wgmma_bits = register_bits(kernel)
         self.layout = SharedLayout(kernel)
@@ -114,7 +118,8 @@ class Program:
         arguments = "w, R, m" if partial else "w, R"
         whole = f"w.machine.program.translated({index}, partial={partial})({arguments})"
         unexpected = [f"    if {condition}: return {whole}" for condition in superblock.unexpected]
-        return "\n".join([f"def block({arguments}):", *unexpected, *writer.lines, ""])
+        held = ["    U = w.undefined"] if superblock.tracker.used else []
+        return "\n".join([f"def block({arguments}):", *unexpected, *held, *writer.lines, ""])
 
     def site(self, instr: Instr) -> int:
         return self._site_of[id(instr)]
@@ -148,7 +153,7 @@ class _Superblock:
     def __init__(self, program: Program, writer: Writer, start: int, entry: Registers | None) -> None:
         self.program, self.graph, self.w, self.start = program, program.graph, writer, start
         self.entry, self.unexpected = entry, list[str]()
-        self.tracker = WriteTracker(writer, program.maybe_unwritten)
+        self.tracker = Tracker(writer, program.maybe_undefined)
         self.instrs = 0
 
     def write(self) -> None:
@@ -177,17 +182,18 @@ class _Superblock:
             self._guarded(instr, block, emitter)
 
     def _tracked(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
-        self.tracker.reads(instr)
+        self.tracker.before(instr)
         emit_access(self.w, instr)
         emitter(self.w, instr, block)
-        self.tracker.writes(instr)
+        self.tracker.after(instr)
 
     def _guarded(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
         writer = self.w
         assert instr.guard is not None
-        if starts_block(instr) and not block.spin and instr.tokens[:2] != ("mbarrier", "try_wait"):
+        repeatable = instr.tokens[0] == "griddepcontrol" or instr.tokens[:2] == ("mbarrier", "try_wait")
+        if starts_block(instr) and not block.spin and not repeatable:
             raise writer.fail("a guarded operation that may wait is not modelled")
-        self.tracker.read(instr.guard)
+        self.tracker.guard(instr.guard, "the guard")
         writer.touches(instr)
         guard = writer.predicate(instr.guard)
         if instr.negated:
@@ -207,7 +213,7 @@ class _Superblock:
         if ends_flow(last):
             writer.counted += 1
             writer.instr, writer.site = last, self.program.site(last)
-            self.tracker.read(last.guard)
+            self.tracker.guard(last.guard, "the predicate of the branch")
             if last.tokens[0] == "trap":
                 self._trap(last)
             if last.guard is not None:

@@ -26,6 +26,8 @@ class Response:
         words = _take_cluster(self.machine)
         for cta, offset, barrier in self.targets:
             cta.smem.views[4][offset // 4 : offset // 4 + 4] = words
+            if cta.smem.undefined is not None:
+                cta.smem.undefined.u8[offset : offset + 16] = 0
             barrier.complete(16, self.who)
 
 

@@ -231,10 +231,10 @@ def operand(cta: Cta, bits: int, rows: int, mn_major: bool, shape: Shape, form: 
     return values_of(form).take(data) if packing else decode(data, form)
 
 
-def scale_bytes(cta: Cta, address: int, rows: int, block: int, which: int, kind: str) -> Array:
-    """Scale factors of one K step, bytes [rows, blocks]: word of row r at lane r % 32, column + r / 32."""
+def scale_bytes(memory: Array, address: int, rows: int, block: int, which: int, kind: str) -> Array:
+    """Scale factors of one K step, bytes [rows, blocks]: row r has lane r % 32 of column + r / 32 of ``memory``."""
     column = address & 0xFFFF
-    words = cta.tmem.words[column : column + -(-rows // 32), :32].reshape(-1)[:rows]
+    words = memory[column : column + -(-rows // 32), :32].reshape(-1)[:rows]
     each = words.view(np.uint8).reshape(rows, 4)
     if kind in ("mxf4nvf4", "mxf4"):
         if block == 16:

@@ -23,6 +23,7 @@ from kernel_space.machine.units.tensor_core import (
     scale_bytes,
     smem_descriptor,
 )
+from kernel_space.machine.units.undefined_products import chunk_birth, product_bits
 from kernel_space.machine.values.faults import ProtocolError, Unsupported
 from kernel_space.machine.values.lanes import Array
 from kernel_space.machine.values.packed_operands import PACKED
@@ -117,12 +118,30 @@ class MmaGroup:
 
     def run(self) -> None:
         first = self.parts[0]
-        shape, group = first.shape, first.group
         b = np.concatenate([_operand_b(part) for part in self.parts], axis=1)
         for number, cta in enumerate(first.ctas):
             a = np.concatenate([_operand_a(part, number) for part in self.parts], axis=1)
             product = b @ a.T
-            _accumulate(cta, first, product, shape, group)
+            for lanes, part in _blocks(first, product):
+                _add(cta, first.d & 0xFFFF, lanes, part, first)
+        if first.ctas[0].smem.undefined is not None:
+            self._note_undefined()
+
+    def _note_undefined(self) -> None:
+        first = self.parts[0]
+        for cta, bits, birth in product_bits(self.parts):
+            undefined, column = cta.tmem.undefined, first.d & 0xFFFF
+            assert undefined is not None
+            if bits is None and first.accumulate:
+                continue
+            shape = (first.shape.n, first.shape.m // first.group)
+            words = np.broadcast_to(np.uint32(0), shape) if bits is None else bits
+            for lanes, part in _blocks(first, words):
+                cells = (slice(column, column + len(part)), lanes)
+                old = undefined.words[cells]
+                undefined.words[cells] = _kept(first, lanes, old, old | part if first.accumulate else part)
+            if birth is not None:
+                undefined.note(column, accumulator_columns(first), birth)
 
 
 def _operand_a(part: Mma, number: int) -> Array:
@@ -140,7 +159,7 @@ def _operand_a(part: Mma, number: int) -> Array:
         values = -values
     if part.scales is None:
         return values
-    scales = scale_bytes(cta, part.scales[0], rows, part.block, shape.scale_a_id, shape.kind)
+    scales = scale_bytes(cta.tmem.words, part.scales[0], rows, part.block, shape.scale_a_id, shape.kind)
     return apply_scales(values, scales, shape.scale_format)
 
 
@@ -154,9 +173,11 @@ def _operand_b(part: Mma) -> Array:
         values = -values
     if part.scales is None:
         return values
-    scales = scale_bytes(part.ctas[0], part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind)
+    scales = scale_bytes(
+        part.ctas[0].tmem.words, part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind
+    )
     for cta in part.ctas[1:]:
-        other = scale_bytes(cta, part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind)
+        other = scale_bytes(cta.tmem.words, part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind)
         if not np.array_equal(scales, other):
             raise ProtocolError(
                 "the two CTAs of a pair hold different scale factors of B in their tensor memories"
@@ -164,15 +185,13 @@ def _operand_b(part: Mma) -> Array:
     return apply_scales(values, scales, shape.scale_format)
 
 
-def _accumulate(cta: Cta, first: Mma, product: Array, shape: Shape, group: int) -> None:
-    """``product``: [N, rows of this CTA]."""
-    column, lane = first.d & 0xFFFF, first.d >> 16
-    if shape.m == 128 and group == 2:  # 64 rows per CTA: the upper half of N lies in lanes 64 and up
+def _blocks(first: Mma, product: Array) -> list[tuple[Array, Array]]:
+    """(lanes, what goes to the columns there) of a product [N, rows of one CTA]."""
+    shape, lane = first.shape, first.d >> 16
+    if shape.m == 128 and first.group == 2:  # 64 rows per CTA: the upper half of N lies in lanes 64 and up
         half = shape.n // 2
-        _add(cta, column, np.arange(64) + lane, product[:half], first)
-        _add(cta, column, np.arange(64, 128) + lane, product[half:], first)
-        return
-    _add(cta, column, lanes_of(shape.m, group) + lane, product, first)
+        return [(np.arange(64) + lane, product[:half]), (np.arange(64, 128) + lane, product[half:])]
+    return [(lanes_of(shape.m, first.group) + lane, product)]
 
 
 def _add(cta: Cta, column: int, lanes: Array, product: Array, first: Mma) -> None:
@@ -182,11 +201,15 @@ def _add(cta: Cta, column: int, lanes: Array, product: Array, first: Mma) -> Non
         target[...] = target + product if first.accumulate else product
         return
     words = cta.tmem.words[column : column + count, lanes]
-    new = _sum(words, product, first)
-    if first.disabled:
-        bits = np.array([first.disabled[lane // 32] >> lane % 32 & 1 for lane in lanes.tolist()], bool)
-        new = np.where(bits[None, :], words, new)
-    cta.tmem.words[column : column + count, lanes] = new
+    cta.tmem.words[column : column + count, lanes] = _kept(first, lanes, words, _sum(words, product, first))
+
+
+def _kept(first: Mma, lanes: Array, old: Array, new: Array) -> Array:
+    """``new`` but for disabled lanes."""
+    if not first.disabled:
+        return new
+    bits = np.array([first.disabled[lane // 32] >> lane % 32 & 1 for lane in lanes.tolist()], bool)
+    return np.where(bits[None, :], old, new)
 
 
 def _sum(words: Array, product: Array, first: Mma) -> Array:
@@ -218,9 +241,21 @@ class Copy:
 
     def _copy(self, cta: Cta) -> None:
         chunks = cp_chunks(self.descriptor, self.shape)
-        data = cta.smem.chunks[chunks].view(np.uint32)  # [rows, words]
+        self._move(cta.smem.chunks[chunks], cta.tmem.words)
+        source, target = cta.smem.undefined, cta.tmem.undefined
+        if source is not None and target is not None:
+            bits = source.chunks[chunks]
+            self._move(bits, target.words)
+            if np.count_nonzero(bits.view(np.uint64)):
+                birth = chunk_birth(
+                    cta, int(chunks[bits.view(np.uint64).reshape(*chunks.shape, 2).any(axis=2)][0])
+                )
+                target.note(self.column, chunks.shape[1] * 4, birth)
+
+    def _move(self, chunks: Array, memory: Array) -> None:
+        data = chunks.view(np.uint32)  # [rows, words]
         words = np.ascontiguousarray(data.T)
-        target = cta.tmem.words[self.column : self.column + words.shape[0]]
+        target = memory[self.column : self.column + words.shape[0]]
         for start in cp_lanes(self.shape, self.spread):
             target[:, self.lane + start : self.lane + start + data.shape[0]] = words
 
@@ -266,8 +301,10 @@ class Shift:
 
     def run(self) -> None:
         for cta in self.ctas:
-            words = cta.tmem.words[self.column : self.column + 8]
-            words[:, self.lane : 127] = words[:, self.lane + 1 : 128].copy()
+            memories = [cta.tmem.words, *([] if cta.tmem.undefined is None else [cta.tmem.undefined.words])]
+            for memory in memories:
+                words = memory[self.column : self.column + 8]
+                words[:, self.lane : 127] = words[:, self.lane + 1 : 128].copy()
 
 
 class Commit:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from kernel_space.machine.units.undefined_products import note_rows
 from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.values.floats import decode, encode, halves
 from kernel_space.machine.values.lanes import LANES, Array, Value, spread
@@ -56,7 +57,7 @@ def wgmma_shared(
     """``wgmma_registers`` with the 64 rows of A in shared memory, K-major, descriptor ``a``; a warp has 16 of them."""
     w.site = site
     first = w.number % 4 * 16
-    rows = _columns(w, kind, 64, a, site)[first : first + 16]
+    rows = _columns(w, kind, 64, a, site, "a")[first : first + 16]
     return _product(w, kind, columns, rows, b, accumulate, c, site)
 
 
@@ -79,11 +80,13 @@ def _product(
         for place, word in zip(places, c, strict=True):
             sums[place] = decode(spread(word, 32), "f32")
     with np.errstate(invalid="ignore", over="ignore"):
-        result = (rows @ _columns(w, kind, columns, b, site).T + sums).astype(np.float32)
+        result = (rows @ _columns(w, kind, columns, b, site, "b").T + sums).astype(np.float32)
     return tuple(np.ascontiguousarray(spread(encode(result[place], "f32"), 32)) for place in places)
 
 
-def _columns(w: Warp, kind: str, columns: int, descriptor: int, site: int) -> NDArray[np.float64]:
+def _columns(
+    w: Warp, kind: str, columns: int, descriptor: int, site: int, operand: str
+) -> NDArray[np.float64]:
     """``[columns, 16]`` of an operand in shared memory: 8 rows of a swizzle span each make a group."""
     layout = descriptor >> 62
     if layout not in _SPANS or descriptor >> 49 & 7:
@@ -99,5 +102,7 @@ def _columns(w: Warp, kind: str, columns: int, descriptor: int, site: int) -> ND
     w.cta.smem.check(int(offsets.min()), int(offsets.max()) + 16, 16, "wgmma")
     if w.races is not None:
         w.races.wgmma_read(w, w.cta, offsets, 16, site)
+    if w.cta.smem.undefined is not None:
+        note_rows(w, operand, offsets, columns, site)
     chunks = w.cta.smem.u8[offsets[:, None] + np.arange(16)[None, :]]
     return decode(np.ascontiguousarray(chunks).view(np.uint16), kind).astype(np.float64).reshape(columns, _K)

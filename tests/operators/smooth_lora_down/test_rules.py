@@ -44,6 +44,10 @@ BROKEN = {
     "rows  ": ("rows=2048", "rows must be a multiple of"),
     "ctas_per_sm": ("ctas_per_sm=17", "ctas_per_sm must be from 1 to 16 with threads_per_cta=128, got 17"),
     "ctas_per_sm ": ("ctas_per_sm=0", "ctas_per_sm must be from 1 to 16"),
+    "registers": (
+        "ctas_per_sm=10",
+        "a thread must have 58 registers (22 of loads, 16 of smooth, 20), 1280 threads an SM leave it 48; use fewer",
+    ),
 }
 
 
@@ -123,7 +127,10 @@ def test_there_is_no_space_for_another_architecture() -> None:
     ("r", "text"),
     [
         (0, "kernel=smooth_rows"),
-        (0, "kernel=smooth_rows row_loads=4 ctas_per_sm=4"),
+        (0, "kernel=smooth_rows row_loads=1 ctas_per_sm=10"),
+        (0, "kernel=smooth_rows row_loads=2 ctas_per_sm=8"),
+        (0, "kernel=smooth_rows row_loads=4 ctas_per_sm=6"),
+        (0, "kernel=smooth_rows row_loads=8 ctas_per_sm=4 rows=64"),
         (128, "kernel=smooth_mma rows_per_warp=32 warps_m=4 split_k=7"),
         (128, "kernel=smooth_mma warps_m=4 ctas_per_sm=3"),
         (256, "kernel=smooth_mma warps_m=4 split_k=8"),
@@ -145,6 +152,16 @@ def test_defaults_and_designs_keep_all_in_registers(x_dtype: str, r: int, text: 
     # At the end a loading warp of 24 registers adds up as many sums as CTAs share rows: of eight it sets some aside.
     most = 24 if "smooth_tma" in text and "split_k=8" in text else 0
     assert used.stack_bytes == used.spill_store_bytes <= most
+
+
+@pytest.mark.parametrize(("loads", "ctas"), [(1, 16), (2, 10), (4, 8), (8, 4)])
+def test_without_smooth_more_fits_into_registers(loads: int, ctas: int, tmp_path: Path) -> None:
+    text = f"kernel=smooth_rows rows=64 row_loads={loads} ctas_per_sm={ctas}"
+    assert isinstance(legalize(SmoothRowsConfig.parse(text), ALONE, H200), Rejection) == (ctas > 4)
+    path = tmp_path / "kernel.cubin"
+    path.write_bytes(compiled(text, 0, "fp16", "none").cubin)
+    (used,) = read_resources(path).values()
+    assert used.spill_store_bytes == 0
 
 
 def test_the_code_is_what_the_page_says(tmp_path: Path) -> None:

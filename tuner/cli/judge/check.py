@@ -194,6 +194,7 @@ def _check_record(result: CheckResult) -> dict[str, Any]:
 def _run_record(run: ScheduleRun) -> dict[str, Any]:
     return {
         "name": run.schedule,
+        "calls": run.calls,
         "shape": str(run.problem),
         "status": str(run.status),
         "instructions": run.instructions,
@@ -232,7 +233,7 @@ def _print(problem: Problem, legal: Legal, results: list[CheckResult], args: arg
 def _print_result(result: CheckResult) -> None:
     races = "with race checking" if result.races else "without race checking"
     shapes = "; ".join(text.describe_problem(problem) for problem in result.problems)
-    runs = (f"{run.schedule} {run.status}" for run in result.runs if run.problem == result.problem)
+    runs = (f"{run.name} {run.status}" for run in result.runs if run.problem == result.problem)
     text.print_block(
         [
             ("verdict", f"{result.status}{f': {result.reason}' if result.reason else ''}"),

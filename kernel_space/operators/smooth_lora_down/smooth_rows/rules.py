@@ -1,29 +1,27 @@
-"""Legality of the space of ``smooth_rows``: the only list of its rules. Each has a name and returns a reason."""
+"""Legality of the space of ``smooth_rows``. Each rule has a name and returns a reason; two are those of ``rows``."""
 
 from __future__ import annotations
 
 from kernel_space.core.kernel import Rule
 from kernel_space.numerics.quad_order import SPAN
 from kernel_space.operators.nvfp4_quantize.parts.rule_forms import one_of
+from kernel_space.operators.nvfp4_quantize.rows import rules as quantize_rows
 from kernel_space.operators.smooth_lora_down.problem import SmoothProblem
 from kernel_space.operators.smooth_lora_down.smooth_rows.config import VECTOR, SmoothRowsConfig
 
-THREADS_PER_CTA = (32, 64, 128, 256, 512, 1024)
 ROW_LOADS = (1, 2, 4, 8)  # converted by code of their own: a larger kernel leaves the instruction cache
-CTAS_PER_SM = 32  # CUDA programming guide, table of technical specifications: of 9.0, as the next
-THREADS_PER_SM = 2048
 MOST_ROWS = 1024
 QUAD = SPAN // VECTOR
-MOST_TILES = 2**31 - 1  # CTAs along x of a grid
+REGISTERS, MOST_REGISTERS = 65536, 255  # of an SM, of a thread
+LOAD_REGISTERS, OTHER_REGISTERS = (
+    11,
+    20,
+)  # that a thread wants for each load, and beside loads and smooth (ptxas 13)
 
 
 def _rank(_: SmoothRowsConfig, problem: SmoothProblem) -> str | None:
     """There is no tensor core in this kernel."""
     return f"R must be 0, got {problem.r}; kernel=smooth_mma computes lora_act_in" if problem.r else None
-
-
-def _threads_per_cta(config: SmoothRowsConfig, _: SmoothProblem) -> str | None:
-    return one_of("threads_per_cta", config.threads_per_cta, THREADS_PER_CTA)
 
 
 def _threads_per_row(config: SmoothRowsConfig, _: SmoothProblem) -> str | None:
@@ -51,30 +49,35 @@ def _rows(config: SmoothRowsConfig, _: SmoothProblem) -> str | None:
     )
 
 
-def _ctas_per_sm(config: SmoothRowsConfig, _: SmoothProblem) -> str | None:
-    most = min(CTAS_PER_SM, THREADS_PER_SM // config.threads_per_cta)
-    if 1 <= config.ctas_per_sm <= most:
+def _registers(config: SmoothRowsConfig, problem: SmoothProblem) -> str | None:
+    """A kernel that spills is slower than any other choice."""
+    threads = config.threads_per_cta * config.ctas_per_sm
+    there = min(MOST_REGISTERS, REGISTERS // threads // 8 * 8)
+    loads, smooth = LOAD_REGISTERS * config.row_loads, VECTOR if problem.smooth == "fp32" else 0
+    wanted = loads + smooth + OTHER_REGISTERS
+    if wanted <= there:
         return None
     return (
-        f"ctas_per_sm must be from 1 to {most} with threads_per_cta={config.threads_per_cta}, got "
-        f"{config.ctas_per_sm}"
+        f"a thread must have {wanted} registers ({loads} of loads, {smooth} of smooth, {OTHER_REGISTERS}), {threads} "
+        f"threads an SM leave it {there}; use fewer row_loads, threads_per_cta or ctas_per_sm"
     )
 
 
 def _tiles(config: SmoothRowsConfig, problem: SmoothProblem) -> str | None:
     tile_m, tile_k = config.tile_mk
     tiles = -(-problem.m // tile_m) * -(-problem.k // tile_k)
-    if tiles <= MOST_TILES:
+    if tiles <= quantize_rows.MOST_TILES:
         return None
-    return f"M and K must have at most {MOST_TILES} tiles of {tile_m}x{tile_k}, got {tiles}"
+    return f"M and K must have at most {quantize_rows.MOST_TILES} tiles of {tile_m}x{tile_k}, got {tiles}"
 
 
 KNOB_RULES: dict[str, Rule] = {
     "rank": _rank,
-    "threads_per_cta": _threads_per_cta,
+    "threads_per_cta": quantize_rows.KNOB_RULES["threads_per_cta"],
     "threads_per_row": _threads_per_row,
     "row_loads": _row_loads,
     "rows": _rows,
-    "ctas_per_sm": _ctas_per_sm,
+    "ctas_per_sm": quantize_rows.KNOB_RULES["ctas_per_sm"],
+    "registers": _registers,
     "tiles": _tiles,
 }

@@ -217,7 +217,7 @@ def no_acc_empty_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("acc_empty")[0])
 
 
-@mutation("The epilogue reads an accumulator without waiting for its MMAs.", "solo", RACE)
+@mutation("The epilogue reads an accumulator without waiting for its MMAs.", "solo", RACE, ILLEGAL)
 def no_acc_full_wait(edit: PtxEditor) -> None:
     edit.drop_wait(edit.waits("acc_full")[0])
 

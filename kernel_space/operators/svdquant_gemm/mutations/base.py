@@ -44,6 +44,16 @@ CASES: dict[str, Case] = {
     "overlap": _case("128x256", "1x1", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=64"),
     "ride": _case("128x64", "1x1", 128, "num_ab_stage=3", "lora_buffer=ab_stage", "epi_tile_n=32"),
     "split": _case("128x64", "1x1", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=32", "split_k=2"),
+    "early": _case(
+        "128x64",
+        "1x1",
+        64,
+        "num_ab_stage=2",
+        "num_lora_stage=1",
+        "epi_tile_n=32",
+        "split_k=2",
+        "use_pdl=true",
+    ),
     "wide": _case("128x192", "1x1", 64, "num_ab_stage=2", "num_lora_stage=1", "epi_tile_n=64"),
 }
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.operators.svdquant_gemm.mutations.base import DEADLOCK, RACE, SURVIVES, WRONG, mutation
+from kernel_space.operators.svdquant_gemm.mutations.base import (
+    DEADLOCK,
+    ILLEGAL,
+    RACE,
+    SURVIVES,
+    WRONG,
+    mutation,
+)
 from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable, PtxEditor, operand_texts
 
 EPILOGUE_BARRIER = 1
@@ -163,7 +170,12 @@ def no_sync_before_count(edit: PtxEditor) -> None:
     edit.drop(_sync_before(edit, _atomic(edit)))
 
 
-@mutation("Warps read the split-K flag before thread 0 has written it.", "split", RACE)
+@mutation(
+    "Warps read the split-K flag before thread 0 has written it.",
+    "split",
+    ILLEGAL,
+    cause="never written",
+)
 def no_sync_after_count(edit: PtxEditor) -> None:
     edit.drop(_sync_behind(edit, _atomic(edit)))
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from kernel_space.operators.svdquant_gemm.mutations import barriers as mutate_barriers
 from kernel_space.operators.svdquant_gemm.mutations import copies as mutate_copies
 from kernel_space.operators.svdquant_gemm.mutations import epilogue as mutate_epilogue
+from kernel_space.operators.svdquant_gemm.mutations import launches as mutate_launches
 from kernel_space.operators.svdquant_gemm.mutations import rings as mutate_rings
 from kernel_space.operators.svdquant_gemm.mutations import tensor as mutate_tensor
 from kernel_space.operators.svdquant_gemm.mutations.base import (
@@ -35,7 +36,7 @@ __all__ = [
     "table",
 ]
 
-FAMILIES = (mutate_barriers, mutate_rings, mutate_copies, mutate_tensor, mutate_epilogue)
+FAMILIES = (mutate_barriers, mutate_rings, mutate_copies, mutate_tensor, mutate_epilogue, mutate_launches)
 
 
 def table() -> str:

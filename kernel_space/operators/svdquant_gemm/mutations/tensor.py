@@ -150,7 +150,7 @@ def _first_flag(edit: PtxEditor) -> list[Instr]:
 @mutation(
     "The first MMA of a tile adds to what the previous tile left in the accumulator.",
     "solo",
-    RACE,
+    ILLEGAL,
     cause="never written",
 )
 def accumulates_over_the_tile_boundary(edit: PtxEditor) -> None:

@@ -1,0 +1,103 @@
+"""Launches that overlap, in checks: links of a chain that follow each other, and what a launch before may still write.
+
+The oracle is float64 for the numbers, and PTX's text on ``griddepcontrol`` for what must be reported.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+
+import pytest
+
+from kernel_space.build.build import CompiledKernel, build
+from kernel_space.check.memory import CheckMemory
+from kernel_space.check.validate import check_candidate
+from kernel_space.core.arch import SM100A
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator, parse_config
+from kernel_space.core.rules import Legal, legalize
+from kernel_space.machine.run.run import SimResult, run_compiled
+
+LAYER = (
+    "kernel=rows+sm100a quantize_tile_mk=8x256 quantize_row_loads=1 quantize_use_pdl=true gemm_use_pdl=true "
+    "gemm_mma_tiler_mn=128x64 gemm_cluster_shape_mn=1x1 gemm_num_ab_stage=2 gemm_epi_tile_n=32"
+)
+WAIT = r"griddepcontrol\.wait;"
+Case = tuple[CompiledKernel, KernelConfig, Problem]
+
+
+@functools.cache
+def compiled(name: str, text: str, shape: str) -> Case:
+    problem = operator(name).problem.parse(shape)
+    legal = legalize(parse_config(name, SM100A, text), problem, SM100A)
+    assert isinstance(legal, Legal), legal
+    return build(legal.config, problem.problem_class, SM100A), legal.config, problem
+
+
+def layers(
+    without_wait: int | None = None, *, former: bool = True, times: int = 2
+) -> tuple[SimResult, CheckMemory]:
+    """Calls of quantizer and GEMM in a row; ``without_wait``: the link whose wait is taken out."""
+    kernel, config, problem = compiled("svdquant_linear", LAYER, "9,160,72,0")
+    ptx = None
+    if without_wait is not None:
+        start, *links = re.split(r"(?=\.visible \.entry)", kernel.ptx)
+        links[without_wait], count = re.subn(WAIT, "", links[without_wait])
+        assert count == 1 and len(links) == 2
+        ptx = start + "".join(links)
+    memory = CheckMemory(config, problem, 0)
+    memory.poison()
+    before = memory.unfinished() if former else []
+    return run_compiled(kernel, *memory.values(2), sms=16, ptx=ptx, times=times, former=before), memory
+
+
+def test_links_follow_each_other_in_one_machine() -> None:
+    result, memory = layers()
+    assert result.ok, str(result)
+    assert all(check.ok for check in memory.check().values())
+
+
+def test_a_gemm_that_does_not_wait_reads_what_the_quantizer_has_yet_to_write() -> None:
+    result, memory = layers(1, times=1)
+    found = str(result)
+    assert re.search(
+        r"RAW on global memory, byte \d+ of act: .* \(launch 2.* no griddepcontrol.wait orders", found
+    )
+    assert re.search(r"overwrites what .*\(launch 2\S* .* read", found), (
+        "the quantizer writes behind its back"
+    )
+    assert not memory.check()["y"].ok, "it has begun before the quantizer wrote anything"
+
+
+def test_a_quantizer_that_does_not_wait_overwrites_what_the_gemm_before_it_loads() -> None:
+    result, _ = layers(0, former=False)
+    found = str(result)
+    assert "(launch 3" in found and "(launch 2" in found
+    assert re.search(r"of (act|ascales): st\.global of .*\(launch 3", found) or re.search(
+        r"of (act|ascales): .*\(launch 2.* reads what .*\(launch 3.* wrote", found
+    )
+    waits, _ = layers(0)
+    assert "of x: ld.global" in str(waits), "x is what the launch before the first may still be writing"
+
+
+@pytest.mark.parametrize(("knob", "calls"), [("true", [3, 1]), ("false", [1, 1])])
+def test_the_first_run_of_what_begins_early_is_of_several_calls(knob: str, calls: list[int]) -> None:
+    text = f"tile_mk=8x64 threads_per_cta=32 threads_per_row=4 row_loads=1 use_pdl={knob}"
+    kernel, config, problem = compiled("nvfp4_quantize", f"kernel=rows {text}", "1,32,0")
+    result = check_candidate(kernel, config, problem, schedules=("eager", "slow_tma"))
+    assert result.ok, str(result)
+    assert [run.calls for run in result.runs] == calls * len(result.problems)
+    assert ("eager of 3 calls in a row" in str(result)) == (knob == "true")
+    several = result.runs[0].instructions, result.runs[1].instructions
+    assert several[0] == calls[0] * several[1]
+
+
+def test_inputs_that_the_launch_before_may_write_are_all_but_weights() -> None:
+    _, config, problem = compiled("svdquant_linear", LAYER, "9,160,72,0")
+    memory = CheckMemory(config, problem, 0)
+    unfinished = {tensor.data_ptr() for tensor in memory.unfinished() if tensor.numel()}
+    names = {name for name, tensor in memory.tensors.items() if tensor.data_ptr() in unfinished}
+    assert {"x", "act", "ascales", "y"} <= names
+    assert not names & {"smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias"}
