@@ -7,10 +7,13 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -279,6 +282,36 @@ def test_a_link_is_followed_only_where_the_user_named_it(tmp_path: Path) -> None
     assert real.read_text() == "{}"
     atomic_write(link, "mine", follow=True)
     assert link.is_symlink() and real.read_text() == "mine"
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_fifo_or_a_socket_is_not_replaced(tmp_path: Path, follow: bool) -> None:
+    """Nor a device: whoever may write to its folder would take it away from everybody."""
+    os.mkfifo(tmp_path / "fifo")
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(tmp_path / "socket"))
+        for name in ("fifo", "socket"):
+            with pytest.raises(InputError, match="is no plain file and is not replaced"):
+                atomic_write(tmp_path / name, "x", follow=follow)
+    assert stat.S_ISFIFO(os.lstat(tmp_path / "fifo").st_mode)
+    assert stat.S_ISSOCK(os.lstat(tmp_path / "socket").st_mode)
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_data_in_pieces(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "x", iter([b"ab", memoryview(b"cd"), b""]))
+    assert (tmp_path / "x").read_bytes() == b"abcd"
+
+
+def test_an_error_between_pieces_keeps_the_old_file(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"new"
+        raise ValueError("no more")
+
+    (tmp_path / "x").write_bytes(b"old")
+    with pytest.raises(ValueError, match="no more"):
+        atomic_write(tmp_path / "x", pieces())
+    assert (tmp_path / "x").read_bytes() == b"old" and len(list(tmp_path.iterdir())) == 1
 
 
 def test_new_file_obeys_the_umask(tmp_path: Path) -> None:

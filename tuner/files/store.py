@@ -17,8 +17,9 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -85,10 +86,15 @@ def make_folder(path: Path, *, option: str = "--out") -> Path:
 
 
 def atomic_write(
-    path: Path, data: str | bytes, *, fs: FileSystem = OS_FILE_SYSTEM, follow: bool = False
+    path: Path,
+    data: str | bytes | Iterable[bytes | memoryview],
+    *,
+    fs: FileSystem = OS_FILE_SYSTEM,
+    follow: bool = False,
 ) -> None:
     """Replace ``path`` by ``data`` (text as UTF-8): whoever reads sees the old file or the new one, whole.
 
+    ``data`` may come in pieces, for what should not be in memory at once.
     ``follow``: the user gave this name, so that a link is replaced where it points to; otherwise it is refused.
     Raises ``StoreError`` when the disk refuses; the old file is then untouched and the temporary one gone. Raises
     ``NotPlain`` (an ``InputError``) when what is there is no plain file.
@@ -97,11 +103,14 @@ def atomic_write(
         path = Path(os.path.realpath(path))  # replacing a symlink itself would detach it from its target
     elif path.is_symlink():
         raise NotPlain(f"{path} is a link, which is not followed; put a file or nothing in its place")
+    _refuse_special(path)
     remove_leftovers(path)
-    payload = data.encode() if isinstance(data, str) else data
+    data = data.encode() if isinstance(data, str) else data
+    pieces = (data,) if isinstance(data, bytes) else data
     try:
         with _temporary(path) as (fd, temporary):
-            _write_all(fd, payload, fs)
+            for piece in pieces:
+                _write_all(fd, piece, fs)
             fs.fsync(fd)
             fs.replace(temporary, path)
     except OSError as error:
@@ -109,6 +118,14 @@ def atomic_write(
             f"cannot write {path}: {error.strerror}; what was there before is kept", errno=error.errno
         ) from error
     _sync_folder(path.parent)
+
+
+def _refuse_special(path: Path) -> None:
+    """Raises ``NotPlain`` for a device, a FIFO or a socket, which whoever may write to its folder would replace."""
+    with contextlib.suppress(OSError):
+        mode = os.lstat(path).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a folder cannot be replaced, the system says so
+            raise NotPlain(f"{path} is no plain file and is not replaced; name another file")
 
 
 def write_if_new(path: Path, data: bytes) -> bool:
@@ -269,7 +286,7 @@ def _sign(fd: int) -> None:
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
-def _write_all(fd: int, payload: bytes, fs: FileSystem) -> None:
+def _write_all(fd: int, payload: bytes | memoryview, fs: FileSystem) -> None:
     rest = memoryview(payload)
     while rest:
         rest = rest[fs.write(fd, rest) :]

@@ -7,8 +7,15 @@ imported with ``tuner.runtime``.
 EXPORTS = {
     "PackedSVDQuant": "kernel_space.operators.svdquant_gemm.packing",
     "SVDQuantLinear": "tuner.layers.linear",
+    "attach_svdquant": "tuner.layers.models.attach",
+    "load_svdquant": "tuner.layers.checkpoints.load",
     "pack_svdquant_weights": "kernel_space.operators.svdquant_gemm.packing",
     "quantize_act": "tuner.layers.quantize",
+    "quantize_model": "tuner.layers.models.quantize",
+    "reserve_adapters": "tuner.layers.models.adapters",
+    "save_svdquant": "tuner.layers.checkpoints.own",
+    "set_adapters": "tuner.layers.models.adapters",
+    "shard": "tuner.layers.models.shard",
     "svdquant_gemm": "tuner.layers.gemm",
 }
 OPERATORS = ("tuner.layers.gemm", "tuner.layers.quantize")

@@ -22,6 +22,7 @@ from kernel_space.numerics.nvfp4 import (
     nvfp4_global_scale,
     quantize_nvfp4,
 )
+from kernel_space.numerics.tensors import require_tensor
 
 SVD_METHODS = ("auto", "exact", "randomized")
 EXACT_UP_TO = (
@@ -84,9 +85,9 @@ def decompose(
     up, down = low_rank(smoothed, rank, svd)
     unit = _unit(smoothed, smoothed - up @ down)
     down = down.T / smooth.double().unsqueeze(1)
-    inputs = _branch_inputs(down, activations)
+    inputs = branch_inputs(down, activations)
     while True:
-        shift = _balance(up / unit, inputs)
+        shift = balance(up / unit, inputs)
         # Rounded first and subtracted as rounded: what rounding loses of the branch goes into the residual.
         lora_up = (up / unit / shift).to(dtype).double() * unit
         lora_down = (down * shift).to(dtype).contiguous()
@@ -128,6 +129,13 @@ def smoothing(activations: torch.Tensor, weight: torch.Tensor, strength: float) 
     return (factor * _power_of_two_above((largest / factor).max().item() / ACT_RANGE)).float()
 
 
+def require_smooth(smooth: torch.Tensor, k: int) -> None:
+    """Raises ``InputError`` unless these are factors that x can be divided by in fp32."""
+    require_tensor(smooth, "smooth", (torch.float32,), (k,))
+    if not ((smooth > 0) & smooth.isfinite() & smooth.reciprocal().isfinite()).all():
+        raise InputError("smooth must be positive, finite, and not so small that its reciprocal is not")
+
+
 def low_rank(matrix: torch.Tensor, rank: int, svd: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
     """float64 (up ``[N, rank]``, down ``[rank, K]``): the best product of that rank, or nearly, with equal norms."""
     n, k = matrix.shape
@@ -165,14 +173,14 @@ def _unit(smoothed: torch.Tensor, residual: torch.Tensor) -> float:
     return max(least, _power_of_two_above(nvfp4_global_scale(residual)))
 
 
-def _branch_inputs(down: torch.Tensor, activations: torch.Tensor | None) -> torch.Tensor:
+def branch_inputs(down: torch.Tensor, activations: torch.Tensor | None) -> torch.Tensor:
     """What ``x @ down`` may reach, from activations or as for x of unit variance."""
     if activations is None:
         return down.norm(dim=0) * UNKNOWN_ACT
     return activations.double() @ down
 
 
-def _balance(up: torch.Tensor, inputs: torch.Tensor) -> float:
+def balance(up: torch.Tensor, inputs: torch.Tensor) -> float:
     """The power of two that moves from lora_up (as folded, divided by about alpha) to lora_down, so that the branch's
     two factors are equally far from the largest fp16 number.
     """

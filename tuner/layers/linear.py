@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -10,18 +11,21 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.numerics.blocked import blocked_scale_bytes
+from kernel_space.numerics.tensors import require_tensor
 from kernel_space.operators.nvfp4_quantize.packing import pack_lora_down, packed_shape, unpack_lora_down
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
-from kernel_space.operators.svdquant_gemm.packing import pack_svdquant_weights
+from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_svdquant_weights
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear.runtime import pad_packed
 from tuner.layers.activations import AUTO, Decision, decide, require_activations
+from tuner.layers.adapters import Adapters, Given, Prepared
 from tuner.layers.autocast import autocast_dtype
-from tuner.layers.decompose import Decomposition, decompose, smoothing
+from tuner.layers.decompose import Decomposition, decompose, require_smooth, smoothing
 from tuner.layers.linear_op import linear as linear_op
 from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
+from tuner.layers.weight import QuantizedWeight
 from tuner.runtime.load.trampoline import ALIGN
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -67,6 +71,7 @@ class SVDQuantLinear(torch.nn.Module):
         self.activations = require_activations(activations)
         _problem(in_features, out_features, rank, dtype)
         self.in_features, self.out_features, self.rank, self.dtype = in_features, out_features, rank, dtype
+        self._adapters = Adapters(rank, rank)
 
         def buffer(name: str, shape: tuple[int, ...], of: torch.dtype) -> None:
             self.register_buffer(name, torch.zeros(shape, dtype=of, device=device))
@@ -90,6 +95,7 @@ class SVDQuantLinear(torch.nn.Module):
         calibration: torch.Tensor | None = None,
         *,
         smoothing_strength: float = 0.5,
+        smooth: torch.Tensor | None = None,
         dtype: torch.dtype | None = None,
         svd: str = "auto",
         activations: str = AUTO,
@@ -98,9 +104,9 @@ class SVDQuantLinear(torch.nn.Module):
 
         ``calibration``: activations ``[..., K]`` of this layer, from which the smoothing factors come; without them
         x is not smoothed, and its elements should then stay between 2^-4 and 2688 in size, where NVFP4 without a
-        second level is at home. ``smoothing_strength``: SmoothQuant's alpha. ``dtype``: float16 or bfloat16; by
-        default the layer's, or bfloat16 for a float32 layer. ``svd``: ``auto``, ``exact`` or ``randomized``, see
-        ``decompose``.
+        second level is at home. ``smoothing_strength``: SmoothQuant's alpha. ``smooth``: fp32 ``[K]``, positive, the
+        factors themselves. ``dtype``: float16 or bfloat16; by default the layer's, or bfloat16 for a float32 layer.
+        ``svd``: ``auto``, ``exact`` or ``randomized``, see ``decompose``.
 
         Raises ``InputError`` for sizes, dtypes and values that cannot be quantized.
         """
@@ -112,17 +118,47 @@ class SVDQuantLinear(torch.nn.Module):
         with torch.autocast(
             weight.device.type, enabled=False
         ):  # decomposing is float64's and fp32's business
-            smooth, rows = None, None
+            rows = None
             if calibration is not None:
                 rows = _rows(calibration.detach(), k, "calibration").to(weight.device)
-                smooth = smoothing(rows, weight, smoothing_strength)
+                smooth = smoothing(rows, weight, smoothing_strength) if smooth is None else smooth
+            if smooth is not None:
+                require_smooth(smooth, k)
             parts = decompose(weight, rank, dtype, smooth=smooth, activations=rows, svd=svd)
-            layer._fill(parts, None if linear.bias is None else linear.bias.detach())
+            layer._fill_from(parts, None if linear.bias is None else linear.bias.detach())
             exact = weight.double()
             layer.error.fill_(((parts.weight() - exact).norm() / exact.norm()).item() if exact.any() else 0.0)
         return layer
 
-    def _fill(self, parts: Decomposition, bias: torch.Tensor | None) -> None:
+    @classmethod
+    def from_packed(
+        cls,
+        packed: PackedSVDQuant,
+        lora_down: torch.Tensor,
+        smooth: torch.Tensor,
+        *,
+        error: float = math.nan,
+    ) -> Self:
+        """A layer of weights that are quantized already, on the device where they are.
+
+        ``lora_down`` ``[K, R]`` in the dtype of ``packed.lora_up``, ``smooth`` fp32 ``[K]``, positive; ``error``:
+        ``relative_error``, NaN where nobody knows it. Raises ``InputError`` for what does not fit.
+        """
+        require_tensor(lora_down, "lora_down", (packed.lora_up.dtype,), (packed.k, packed.r))
+        require_smooth(smooth, packed.k)
+        layer = cls(packed.k, packed.n, rank=packed.r, dtype=packed.lora_up.dtype, device=packed.device)
+        layer._fill(packed, lora_down, smooth)
+        layer.error.fill_(error)
+        return layer
+
+    def _fill(self, packed: PackedSVDQuant, lora_down: torch.Tensor, smooth: torch.Tensor) -> None:
+        for name in ("wgt", "wscales", "lora_up", "wcscale", "bias"):
+            part = getattr(packed, name)
+            getattr(self, name)[..., : part.shape[-1]].copy_(part)
+        self._set_lora_down(lora_down)
+        self.smooth.copy_(smooth)
+
+    def _fill_from(self, parts: Decomposition, bias: torch.Tensor | None) -> None:
         ones = torch.ones(self.out_features, device=parts.smooth.device)
         packed = pack_svdquant_weights(
             parts.wgt.codes,
@@ -133,11 +169,12 @@ class SVDQuantLinear(torch.nn.Module):
             parts.alpha,
             lora_dtype=_NAMES[self.dtype],
         )
-        for name in ("wgt", "wscales", "lora_up", "wcscale", "bias"):
-            part = getattr(packed, name)
-            getattr(self, name)[..., : part.shape[-1]].copy_(part)
-        self._set_lora_down(parts.lora_down)
-        self.smooth.copy_(parts.smooth)
+        self._fill(packed, parts.lora_down, parts.smooth)
+
+    @property
+    def weight(self) -> QuantizedWeight:
+        """Shape, dtype and device of a linear's weight for models that look at these; nothing can be computed."""
+        return QuantizedWeight(self.out_features, self.in_features, self.dtype, self.wgt.device)
 
     @property
     def lora_down(self) -> torch.Tensor:
@@ -148,9 +185,45 @@ class SVDQuantLinear(torch.nn.Module):
         self.get_buffer(_PACKED)[:, : self.rank].copy_(pack_lora_down(lora_down.to(self.dtype)))
 
     @property
+    def max_rank(self) -> int:
+        """Columns of the branch and of adapters together; ``rank`` unless ``reserve_adapters`` was asked for more."""
+        return self._adapters.stop
+
+    def reserve_adapters(self, max_rank: int) -> Self:
+        """Room for adapters of ``max_rank - rank`` columns, those that are set are dropped. New memory: before a CUDA
+        graph or a compiled model. Raises ``InputError`` for less than ``rank`` and for what no kernel has.
+        """
+        _problem(self.in_features, self.out_features, max_rank, self.dtype)
+        if max_rank < self.rank:
+            raise InputError(f"max_rank must be at least the layer's rank {self.rank}, got {max_rank}")
+        down, up = self.get_buffer(_PACKED), self.get_buffer("lora_up")
+        self._buffers[_PACKED] = pad_packed(down[:, : self.rank], max_rank)
+        self._buffers["lora_up"] = pad_rank(up[:, : self.rank], max_rank)
+        self._adapters = Adapters(self.rank, max_rank)
+        self._pad_branch()
+        return self
+
+    def set_adapters(self, adapters: Given) -> None:
+        """``{name: (down, up, strength)}``: y gets ``strength (x @ down) @ up.T`` of these adapters and no others.
+
+        ``down`` float ``[K, r]`` or ``[r, K]``, ``up`` float ``[N, r]``. Written into the room that
+        ``reserve_adapters`` made, so that CUDA graphs and compiled models see it. Tensors that were given before and
+        did not change are not packed again. They are not in a ``state_dict``. Raises ``InputError``, changing nothing.
+        """
+        self.commit_adapters(self.prepare_adapters(adapters))
+
+    def prepare_adapters(self, adapters: Given) -> Prepared:
+        """The checks and the packing of ``set_adapters``: what ``commit_adapters`` writes. Raises ``InputError``."""
+        return self._adapters.prepare(adapters, self.wcscale, self.in_features, self.dtype)
+
+    def commit_adapters(self, prepared: Prepared) -> None:
+        """The writes of ``set_adapters``: copies into the branch, without waiting for the device."""
+        self._adapters.commit(prepared, self.lora_down_packed, self.lora_up)
+
+    @property
     def relative_error(self) -> float:
         """Of the quantized weight against the layer's in float64: norm of the difference over norm. Activations not
-        included.
+        included. NaN for a layer that was loaded from a checkpoint without the weight.
         """
         return self.error.item()
 
@@ -193,8 +266,9 @@ class SVDQuantLinear(torch.nn.Module):
 
     def extra_repr(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
+        room = "" if self.max_rank == self.rank else f", max_rank={self.max_rank}"
         sizes = f"in_features={self.in_features}, out_features={self.out_features}, rank={self.rank}"
-        return f"{sizes}, dtype={dtype}, activations={self.activations}"
+        return f"{sizes}, dtype={dtype}{room}, activations={self.activations}"
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Self:
         """``to`` and its relatives: devices change, dtypes belong to the kernel's contract and do not."""
@@ -209,13 +283,13 @@ class SVDQuantLinear(torch.nn.Module):
 
     def _pad_branch(self) -> None:
         """The branch gets zero columns up to the rank that is launched where it is: ``launched_rank``."""
-        problem = _problem(self.in_features, self.out_features, self.rank, self.dtype)
+        problem = _problem(self.in_features, self.out_features, self.max_rank, self.dtype)
         rank = launched_rank(self.wgt.device, problem)
         down, up = self.get_buffer(_PACKED), self.get_buffer("lora_up")
         if down.shape[1] != rank:
-            self._buffers[_PACKED] = pad_packed(down[:, : self.rank], rank)
+            self._buffers[_PACKED] = pad_packed(down[:, : self.max_rank], rank)
         if up.shape[1] != rank:
-            self._buffers["lora_up"] = pad_rank(up[:, : self.rank], rank)
+            self._buffers["lora_up"] = pad_rank(up[:, : self.max_rank], rank)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """The branch as it is on every device: plain, of ``rank`` columns."""
@@ -253,6 +327,7 @@ class SVDQuantLinear(torch.nn.Module):
             else:
                 came = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
                 errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
+        self._adapters = Adapters(self.rank, self.max_rank)  # a state_dict has none
         self._pad_branch()  # loading may assign tensors, of another device
 
 

@@ -44,23 +44,18 @@ def linear(
     Raises as ``svdquant_gemm``, and ``InputError`` for other ``activations``.
     """
     if not _compiling() and type(x) is torch.Tensor:
-        name = activations if activations in CALLERS else _auto(x, wgt, lora_up, activations)
-        made = _QUICK[name](
-            x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN[name], None
-        )
-        if made is not None:
-            return made[_Y[name]]
+        name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up))
+        if name is not None:
+            made = _QUICK[name](
+                x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN[name], None
+            )
+            if made is not None:
+                return made[_Y[name]]
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     if not needs_dispatcher(x):
         return _linear(*inputs, activations)
     CALLER.require_no_grad(inputs, None)
     return torch.ops.svdquant.linear(*inputs, activations)
-
-
-def _auto(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, activations: str) -> str:
-    """Which of ``CALLERS`` takes the call. Tensors that do not fit are told by whichever it is."""
-    require_activations(activations)
-    return _autos.get(_look(x, wgt, lora_up)) or NVFP4
 
 
 def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor) -> tuple:

@@ -20,7 +20,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.signature import In, Out
 from kernel_space.numerics.tensors import DTYPES, require_specs, require_tensor
-from tuner.runtime import state
+from tuner.runtime import record, state
 from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.load.loaded import launch_error
@@ -62,11 +62,13 @@ class Caller:
         *,
         asked: Any = None,
         quick: bool = False,
+        noted: bool = False,
     ) -> Tensors:
         """The outputs: those given, which must be what the problem says, or new ones.
 
-        ``quick``: let calls like this one, with ``asked``, go the short way from now on. Raises ``InputError`` for
-        tensors that do not fit and where nothing can be launched, ``HostCallError`` when CUDA refuses.
+        ``quick``: let calls like this one, with ``asked``, go the short way from now on. ``noted``: who records
+        problems knows of this call already. Raises ``InputError`` for tensors that do not fit and where nothing can be
+        launched, ``HostCallError`` when CUDA refuses.
         """
         self.require_no_grad(inputs, outputs)
         tables, generation = state.active()
@@ -78,6 +80,10 @@ class Caller:
         problem, plan = known
         if outputs is not None:
             self._check_outputs(outputs, problem, self._device(inputs))
+        if record.listening():
+            quick = False  # such a call would not come by here
+            if not noted:
+                record.note(problem, plan)
         if plan is None:
             return self._without_kernel(problem, inputs, outputs)
         if plan.choice.is_padded:
@@ -139,7 +145,9 @@ class Caller:
         if isinstance(about, Problem):
             about = asked = stand_in.problem
         made = self.short_way(inputs, outputs, asked) if quick else None
-        return self.run(inputs, outputs, about, asked=asked, quick=quick) if made is None else made
+        if made is not None:
+            return made
+        return self.run(inputs, outputs, about, asked=asked, quick=quick, noted=True)
 
     def short_way(self, inputs: Tensors, outputs: Tensors | None, asked: Any) -> Tensors | None:
         """The outputs of a call like one before; None: it must go the long way."""

@@ -73,7 +73,7 @@ class RuntimeState:
                     )
                 )
                 self._plans.clear()
-                _activate(active()[0])  # layers ask again
+                forget_calls()  # layers ask again
         return self.choice(problem, device_class)
 
     def plan(self, problem: Problem, device: int) -> Plan:
@@ -140,6 +140,11 @@ def _activate(state: RuntimeState) -> RuntimeState:
         )  # one assignment, so that nobody pairs a state with another's generation
     forget_tables()
     return before
+
+
+def forget_calls() -> None:
+    """Let every call go the long way once more."""
+    _activate(active()[0])
 
 
 def workspaces(device: int) -> Workspaces:

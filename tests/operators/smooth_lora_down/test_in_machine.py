@@ -126,7 +126,7 @@ def test_columns_beyond_k_are_zeros_where_smooth_has_no_reciprocal(text: str, r:
     assert not spans[:, 1, :, 2:].view(torch.int16).any()
 
 
-@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (TMA_CLUSTER, 32)])
+@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32)])
 def test_weights_alone_are_read_before_the_kernel_before_has_ended(text: str, r: int) -> None:
     ptx = compiled(text, r).ptx
     before, after = ptx.split("griddepcontrol.wait")
@@ -139,6 +139,16 @@ def test_weights_alone_are_read_before_the_kernel_before_has_ended(text: str, r:
         re.search(r"cp\.async\.cg|ld\.global\.v4\.b32", after) and "griddepcontrol.launch_dependents" in after
     )
     assert "griddepcontrol" not in compiled(text.replace("use_pdl=true", "use_pdl=false"), r).ptx
+
+
+def test_the_warp_that_loads_x_waits_for_the_kernel_before() -> None:
+    """And no other: lora_down comes before, x after; 1 / smooth is another warp's, which writes nothing to memory."""
+    ptx = compiled(TMA_CLUSTER, 32).ptx
+    before, after = ptx.split("griddepcontrol.wait")
+    assert "cp.async.bulk.shared::cluster.global" in before
+    assert not re.search(r"cp\.async\.bulk\.tensor|st\.global|ld\.global\.v4\.b32", before)
+    assert "cp.async.bulk.tensor" in after and "griddepcontrol.launch_dependents" in after
+    assert "griddepcontrol" not in compiled(TMA_CLUSTER.replace("use_pdl=true", "use_pdl=false"), 32).ptx
 
 
 # -- kernels that are wrong --

@@ -47,8 +47,8 @@ def run(
     clusters: int = 2,
     check_races: bool = True,
 ) -> tuple[Any, torch.Tensor, OutputCheck]:
-    """(the run, y, how it compares) on inputs of ``source``, but those given. ``y`` begins as NaN, what is not zeroed of
-    the workspace as large numbers. ``ptx`` runs in place of the kernel's own.
+    """(the run, y, how it compares) on inputs of ``source``, but those given. ``y`` begins as NaN, what is not zeroed
+    of the workspace as large numbers. ``ptx`` runs in place of the kernel's own.
     """
     config = legal(text, problem).config
     compiled = build(config, problem.problem_class, SM90A)

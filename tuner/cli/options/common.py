@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -15,9 +16,16 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.operators import DEFAULT
+from tuner.cli.options.shapes import (
+    SHAPES_KEY,
+    Entry,
+    add_model_options,
+    model_values,
+    read_model,
+    read_shapes,
+)
 
 DEFAULT_OUT = "results"
-SHAPES_KEY = "problems"
 
 
 class Parser(argparse.ArgumentParser):
@@ -64,8 +72,9 @@ def add_problem_selectors(parser: argparse.ArgumentParser) -> None:
         "--shapes",
         type=Path,
         metavar="FILE.yaml",
-        help=f"shapes from a YAML list, or a list under {SHAPES_KEY}:",
+        help=f"shapes from a YAML list, or a list under {SHAPES_KEY}:; entries with calls: most gain first",
     )
+    add_model_options(parser)
     parser.add_argument(
         "--dtype",
         metavar="D",
@@ -186,12 +195,29 @@ def problems_of(args: argparse.Namespace) -> list[Problem]:
 
 def named_problems(args: argparse.Namespace) -> list[Problem]:
     """``problems_of`` where there may be none."""
+    return list(dict.fromkeys(entry.problem for entry in named_entries(args)))
+
+
+def counted_problems(args: argparse.Namespace) -> dict[Problem, int | None]:
+    """``problems_of`` with the calls of each, of several entries together; None where nobody counted."""
+    found: dict[Problem, int | None] = dict.fromkeys(problems_of(args))
+    for entry in named_entries(args):
+        if entry.calls is not None:
+            found[entry.problem] = (found[entry.problem] or 0) + entry.calls
+    return found
+
+
+def named_entries(args: argparse.Namespace) -> list[Entry]:
+    """What ``--shape``, ``--shapes`` and ``--model`` name, in order. Raises ``InputError``."""
     kind = registry.operator(args.op).problem
-    options = options_of(args, kind)
-    problems = [kind.parse(text, **options) for text in args.shape]
+    options_for = functools.partial(options_of, args)
+    entries = [Entry(problem=kind.parse(text, **options_for(kind))) for text in args.shape]
     if args.shapes is not None:
-        problems += _read_shapes(args.shapes, kind, options)
-    return list(dict.fromkeys(problems))
+        entries += read_shapes(args.shapes, args.op, options_for)
+    values = model_values(args)
+    if args.model is not None:
+        entries += read_model(args.model, values, options_for)
+    return entries
 
 
 def config_of(args: argparse.Namespace, arch: Arch) -> KernelConfig | None:
@@ -243,32 +269,6 @@ def dtypes_of(text: str, kind: type[Problem]) -> dict[str, str]:
             else f"{kind.operator} has no dtypes to choose, got --dtype {text!r}"
         )
     return found
-
-
-def _read_shapes(path: Path, kind: type[Problem], options: dict[str, str]) -> Iterator[Problem]:
-    from tuner.files.plain_yaml import load_yaml
-
-    try:
-        document = load_yaml(path)
-    except OSError as error:
-        raise InputError(f"cannot read --shapes {path}: {error.strerror}") from None
-    except InputError as error:
-        raise InputError(f"--shapes {error}") from None
-    entries = document.get(SHAPES_KEY) if isinstance(document, dict) else document
-    if not isinstance(entries, list) or not entries:
-        raise InputError(f"--shapes {path} must hold a list of {kind.form()}, or one under {SHAPES_KEY}:")
-    for number, entry in enumerate(entries, start=1):
-        try:
-            yield _problem_entry(entry, kind, options)
-        except InputError as error:
-            raise InputError(f"{path}, entry {number}: {error}") from None
-
-
-def _problem_entry(entry: Any, kind: type[Problem], options: dict[str, str]) -> Problem:
-    """``4352,3840,3072,128``, or a mapping with ``shape`` and, if wanted, options by their names."""
-    fields = {str(name): str(value) for name, value in entry.items()} if isinstance(entry, dict) else {}
-    shape = fields.pop("shape", "") if isinstance(entry, dict) else str(entry)
-    return kind.parse(shape, **{**options, **fields})
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -14,17 +14,19 @@ from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, problems_of
+from tuner.cli.options.common import check_out, counted_problems
 from tuner.cli.options.exits import INTERRUPTED, CommandError
 from tuner.compile.given import ObjectsPool
 from tuner.compile.manifest import check_objects
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
-from tuner.devices.select import require_times, select_device
+from tuner.devices.select import device_class_of, require_times, select_device
 from tuner.report.data.sweep import differences
 from tuner.search.progress import Progress
 from tuner.stages.compile import Pool
+from tuner.tables.borrow import table_of
 from tuner.tables.dispatch import FILE_NAME
+from tuner.tables.gain import gain_of
 from tuner.trials.outcome import Kind, Trial
 from tuner.trials.rank_stability import faster_in
 from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
@@ -33,16 +35,31 @@ from tuner.tune.turns import in_turn
 
 
 def tune_command(args: argparse.Namespace) -> int:
-    problems = problems_of(args)
+    counted = counted_problems(args)
     device = select_device(args.device, results=args.out)
     require_times(device)  # before anything is made in --out
     _check_compiler(device)
     check_out(args.out)
+    problems = _most_gain_first(counted, device, args.out)
     if args.objects is not None:
         check_objects(args.objects)
     if device.note:
         Progress().say(device.note)
     return show_results(_tune_all(problems, device, _options(args), args.objects), device, as_json=args.json)
+
+
+def _most_gain_first(counted: dict[Problem, int | None], device: Device, out: Path) -> list[Problem]:
+    """The order in which a model gains most early; as given where no calls are counted."""
+    calls = {problem: count for problem, count in counted.items() if count is not None}
+    if not calls:
+        return list(counted)
+    device_class = device_class_of(device.name, results=out)
+    table = table_of(out, device_class, checked_only=True).table
+    gains = {problem: gain_of(problem, table, device_class) for problem in calls}
+    ordered = sorted(calls, key=lambda problem: -calls[problem] * gains[problem].us)
+    for problem in ordered:
+        Progress().say(f"{problem.operator} {problem}: {calls[problem]} calls, {gains[problem]}")
+    return [*ordered, *(problem for problem in counted if problem not in calls)]
 
 
 def show_results(results: Iterable[TuneResult], device: Device, *, as_json: bool) -> int:

@@ -1,0 +1,1 @@
+"""Checkpoints of SVDQuant layers, of others and the project's own: files, layouts, names, conversion."""
