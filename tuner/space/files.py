@@ -62,6 +62,22 @@ def read_kernel_space(path: Path, operator_name: str) -> KernelSpace:
     return _read(path, lambda document: _kernel_space(document, operator_name))
 
 
+def no_space(operator_name: str, arch: Arch) -> InputError:
+    """That no kernel of the operator can be searched on ``arch``, and why."""
+    found = operator(operator_name)
+    elsewhere = sorted(
+        {name for kernel in found.kernels for name in find_kernel(operator_name, kernel).archs}
+    )
+    if arch.name not in elsewhere:
+        return InputError(
+            f"{operator_name} has kernels for {', '.join(elsewhere)}, none for {arch.name}; choose another --device"
+        )
+    return InputError(
+        f"there is no search space for {operator_name} on {arch.name}; a kernel for it needs "
+        f"search_spaces/{operator_name}/KERNEL.yaml, or KERNEL.yaml in the operator's folder"
+    )
+
+
 def read_default_rule(
     operator_name: str, arch: Arch, kernels: Mapping[str, KernelSpace]
 ) -> tuple[BoundedConfig, ...]:
@@ -76,6 +92,8 @@ def read_default_rule(
             f"{operator_name} has the kernels {', '.join(kernels)} for {arch.name}, so {arch.name}.yaml must hold the "
             f"default rule across them, in {paths[0].parent}"
         )
+    if not kernels:
+        raise no_space(operator_name, arch)
     if path is None and not own:
         raise InputError(f"{next(iter(kernels))}.yaml must hold the default rule of {operator_name}, default")
     if path is None:

@@ -18,7 +18,7 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, legalize
 from tuner.space.bounded import BoundedConfig
 from tuner.space.count import Count, Legalize, total
-from tuner.space.files import has_space, read_default_rule, read_kernel_spaces
+from tuner.space.files import has_space, no_space, read_default_rule, read_kernel_spaces
 from tuner.space.kernel import KernelSpace, Knob
 
 __all__ = ["KERNEL", "SearchSpace", "has_space"]
@@ -44,10 +44,7 @@ class SearchSpace:
         """
         kernels = read_kernel_spaces(operator_name, arch)
         if not kernels:
-            raise InputError(
-                f"there is no search space for {operator_name} on {arch.name}; a kernel for it needs "
-                f"search_spaces/{operator_name}/KERNEL.yaml, or KERNEL.yaml in the operator's folder"
-            )
+            raise no_space(operator_name, arch)
         return cls(operator_name, kernels, read_default_rule(operator_name, arch, kernels))
 
     @property
