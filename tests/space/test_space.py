@@ -228,9 +228,8 @@ def test_several_kernels_need_a_default_rule_across_them(files: Path) -> None:
 
 @pytest.mark.parametrize("name", ["svdquant_gemm_16bit", "svdquant_linear_16bit"])
 def test_an_operator_without_kernels_for_the_device_says_where_it_has_some(name: str) -> None:
-    """A chain too, whose links have none there."""
-    wanted = f"{name} has kernels for sm_90a, none for sm_100a; choose another --device"
-    with pytest.raises(InputError, match=wanted):
+    """A chain too, by the first link that has none there."""
+    with pytest.raises(InputError, match="has kernels for sm_90a, none for sm_100a; choose another --device"):
         SearchSpace.load(name, SM100A)
 
 
