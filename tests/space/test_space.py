@@ -264,7 +264,12 @@ def test_mistakes_in_the_rule_across_kernels_are_named(files: Path, text: str, m
 
 def test_problem_list_parses() -> None:
     args = SimpleNamespace(
-        op=GemmProblem.operator, shape=[], shapes=SPACES / "problems.yaml", dtype="fp16", option=[]
+        op=GemmProblem.operator,
+        shape=[],
+        shapes=SPACES / "problems.yaml",
+        dtype="fp16",
+        option=[],
+        model=None,
     )
     problems = problems_of(args)
     assert len(problems) == len(set(problems)) == 10
