@@ -25,6 +25,7 @@ import filelock
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import NotPlain, is_plain, read_plain
+from kernel_space.places import cache_folder
 
 META = "meta.json"
 DEFAULT_MAX_BYTES = 1 << 30
@@ -36,9 +37,8 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME`` or ``~/.cache``, and the project's name below it."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "svdquant-autotuner" / "build"
+    """The user's build cache; ``places.cache_folder`` says where."""
+    return cache_folder() / "build"
 
 
 def is_key(text: Any) -> bool:

@@ -34,6 +34,7 @@ def compile_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     )
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("SVDQUANT_TUNE_RESULTS", "results")
     shape = ("--shape", str(PROBLEM), "--trials", "2", "--jobs", "1")
     return lambda *more: main(["compile-only", *shape, "--out", "objects", *more])
 

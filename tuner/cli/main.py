@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from kernel_space.core import registry
 from kernel_space.core.errors import InputError
+from kernel_space.places import COMMAND
 from tuner.cli.judge.selfcheck import add_selfcheck_options
 from tuner.cli.options import common as options
 from tuner.cli.options.calibrate import add_calibrate_options
@@ -151,7 +152,7 @@ def parser_of(name: str) -> argparse.ArgumentParser:
     command = COMMANDS[name]
     default = name == DEFAULT_COMMAND
     parser = options.Parser(
-        prog="tune.py" if default else f"tune.py {name}",
+        prog=COMMAND if default else f"{COMMAND} {name}",
         description=command.summary,
         epilog=_overview() if default else None,
     )

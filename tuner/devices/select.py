@@ -20,6 +20,7 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator_names
 from kernel_space.machine.archs import SIMULATED
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND
 from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEFAULT_CLASS, DEVICE_CLASSES, Card, DeviceClass, class_of, names
 from tuner.devices.device import Device
@@ -78,7 +79,7 @@ class AbsentDevice:
         """Why there is no time, and what to do."""
         return (
             f"{self.name} has no simulator: it is measured on a card, --device cuda:N; without one, "
-            f"tune.py compile-only --device {self.name} prepares candidates for tune.py measure on another machine"
+            f"{COMMAND} compile-only --device {self.name} prepares candidates for {COMMAND} measure on another machine"
         )
 
 

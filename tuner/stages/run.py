@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
+from kernel_space.places import user_results
 from tuner.devices.device import Device
 from tuner.search.prefilter import count_filtered
 from tuner.search.progress import Progress, State
@@ -53,7 +54,7 @@ class TuneOptions:
     timeout_s: float | None = None
     jobs: int = os.cpu_count() or 1
     seed: int = 0
-    out: Path = Path("results")
+    out: Path = dataclasses.field(default_factory=user_results)
     cache_dir: Path | None = None
     compile_timeout_s: float = COMPILE_TIMEOUT_S
     resume: bool = True

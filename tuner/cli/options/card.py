@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tuner.cli.options.common import DEFAULT_OUT, add_out_option, seconds_above_0, whole
+from tuner.cli.options.common import add_out_option, folder, seconds_above_0, whole
 
 TRIALS = 64
 
@@ -15,13 +15,13 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
         "--device", default="h200", metavar="D", help="class of the card: h200 (default), h100, b200, ..."
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of objects; may hold some"
+        "--out", type=folder, required=True, metavar="DIR", help="folder of objects; may hold some"
     )
     parser.add_argument(
         "--results",
-        type=Path,
+        type=folder,
         metavar="DIR",
-        help=f"results of earlier visits, from which candidates are chosen ({DEFAULT_OUT}, if there is one)",
+        help="results of earlier visits, from which candidates are chosen (yours and those that are shipped)",
     )
     parser.add_argument(
         "--trials", type=whole(1), default=TRIALS, metavar="N", help=f"candidates per problem ({TRIALS})"

@@ -15,8 +15,8 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND, user_results
 
-DEFAULT_OUT = "results"
 SHAPES_KEY = "problems"
 
 
@@ -32,7 +32,7 @@ class Parser(argparse.ArgumentParser):
 
 def add_operator_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--op", default=DEFAULT, metavar="NAME", help=f"operator ({DEFAULT}); tune.py ops lists them"
+        "--op", default=DEFAULT, metavar="NAME", help=f"operator ({DEFAULT}); {COMMAND} ops lists them"
     )
     add_operators_option(parser)
 
@@ -90,10 +90,10 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
 def add_out_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=Path,
-        default=Path(DEFAULT_OUT),
+        type=folder,
+        default=user_results(),
         metavar="DIR",
-        help=f"where results are kept ({DEFAULT_OUT})",
+        help="where results are kept (SVDQUANT_TUNE_RESULTS, else your data folder: %(default)s)",
     )
 
 
@@ -274,6 +274,12 @@ def whole(least: int) -> Callable[[str], int]:
         return int(text)
 
     return parse
+
+
+def folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, got ''")
+    return Path(text)
 
 
 def seconds_above_0(text: str) -> float:

@@ -14,6 +14,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.registry import operator
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, dtypes_of
 from tuner.cli.options.exits import CommandError
@@ -69,7 +70,7 @@ def _check(args: argparse.Namespace) -> int:
     device = cuda_device(args.device)
     folder = below(check_out(args.out), device.name, FOLDER)
     if not Bundle.load(folder, device.arch).entries:
-        raise CommandError(f"there is no object in {folder}: nothing to check; run tune.py bundle first")
+        raise CommandError(f"there is no object in {folder}: nothing to check; run {COMMAND} bundle first")
     with contextlib.closing(device):
         done = check_bundle(folder, device.arch, device, say=Progress().say)
     if args.json:

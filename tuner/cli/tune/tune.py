@@ -13,6 +13,7 @@ from typing import Any
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.places import COMMAND, TO_TUNE
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.exits import INTERRUPTED, CommandError
@@ -80,8 +81,8 @@ def _check_compiler(device: Device) -> None:
         missing = str(error).partition(";")[0]
     if missing:
         raise InputError(
-            f"{missing} here: run tune.py compile-only --device {device.name} --out DIR where it is, "
-            f"then tune.py measure DIR --device cuda:N on the machine with the card"
+            f"{missing} here: pip install {TO_TUNE}, or run {COMMAND} compile-only --device {device.name} --out DIR "
+            f"where it is, then {COMMAND} measure DIR --device cuda:N on the machine with the card"
         )
 
 
