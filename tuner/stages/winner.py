@@ -60,7 +60,7 @@ class CheckWinner:
             checked = not_rebuilt(trial)
         else:
             with run.usage.busy():
-                checked = carry(run, job, [CheckFull()]).result()
+                checked = run.answer(carry(run, job, [CheckFull()]))
         if (checked.status, checked.validation) != (trial.status, trial.validation):
             run.keep(checked)
         return checked.ok

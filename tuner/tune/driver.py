@@ -49,6 +49,7 @@ def tune(
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
+    progress.stage("getting ready")
     space = space or SearchSpace.load(problem.operator, device.arch)
     make_folder(below(options.out, device.name))
     with _pool(pool, options) as compile_pool:
@@ -76,6 +77,7 @@ def _find(run: Run, stages: Sequence[Stage]) -> str:
             if stopped and stage.when is When.IN_TIME:
                 continue
             try:
+                run.progress.stage(stage.name)
                 stage.run(run)
             except OutOfTime:
                 stopped = TIMED_OUT

@@ -14,11 +14,9 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.places import COMMAND
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.classes import DeviceClass
+from tuner.cli.options.common import problems_of, results_of
 from tuner.devices.device import Device
-from tuner.devices.recorded import OfClass
-from tuner.devices.select import device_class_of, select_device
+from tuner.devices.select import class_of_device, select_device
 from tuner.stages.record import current as current_provenance
 from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import Bundle
@@ -38,7 +36,9 @@ def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
     current = current_provenance(device) if _has_toolchain() else None
-    found = table_of(check_out(args.out), _class(args, device), current=current, thorough=current is not None)
+    found = table_of(
+        results_of(args), class_of_device(device, args.out), current=current, thorough=current is not None
+    )
     bundle = Bundle.over(found.folders, device.arch)
     legal = ALL_RULES if current is not None else KNOB_RULES
     answers = [_answer(problem, found, bundle, legal) for problem in problems]
@@ -59,13 +59,6 @@ def lookup_command(args: argparse.Namespace) -> int:
         print("\n" * min(number, 1), end="")
         _print(answer, device)
     return 0
-
-
-def _class(args: argparse.Namespace, device: Device) -> DeviceClass:
-    """That of a card too, which need not be a shipped one."""
-    if isinstance(device, OfClass):
-        return device.device_class
-    return device_class_of(device.name, results=args.out)
 
 
 def _has_toolchain() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tuner.cli.options.common import add_out_option, folder, seconds_above_0, whole
+from tuner.cli.options.common import add_out_option, folder, seconds_above_0, seed, whole
 
 TRIALS = 64
 
@@ -27,9 +27,7 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
         "--trials", type=whole(1), default=TRIALS, metavar="N", help=f"candidates per problem ({TRIALS})"
     )
     parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
-    parser.add_argument(
-        "--seed", type=whole(0), default=0, metavar="N", help="same seed, same candidates (0)"
-    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="same seed, same candidates (0)")
 
 
 def add_measure_options(parser: argparse.ArgumentParser) -> None:

@@ -99,9 +99,10 @@ def without_peers(problem: Problem) -> str:
 
 
 def cuda_device(name: str) -> CudaDevice:
-    device = select_device(name)
+    """Raises ``InputError``; what it proposes is no device without a card."""
+    device = select_device(name, otherwise="run this where the card is")
     if not isinstance(device, CudaDevice):
-        raise InputError(f"a card is needed: --device cuda:N, got {name}")
+        raise InputError(f"a card is needed: --device cuda:N, got {name}; run this where one is")
     return device
 
 

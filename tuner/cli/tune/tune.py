@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from kernel_space.places import COMMAND, TO_TUNE
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.exits import INTERRUPTED, CommandError
+from tuner.cli.tune.events import Events
 from tuner.compile.given import ObjectsPool
 from tuner.compile.manifest import check_objects
 from tuner.compile.pool import CompilePool
@@ -34,6 +35,8 @@ from tuner.tune.turns import in_turn
 
 
 def tune_command(args: argparse.Namespace) -> int:
+    if args.json and args.json_lines:
+        raise InputError("--json prints one document, --json-lines a line per event; leave one out")
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
     require_times(device)  # before anything is made in --out
@@ -41,18 +44,33 @@ def tune_command(args: argparse.Namespace) -> int:
     check_out(args.out)
     if args.objects is not None:
         check_objects(args.objects)
+        if device.kind is Kind.SIMULATED:
+            raise InputError(
+                f"--objects is for a card, --device cuda:N: {device.name} is simulated, and executes PTX, which "
+                "such a folder does not hold; leave --objects out"
+            )
+    progress: Callable[[Problem | None], Progress] = Events if args.json_lines else _lines
     if device.note:
-        Progress().say(device.note)
-    return show_results(_tune_all(problems, device, _options(args), args.objects), device, as_json=args.json)
+        progress(None).say(device.note)
+    results = _tune_all(problems, device, _options(args), args.objects, progress)
+    return show_results(results, device, as_json=args.json, as_lines=args.json_lines)
 
 
-def show_results(results: Iterable[TuneResult], device: Device, *, as_json: bool) -> int:
-    """Print each result when it is there, or all as one document; returns the exit code. Raises ``CommandError`` when
-    a problem has no winner."""
+def _lines(problem: Problem | None) -> Progress:
+    return Progress("" if problem is None else str(problem))
+
+
+def show_results(
+    results: Iterable[TuneResult], device: Device, *, as_json: bool, as_lines: bool = False
+) -> int:
+    """Print each result when it is there, for people or as an event, or all as one document; returns the exit code.
+    Raises ``CommandError`` when a problem has no winner."""
     found = []
     for result in results:
         found.append(result)
-        if not as_json:
+        if as_lines:
+            Events(result.problem).write("result", **result_record(result, device))
+        elif not as_json:
             print("\n" * min(len(found) - 1, 1), end="")
             print_result(result, device)
     if as_json:
@@ -87,7 +105,11 @@ def _check_compiler(device: Device) -> None:
 
 
 def _tune_all(
-    problems: list[Problem], device: Device, options: TuneOptions, objects: Path | None
+    problems: list[Problem],
+    device: Device,
+    options: TuneOptions,
+    objects: Path | None,
+    progress: Callable[[Problem | None], Progress],
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
     with contextlib.ExitStack() as stack:
@@ -101,9 +123,9 @@ def _tune_all(
             pool = ObjectsPool(objects, otherwise=pool)
         turns: Iterable[Problem] = problems
         if device.kind is Kind.MEASURED:
-            turns = in_turn(problems, options.out, device.name, say=Progress().say)
+            turns = in_turn(problems, options.out, device.name, say=progress(None).say)
         for problem in turns:
-            result = tune(problem, device, options, pool=pool)
+            result = tune(problem, device, options, pool=pool, progress=progress(problem))
             yield result
             if result.stopped == STOPPED_BY_USER:
                 return
