@@ -23,6 +23,7 @@ from tuner.stages.record import Record
 from tuner.stages.run import COMPILE_TIMEOUT_S, INTERRUPTED, TIMED_OUT, OutOfTime, Run, TuneOptions
 from tuner.stages.stage import Stage, When
 from tuner.trials.candidate import Asks
+from tuner.tune.mirrored import mirrored
 from tuner.tune.prepare import prepare
 from tuner.tune.tune_result import TuneResult
 
@@ -57,7 +58,7 @@ def tune(
             problem, device, options, pool=compile_pool, space=space, search=search, progress=progress, start=start
         )  # fmt: skip
         stages = stages_of(device.abilities)
-        with run.usage.idle_between(run.ready):
+        with mirrored(run), run.usage.idle_between(run.ready):
             run.stopped = _find(run, [stage for stage in stages if stage.when is not When.ALWAYS])
         progress.finish(run.state)
         for stage in stages:
