@@ -56,10 +56,6 @@ def tune_command(args: argparse.Namespace) -> int:
     return show_results(results, device, as_json=args.json, as_lines=args.json_lines)
 
 
-def _lines(problem: Problem | None) -> Progress:
-    return Progress("" if problem is None else str(problem))
-
-
 def show_results(
     results: Iterable[TuneResult], device: Device, *, as_json: bool, as_lines: bool = False
 ) -> int:
@@ -104,12 +100,16 @@ def _check_compiler(device: Device) -> None:
         )
 
 
+def _lines(problem: Problem | None) -> Progress:
+    return Progress("" if problem is None else str(problem))
+
+
 def _tune_all(
     problems: list[Problem],
     device: Device,
     options: TuneOptions,
     objects: Path | None,
-    progress: Callable[[Problem | None], Progress],
+    progress: Callable[[Problem | None], Progress] = _lines,
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
     with contextlib.ExitStack() as stack:
