@@ -138,16 +138,17 @@ def test_bound_by_hand() -> None:
     assert bound_us(large, H200) == pytest.approx(2e6 * 8192 * 16384**2 / H200.half_flops_s, rel=0.01)
 
 
-def test_order_is_by_calls_times_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_is_by_calls_times_gain(tmp_path: Path) -> None:
     rows = [row("1024,3840,3072,128", us=100.0)]
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "dispatch.json").write_text(render_table(rows))
     own, rare, often, uncounted = (GemmProblem.parse(f"{m},3840,3072,128") for m in (1024, 4096, 2048, 512))
     counted: dict[Any, int | None] = {uncounted: None, own: 1000, rare: 1, often: 50}
     device: Any = SimpleNamespace(name="h200")
-    assert command._most_gain_first(counted, device, tmp_path) == [often, rare, own, uncounted]
-    assert command._most_gain_first({**counted, rare: 5000}, device, tmp_path)[0] == rare
-    said = capsys.readouterr().err
+    lines: list[str] = []
+    assert command._most_gain_first(counted, device, tmp_path, lines.append) == [often, rare, own, uncounted]
+    said = "\n".join(lines)
+    assert command._most_gain_first({**counted, rare: 5000}, device, tmp_path, lines.append)[0] == rare
     assert "50 calls" in said and "modelled by the row of 1024,3840,3072,128" in said
     plain: dict[Any, int | None] = dict.fromkeys(counted)
-    assert command._most_gain_first(plain, device, tmp_path) == list(counted)
+    assert command._most_gain_first(plain, device, tmp_path, lines.append) == list(counted)
