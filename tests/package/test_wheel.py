@@ -158,9 +158,6 @@ def test_the_core_looks_up_and_computes_without_dsl_and_search(core_bin: Path, t
     assert result["source"] == "exact" and result["object_state"] == "whole"
     assert "svdquant_tune_data" in result["table"]
     assert "svdquant_linear" in run(command, "ops", "--json", cwd=tmp_path)
-    told = run(command, "lookup", "--model", "qwen-image", "--device", "h200", "--json", cwd=tmp_path)
-    model = yaml.safe_load((ROOT / "search_spaces" / "models.yaml").read_text())["models"]["qwen-image"]
-    assert len(json.loads(told)["results"]) == len(model["layers"])
     reference_call(core_bin, tmp_path)
     assert not (tmp_path / "results").exists(), "to look is not to write"
 
@@ -199,6 +196,21 @@ def test_a_user_tunes_from_any_folder(tuner_bin: Path, tmp_path: Path) -> None:
         result["winner"]["config"],
     )
     assert files(data / "svdquant_tune_data") == before
+
+
+def test_models_are_known_by_name_from_any_folder(tuner_bin: Path, tmp_path: Path) -> None:
+    told = run(
+        tuner_bin / "svdquant-tune",
+        "lookup",
+        "--model",
+        "qwen-image",
+        "--device",
+        "h200",
+        "--json",
+        cwd=tmp_path,
+    )
+    model = yaml.safe_load((ROOT / "search_spaces" / "models.yaml").read_text())["models"]["qwen-image"]
+    assert len(json.loads(told)["results"]) == len(model["layers"])
 
 
 def files(folder: Path) -> dict[str, bytes]:
