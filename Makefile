@@ -1,11 +1,12 @@
 # make tune SHAPE=4352,3840,3072,128    tune one problem        (ARGS="--trials 50 --json" for more)
 # make test / make test-slow            pytest without / with the slow tests
 # make check                            ruff, mypy
+# make test-package                     the wheel, installed into empty environments
 # Each creates .venv by itself, and again when a requirement or pinned version changed.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv tune test test-slow check format clean
+.PHONY: help venv tune test test-slow test-package check format clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -15,7 +16,7 @@ ARGS ?=
 SIDE_BY_SIDE := -n auto --dist loadfile
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -4
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
 
 venv: $(STAMP)
 
@@ -52,6 +53,9 @@ test: $(STAMP)
 
 test-slow: $(STAMP)
 	@$(PY) -m pytest -q $(SIDE_BY_SIDE) -m "not gpu" $(ARGS)
+
+test-package: $(STAMP)
+	@$(PY) -m pytest -q -m slow tests/package $(ARGS)
 
 check: $(STAMP)
 	@$(PY) -m ruff check .

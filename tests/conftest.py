@@ -1,4 +1,4 @@
-"""What every test shares: a build cache of its own run, and no GPU test without a GPU."""
+"""What every test shares: a build cache and results of its own run, and no GPU test without a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ registry.add_folder(Path(__file__).parent / "plugins")  # operators that are fou
 
 @pytest.fixture(scope="session", autouse=True)
 def own_build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Compiled kernels of the user's cache must not decide whether a test passes, nor fill up with ours."""
+    """What the user has compiled and tuned must not decide whether a test passes, nor fill up with ours."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("SVDQUANT_TUNE_CACHE", raising=False)
+        patch.delenv("SVDQUANT_TUNE_RESULTS", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(folder))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield folder
 
 

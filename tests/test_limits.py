@@ -54,20 +54,20 @@ LONG_FUNCTIONS = {
 PAIRS = {"tuner": 62, "kernel_space": 16}
 LEVELS = {"tuner": 8, "kernel_space": 4}
 # The same where every folder counts, however deep.
-DEEP_PAIRS = {"tuner": 123, "kernel_space": 143}
+DEEP_PAIRS = {"tuner": 124, "kernel_space": 143}
 
 OPERATORS = ROOT / "kernel_space" / "operators"
 # Code that may know an operator by name; the name of the distribution, its command and variables say nothing of one.
 OPERATOR_CODE = (OPERATORS, ROOT / "tuner" / "layers")
 OPERATOR_NAMES = re.compile(r"lora|svdquant|mnk", re.IGNORECASE)
-DISTRIBUTION = re.compile(r"svdquant[-_]autotuner|svdquant-tune|SVDQUANT_[A-Z]+")
+DISTRIBUTION = re.compile(r"svdquant[-_]autotuner|svdquant[-_]tune|SVDQUANT_[A-Z]+")
 LOADS_THE_DSL = {
     "benchmarks/published_kernel.py": "a generator too: another's kernel, for the timing evidence only",
     "kernel_space/composite/host.py": "the source of every chain: it calls its links' host functions",
 }
 TOUCHES_ENVIRONMENT = {
     "kernel_space/core/registry.py": "names folders with operators for the processes that it starts",
-    "kernel_space/build/cache.py": "where the cache lies",
+    "kernel_space/places.py": "where results and the cache lie",
     "kernel_space/build/dsl_env.py": "sets what the DSL reads at import",
     "tuner/compile/worker.py": "sets what the DSL reads at import, and hides GPUs from it",
 }

@@ -10,6 +10,7 @@ pulled away:
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ import filelock
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import NotPlain, is_plain, read_plain
+from kernel_space.places import cache_folder
 
 META = "meta.json"
 DEFAULT_MAX_BYTES = 1 << 30
@@ -36,9 +38,8 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def default_cache_dir() -> Path:
-    """``$XDG_CACHE_HOME`` or ``~/.cache``, and the project's name below it."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "svdquant-autotuner" / "build"
+    """The user's build cache; ``places.cache_folder`` says where."""
+    return cache_folder() / "build"
 
 
 def is_key(text: Any) -> bool:
@@ -85,7 +86,7 @@ class BuildCache:
             meta = json.loads(read_plain(path / META))
             if all(_is_intact(path, name, digest) for name, digest in meta["files"].items()):
                 if not self._foreign:
-                    os.utime(path / META)
+                    _mark_used(path / META)
                 return meta
         except FileNotFoundError:
             if not path.is_dir():
@@ -115,15 +116,24 @@ class BuildCache:
             self._remove(self.path(key))
 
     def store(self, key: str, files: Mapping[str, bytes], meta: Mapping[str, Any]) -> Path:
-        """Adds an entry; if another process was faster, theirs stays. Returns the entry's folder."""
+        """Adds an entry; if another process was faster, theirs stays. Returns the entry's folder. Raises ``InputError``
+        when the disk refuses; nothing is left of the entry then.
+        """
         if self._foreign:
             raise AssertionError(f"{self.directory} belongs to somebody else")
         path = self.path(key)
         temporary = self._new_hidden()
         record = {**meta, "files": {name: _sha256(data) for name, data in files.items()}}
-        for name, data in files.items():
-            (temporary / name).write_bytes(data)
-        (temporary / META).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        try:
+            for name, data in files.items():
+                (temporary / name).write_bytes(data)
+            (temporary / META).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+        except OSError as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise InputError(
+                f"cannot write to the build cache {self.directory}: {error.strerror}; make room, or name another "
+                "with SVDQUANT_TUNE_CACHE"
+            ) from None
         try:
             os.rename(temporary, path)
         except OSError:
@@ -189,6 +199,15 @@ class BuildCache:
                 f"the build cache must be a writable directory, got {self.directory}: {error.strerror}"
             ) from error
         return path
+
+
+def _mark_used(path: Path) -> None:
+    """Where one may: a cache on a read-only disk or of another user serves all the same."""
+    try:
+        os.utime(path)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
 
 
 def _is_intact(folder: Path, name: str, digest: str) -> bool:

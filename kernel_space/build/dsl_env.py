@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kernel_space.core.errors import InputError
+from kernel_space.places import COMMAND
 
 # What the DSL and the compilers in its library read; 4.8.1 has no others that change a cubin (docs/build.md).
 _STEERING = (
@@ -84,7 +85,7 @@ def refuse_steered() -> None:
     if steered:
         raise InputError(
             f"the CuTe DSL must compile with its default settings, this process imported it with {', '.join(steered)}; "
-            "unset that and start the process again, or compile beforehand with tune.py bundle"
+            f"unset that and start the process again, or compile beforehand with {COMMAND} bundle"
         )
 
 

@@ -24,6 +24,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
 from kernel_space.core.problem import ProblemClass
 from kernel_space.core.registry import kernel_of
+from kernel_space.places import TO_TUNE
 
 KEY_SCHEMA = 1  # raise it when the files of a cache entry or the way they are made change
 _DSL = "nvidia-cutlass-dsl"
@@ -65,7 +66,7 @@ def _installed() -> Toolchain:
     }
     variants = sorted(match.group(1) for name in versions if (match := re.search(r"-libs-(cu\d+)$", name)))
     if _DSL not in versions or not variants:
-        raise InputError(f"the CuTe DSL is not installed; pip install {_DSL}")
+        raise InputError(f"the CuTe DSL is not installed; pip install {TO_TUNE}")
     packages = tuple(f"{name}=={version}" for name, version in sorted(versions.items()))
     return Toolchain(dsl_version=versions[_DSL], variant=variants[-1], packages=packages)
 

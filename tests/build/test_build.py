@@ -388,10 +388,12 @@ def test_what_killed_processes_left_is_swept(tmp_path: Path) -> None:
 
 def test_the_default_place_follows_the_xdg_convention(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert default_cache_dir() == Path("/somewhere/svdquant-autotuner/build")
+    assert default_cache_dir() == Path("/somewhere/svdquant-tune/build")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/someone")
-    assert default_cache_dir() == Path("/home/someone/.cache/svdquant-autotuner/build")
+    assert default_cache_dir() == Path("/home/someone/.cache/svdquant-tune/build")
+    monkeypatch.setenv("SVDQUANT_TUNE_CACHE", "/fast/kernels")
+    assert default_cache_dir() == Path("/fast/kernels/build")
 
 
 # -- resources -----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from kernel_space.core.registry import operator
 from kernel_space.operators.svdquant_gemm.on_card import peers as gemm_peers
 from kernel_space.operators.svdquant_gemm.operands import make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.places import shipped
 from tests.card.fake_card import FakeTelemetry
 from tests.finals.test_finals import Card
 from tuner.card import peers
@@ -29,7 +30,6 @@ from tuner.cli.main import parser_of
 from tuner.cli.options.exits import CommandError
 from tuner.cli.tune import peers as cli_peers
 from tuner.report.data.peers import read_peers
-from tuner.runtime.state import RESULTS
 from tuner.search.progress import Silent
 from tuner.tables.dispatch import DispatchTable
 
@@ -119,8 +119,8 @@ def test_the_kernel_beside_the_peers_may_come_from_the_bundle(
     """Nothing is compiled or cached on a machine that only serves: what is timed there is what it launches."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     problem = GemmProblem.parse("64,3840,3072,128")
-    row = DispatchTable.load(RESULTS / "h200", arch=SM90A).lookup(problem)
-    args = SimpleNamespace(objects=None, out=RESULTS)
+    row = DispatchTable.load(shipped("results") / "h200", arch=SM90A).lookup(problem)
+    args = SimpleNamespace(objects=None, out=shipped("results"))
     own = cli_peers._own(row.config, problem, SimpleNamespace(name="h200", arch=SM90A), args)
     assert own is not None and own.config == str(row.config)
     assert hashlib.sha256(Path(own.object_path).read_bytes()).hexdigest() == own.object_sha256

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import scipy.stats
 
+from kernel_space.places import shipped
 from tuner.card.samples.statistics import compare, holm, median_interval, signed_rank_p
-from tuner.runtime.state import RESULTS
 
 # -- the median --
 
@@ -123,7 +123,7 @@ def test_samples_that_drift_are_bounded_by_their_extremes() -> None:
 def test_finals_of_an_h200_state_what_they_are_worth() -> None:
     """The rounds in ``results``: at the power limit neighbours are alike, in paired ratios they are not."""
     alike, paired = [], []
-    for path in sorted((RESULTS / "h200" / "svdquant_gemm").glob("4352x*/final.json")):
+    for path in sorted((shipped("results") / "h200" / "svdquant_gemm").glob("4352x*/final.json")):
         rounds = [one["us"] for one in json.loads(path.read_text())["finalists"]]
         alike.append(median_interval(rounds[0]).effective / len(rounds[0]))
         ratios = [b / a for a, b in zip(rounds[0], rounds[1], strict=True)]

@@ -34,6 +34,7 @@ def compile_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..
     )
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("SVDQUANT_TUNE_RESULTS", "mine")
     shape = ("--shape", str(PROBLEM), "--trials", "2", "--jobs", "1")
     return lambda *more: main(["compile-only", *shape, "--out", "objects", *more])
 
@@ -96,8 +97,10 @@ def test_damaged_results_leave_no_folder_behind(
     message: str,
     named: tuple[str, ...],
     compile_only: Callable[..., int],
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setenv("SVDQUANT_TUNE_RESULTS", "results")
     path = Path("results", "h200", file)
     path.parent.mkdir(parents=True)
     path.write_text(content)

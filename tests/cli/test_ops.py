@@ -88,7 +88,7 @@ def test_explain_leaves_out_what_a_kernel_does_not_state(capsys: pytest.CaptureF
     arguments = ["--op", "rowstats", "--operators", str(PLUGINS), "--shape", "300,1024", "--device", "b200"]
     assert main(["explain", *arguments]) == 0
     labels = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
-    assert labels == ["problem", "device", "config", "legal"]
+    assert labels == ["problem", "device", "config", "from", "legal"]
 
 
 # ---- --op and the problem -------------------------------------------------------------------------------------------

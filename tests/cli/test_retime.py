@@ -83,7 +83,7 @@ def test_a_slower_row_is_to_be_searched_again(
     )
     command = f"tune.py --device b200 --op svdquant_gemm --shape {PROBLEM} --option lora_dtype=fp16"
     assert command in said and "1 slower by more than 3% or without a winner" in said
-    assert f"python {command}" in (tmp_path / "b200" / "retime.md").read_text()
+    assert f"    {command} " in (tmp_path / "b200" / "retime.md").read_text()
 
 
 def test_all_times_fresh_rows_anew(
@@ -199,7 +199,7 @@ def test_a_card_without_a_compiler_retimes_what_another_machine_compiled(
     arguments = ["compile-only", "--retime", "--device", "h200", "--results", str(out), "--out", str(again)]
     assert main([*arguments, "--runners-up", "2"]) == 0
     assert (
-        f"next, on a machine with the card and this checkout: tune.py retime --device cuda:0 --objects {again}"
+        f"next, on a machine with the card and these sources: tune.py retime --device cuda:0 --objects {again}"
         in (capsys.readouterr().out)
     )
     entries = Manifest.load(again).problems[CARD_PROBLEM]

@@ -64,6 +64,8 @@ def test_dtypes_that_the_user_names_hold_where_an_entry_says_nothing(tmp_path: P
         ("- {shape: '8,64,64,16', calls: 1.5}", "calls must be a whole number"),
         ("- {shape: '8,64,64,16', call: 1}", "svdquant_gemm has no option call"),
         ("- {op: nothing, shape: '8,64,64,16'}", "entry 1: .*nothing"),
+        ("- '-8,64,64,16'", "entry 1: M must be between 1 and .*, got -8"),
+        (f"- {{shape: '{'9' * 3000},64,64,16'}}", "entry 1: M must be between 1 and .*, got 3000 characters"),
         ("- {op: svdquant_linear}", "a shape must be four integers M,K,N,R, got ''"),
         ("problems: []", "must hold a list of M,K,N,R"),
     ],
@@ -104,6 +106,8 @@ def test_what_the_user_replaces() -> None:
         (("--model", "sd"), "--model must be one of flux.1-dev, qwen-image, .*got 'sd'"),
         (("--tokens", "4096"), "--tokens is about the layers of --model"),
         (("--model", "flux.1-dev", "--tokens", "many"), "--tokens must be a whole number, got 'many'"),
+        (("--model", "flux.1-dev", "--tokens", "9" * 5000), "--tokens must be a whole number, got '9999"),
+        (("--model", "flux.1-dev", "--tokens", "9" * 30), "M must be between 1 and"),
         (("--model", "flux.1-dev", "--tokens", "512"), "--tokens must be more than text, got 512 and 512"),
         (("--model", "flux.1-dev", "--rank", "24"), "R must be a multiple of 16"),
     ],
@@ -138,16 +142,17 @@ def test_bound_by_hand() -> None:
     assert bound_us(large, H200) == pytest.approx(2e6 * 8192 * 16384**2 / H200.half_flops_s, rel=0.01)
 
 
-def test_order_is_by_calls_times_gain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_order_is_by_calls_times_gain(tmp_path: Path) -> None:
     rows = [row("1024,3840,3072,128", us=100.0)]
     (tmp_path / "h200").mkdir()
     (tmp_path / "h200" / "dispatch.json").write_text(render_table(rows))
     own, rare, often, uncounted = (GemmProblem.parse(f"{m},3840,3072,128") for m in (1024, 4096, 2048, 512))
     counted: dict[Any, int | None] = {uncounted: None, own: 1000, rare: 1, often: 50}
     device: Any = SimpleNamespace(name="h200")
-    assert command._most_gain_first(counted, device, tmp_path) == [often, rare, own, uncounted]
-    assert command._most_gain_first({**counted, rare: 5000}, device, tmp_path)[0] == rare
-    said = capsys.readouterr().err
+    lines: list[str] = []
+    assert command._most_gain_first(counted, device, tmp_path, lines.append) == [often, rare, own, uncounted]
+    said = "\n".join(lines)
+    assert command._most_gain_first({**counted, rare: 5000}, device, tmp_path, lines.append)[0] == rare
     assert "50 calls" in said and "modelled by the row of 1024,3840,3072,128" in said
     plain: dict[Any, int | None] = dict.fromkeys(counted)
-    assert command._most_gain_first(plain, device, tmp_path) == list(counted)
+    assert command._most_gain_first(plain, device, tmp_path, lines.append) == list(counted)

@@ -24,6 +24,11 @@ def levels(package: str) -> dict[str, int]:
     return {folder: int(level) for level, *folders in lines for folder in folders}
 
 
+def beside(package: str) -> set[str]:
+    """Modules that lie beside the folders of ``package``, below all of them."""
+    return {path.stem for path in (ROOT / package).glob("*.py")} - {"__init__"}
+
+
 def arrows(package: str) -> Iterator[tuple[str, str]]:
     """(folder, folder that it imports) for every import between folders, those inside of functions too."""
     for path in (ROOT / package).rglob("*.py"):
@@ -33,7 +38,7 @@ def arrows(package: str) -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
                 own, *below = (node.module or "").split(".")
-                if own == package and below and below[0] != folder:
+                if own == package and below and below[0] not in (folder, *beside(package)):
                     yield folder, below[0]
 
 
@@ -45,6 +50,13 @@ def test_picture_is_that_of_the_imports(package: str) -> None:
     found = set(arrows(package))
     assert len(found) > 10
     assert not [(one, other) for one, other in found if drawn[one] <= drawn[other]]
+
+
+def test_modules_beside_the_folders_import_none_of_them() -> None:
+    assert beside("kernel_space") == {"places"} and not beside("tuner")
+    tree = ast.parse((ROOT / "kernel_space" / "places.py").read_text())
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert modules == ["__future__", "pathlib"]
 
 
 def test_every_folder_is_explained() -> None:

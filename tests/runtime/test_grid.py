@@ -24,6 +24,7 @@ from kernel_space.launch.occupancy import OccupancyRuntime, grid_clusters
 from kernel_space.launch.runtime_symbols import CudaRuntime
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
+from kernel_space.places import shipped
 from tuner.card.worker import launch as tuner_launch
 from tuner.card.worker.candidate import Loadable
 from tuner.devices.classes import DEVICE_CLASSES
@@ -156,7 +157,7 @@ def test_single_ctas_are_not_asked_about(card: Callable[[int], Card]) -> None:
 def test_it_is_asked_once_for_an_object(card: Callable[[int], Card], monkeypatch: pytest.MonkeyPatch) -> None:
     made = card(50)
     monkeypatch.setattr(state, "class_of_card", lambda device: DEVICE_CLASSES["h200"])
-    tables = state.RuntimeState(state.RESULTS)
+    tables = state.RuntimeState(shipped("results"))
     plans = [tables.plan(GemmProblem.parse(f"{m},3840,15360,128"), 0) for m in (4352, 4353, 8000)]
     assert made.asked == [2]
     assert {plan.static.max_active_clusters for plan in plans} == {50}
@@ -178,7 +179,7 @@ def test_a_borrowed_kernel_has_the_grid_of_the_card_it_runs_on(
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: properties)
     state.supported_class.cache_clear()
     try:
-        tables = state.RuntimeState(state.RESULTS)
+        tables = state.RuntimeState(shipped("results"))
         plans = [tables.plan(GemmProblem.parse(shape), 0) for shape in (CLUSTERS, SINGLE)]
     finally:
         state.supported_class.cache_clear()

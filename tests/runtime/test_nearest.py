@@ -13,11 +13,12 @@ import pytest
 
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.places import shipped
 from tests.runtime.test_choice import BOTH, PLAIN, SPLIT, row, write
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.nearest import Nearest
-from tuner.runtime.state import RESULTS, RuntimeState
+from tuner.runtime.state import RuntimeState
 
 H200 = DEVICE_CLASSES["h200"]
 
@@ -50,7 +51,7 @@ def test_order_is_that_of_all_distances() -> None:
 
 def test_a_new_m_is_resolved_in_microseconds() -> None:
     """Tens of them on any machine; it was most of a millisecond. The least of several, as others use the machine."""
-    tables = RuntimeState(RESULTS)
+    tables = RuntimeState(shipped("results"))
     tables.choice(GemmProblem.parse("1,3840,3072,128"), H200)
     rounds = []
     for start in range(1000, 6000, 1000):
@@ -78,7 +79,7 @@ def test_an_object_that_came_or_went_is_noticed(tmp_path: Path) -> None:
 
 
 def test_many_layers_and_ms_stay_bounded() -> None:
-    tables = RuntimeState(RESULTS)
+    tables = RuntimeState(shipped("results"))
     for n in range(8, 8 * 700, 8):
         tables.choice(GemmProblem(m=n, k=3840, n=n, r=128), H200)
     library = tables.library(H200)
@@ -87,10 +88,10 @@ def test_many_layers_and_ms_stay_bounded() -> None:
 
 
 def test_threads_resolve_together() -> None:
-    tables, wrong = RuntimeState(RESULTS), []
+    tables, wrong = RuntimeState(shipped("results")), []
     problems = [GemmProblem.parse(f"{m},{k},3072,128") for m in (1, 77, 900) for k in (3840, 1024)]
     wanted = [str(tables.choice(problem, H200)) for problem in problems]
-    shared = RuntimeState(RESULTS)
+    shared = RuntimeState(shipped("results"))
 
     def work() -> None:
         for problem, answer in zip(problems, wanted, strict=True):

@@ -196,8 +196,8 @@ def test_a_refused_row_is_exit_code_1_and_named(tmp_path: Path, capsys: pytest.C
     assert f"64,3840,3072,128 ({CLASS}): {NEVER}" in capsys.readouterr().out
 
 
-def test_no_table_is_exit_code_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bundle", "--device", "h200", "--out", str(tmp_path)]) == 1
+def test_no_table_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bundle", "--device", "h200", "--out", str(tmp_path)]) == 2
     assert "there is no row" in capsys.readouterr().err
 
 

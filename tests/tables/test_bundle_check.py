@@ -163,7 +163,7 @@ def test_needs_a_card_objects_and_no_other_option(
 
 
 def test_no_objects(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("--out", str(tmp_path / "nothing")) == 1
+    assert command("--out", str(tmp_path / "nothing")) == 2
     assert "there is no object in" in capsys.readouterr().err
 
 

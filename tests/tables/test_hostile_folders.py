@@ -39,7 +39,7 @@ def victim(tmp_path: Path) -> Path:
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of results that is still good, and a build cache that exists: without one nothing was deleted."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    cache = tmp_path / "home" / "svdquant-autotuner" / "build"
+    cache = tmp_path / "home" / "svdquant-tune" / "build"
     return results_folder(tmp_path / "hostile", cache)
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from kernel_space.places import shipped
 from tuner.devices.classes import DEVICE_CLASSES
-from tuner.runtime.state import RESULTS
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.checked import Check, check_of
 
@@ -38,5 +38,5 @@ def test_what_is_said_of_a_check(said: Any, check: Check) -> None:
 
 @pytest.mark.parametrize("name", ["b200", "h200"])
 def test_every_row_that_is_shipped_was_checked_as_the_winner(name: str) -> None:
-    rows = DispatchTable.load(RESULTS / name, arch=DEVICE_CLASSES[name].arch).rows.values()
+    rows = DispatchTable.load(shipped("results") / name, arch=DEVICE_CLASSES[name].arch).rows.values()
     assert rows and {row.check for row in rows} == {Check.WINNER}

@@ -332,7 +332,7 @@ def test_slower_by_more_than_three_percent_is_searched_again(
     assert one.search_again is again
     assert ("search again" in one.verdict) is again
     page = render("h200", [one])
-    command = "python tune.py --device h200 --op svdquant_gemm --shape 64,128,256,0 --option lora_dtype=fp16"
+    command = "    tune.py --device h200 --op svdquant_gemm --shape 64,128,256,0 --option lora_dtype=fp16"
     assert (command in page) is again
 
 

@@ -20,6 +20,7 @@ from kernel_space.core.plain_files import AnyPath, read_plain
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel, operator, operator_names
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Kind, Status, Trial
 from tuner.trials.parquet import read_trials
@@ -90,7 +91,7 @@ def _table(path: Path, op: str) -> Iterator[Measurement | None]:
     missing = {"kind", "us"} - set(lines.fieldnames or ())
     if missing:
         raise InputError(
-            f"{path} needs a column {' and '.join(sorted(missing))}; see tune.py calibrate --help"
+            f"{path} needs a column {' and '.join(sorted(missing))}; see {COMMAND} calibrate --help"
         )
     for row in lines:
         is_measured = row["kind"] == Kind.MEASURED.value and row.get("status", "ok") == Status.OK.value

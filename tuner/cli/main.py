@@ -1,21 +1,25 @@
 """Commands of ``tune.py``: which there are, their options, and how errors end.
 
 Exit codes: 0 done; 1 nothing to show for it (every trial failed, a compilation or a check failed, the disk
-refused); 2 bad input, one line on stderr; 130 interrupted, with everything found so far written down. Modules
-that are slow to import are imported by the command that needs them.
+refused results); 2 bad input, or the system refused the cache or the output, one line on stderr; 130 interrupted, with
+everything found so far written down. Modules that are slow to import are imported by the command that needs them.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import importlib
+import io
 import os
 import sys
 from collections.abc import Sequence
 
 from kernel_space.core import registry
 from kernel_space.core.errors import InputError
+from kernel_space.places import COMMAND
+from tuner import __version__
 from tuner.cli.judge.selfcheck import add_selfcheck_options
 from tuner.cli.options import common as options
 from tuner.cli.options.calibrate import add_calibrate_options
@@ -25,12 +29,19 @@ from tuner.cli.options.card import (
     add_merge_options,
     add_peers_options,
 )
-from tuner.cli.options.exits import BAD_INPUT, INTERRUPTED, CommandError
+from tuner.cli.options.exits import BAD_INPUT, INTERRUPTED, REFUSALS, CommandError
 from tuner.cli.options.retime import add_retime_options
+from tuner.cli.options.shell import add_clean_options, add_completion_options, add_help_options
 from tuner.cli.options.time import add_time_options
 from tuner.files.store import StoreError
+from tuner.search.progress import quiet
 
 DEFAULT_COMMAND = "tune"
+EXAMPLES = f"""examples:
+  {COMMAND} --shape 4352,3840,3072,128                          tune one problem, without a card
+  {COMMAND} --shapes problems.yaml --device cuda:0 --timeout 600  tune several on a card, ten minutes each
+  {COMMAND} lookup --shape 17,3840,3072,128 --device h200       what is launched for a problem, and why
+"""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,13 +145,28 @@ COMMANDS = {
         summary="size of the search space, legal points, rejections by rule",
         adders=_COMMON,
     ),
+    "clean": Command(
+        function="tuner.cli.look.clean:clean_command",
+        summary="remove compiled kernels and verdicts: the next tune makes them again",
+        adders=(options.add_json_option, add_clean_options),
+    ),
+    "completion": Command(
+        function="tuner.cli.look.completion:completion_command",
+        summary="print what a shell needs to complete commands and options",
+        adders=(add_completion_options,),
+    ),
+    "help": Command(
+        function="tuner.cli.look.completion:help_command",
+        summary="what a command does, and its options",
+        adders=(add_help_options,),
+    ),
 }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     try:
-        return _run(list(sys.argv[1:] if argv is None else argv))
+        return _ended(list(sys.argv[1:] if argv is None else argv))
     except InputError as error:
         return _fail(str(error), BAD_INPUT)
     except (CommandError, StoreError) as error:
@@ -149,21 +175,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail("interrupted", INTERRUPTED)
     except BrokenPipeError:
         # Whoever read the output has gone; nothing may be written at exit either.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 1
+    except OSError as error:
+        if error.errno not in REFUSALS:  # a bug of ours
+            raise
+        return _refused(error)
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:
     command = COMMANDS[name]
     default = name == DEFAULT_COMMAND
     parser = options.Parser(
-        prog="tune.py" if default else f"tune.py {name}",
+        prog=COMMAND if default else f"{COMMAND} {name}",
+        usage=f"{COMMAND} [COMMAND] [OPTION ...]" if default else None,
         description=command.summary,
-        epilog=_overview() if default else None,
+        epilog=f"{_overview()}\n\n{EXAMPLES}" if default else None,
     )
+    parser.add_argument("--version", action=options.Version, text=f"{COMMAND} {__version__}")
     for add in command.adders:
         add(parser)
     return parser
+
+
+def _ended(argv: list[str]) -> int:
+    """The exit code, after all output was taken."""
+    try:
+        code = _run(argv)
+    except SystemExit as done:  # --help, --version
+        code = int(done.code or 0)
+    sys.stdout.flush()
+    return code
 
 
 def _run(argv: list[str]) -> int:
@@ -171,17 +213,31 @@ def _run(argv: list[str]) -> int:
     if argv and not argv[0].startswith("-"):
         name = argv.pop(0)
     if name not in COMMANDS:
-        raise InputError(f"unknown command {name!r}; the commands are {', '.join(COMMANDS)}")
+        raise InputError(f"unknown command {name!r:.80}; the commands are {', '.join(COMMANDS)}")
     args = parser_of(name).parse_args(argv)
     for folder in getattr(args, "operators", ()):  # before anything asks which operators there are
         registry.add_folder(folder)
     module, _, function = COMMANDS[name].function.partition(":")
-    return getattr(importlib.import_module(module), function)(args)
+    with quiet() if getattr(args, "quiet", False) else contextlib.nullcontext():
+        return getattr(importlib.import_module(module), function)(args)
 
 
 def _overview() -> str:
     lines = [f"  {name:<13}{command.summary}" for name, command in COMMANDS.items()]
     return "commands (tune is the default):\n" + "\n".join(lines)
+
+
+def _refused(error: OSError) -> int:
+    """The system refuses a file of the cache, or the output."""
+    _drop_output()
+    what = f"cannot use {error.filename}" if error.filename else "cannot write the output"
+    return _fail(f"{what}: {error.strerror}", BAD_INPUT)
+
+
+def _drop_output() -> None:
+    """What is still waiting to be written would fail once more at exit."""
+    with contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(message: str, code: int) -> int:

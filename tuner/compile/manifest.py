@@ -26,6 +26,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath, below
 from kernel_space.core.problem import Problem, ProblemClass
 from kernel_space.core.registry import kernels_of
+from kernel_space.places import COMMAND
 from tuner.compile.footprints import adopt_footprints, check_footprints, known_footprints
 from tuner.compile.manifest_checks import checked, checked_toolchain, text_of
 from tuner.compile.worker import CompileResult
@@ -101,7 +102,7 @@ class Manifest:
         except CorruptFile as error:
             raise InputError(f"{error}; compile again") from None
         if record is None:
-            raise InputError(f"{folder} must hold what tune.py compile-only wrote, but has no {FILE_NAME}")
+            raise InputError(f"{folder} must hold what {COMMAND} compile-only wrote, but has no {FILE_NAME}")
         return cls.from_record(record, folder)
 
     @classmethod
@@ -166,7 +167,7 @@ class Manifest:
                 there = self.sources.get(op, "")
                 raise InputError(
                     f"the objects of {op} were compiled from other sources ({there[:12]}) than this checkout's "
-                    f"({here[:12]}); run tune.py compile-only with these, or measure with those"
+                    f"({here[:12]}); run {COMMAND} compile-only with these, or measure with those"
                 )
         adopt_toolchain(self.toolchain)
         adopt_footprints(self.footprints, self.problems, arch)
@@ -242,7 +243,7 @@ def check_objects(folder: AnyPath) -> Path:
     folder = Path(folder)
     if not below(folder, OBJECTS).is_dir():
         raise InputError(
-            f"--objects must hold a folder {OBJECTS}, as tune.py compile-only leaves it, got {folder}"
+            f"--objects must hold a folder {OBJECTS}, as {COMMAND} compile-only leaves it, got {folder}"
         )
     return folder
 

@@ -32,7 +32,7 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import ProblemClass
-from tuner.compile.worker import READY, CompileResult, Task, WorkerBug
+from tuner.compile.worker import READY, CompileResult, Refusal, Task, WorkerBug
 from tuner.trials.outcome import Status
 
 __all__ = ["CompilePool", "CompileResult", "WorkerError"]
@@ -94,7 +94,8 @@ class CompilePool:
     def submit(self, config: KernelConfig, problem_class: ProblemClass, arch: Arch) -> Future[CompileResult]:
         """Compiles a resolved ``config`` in a worker, or answers at once from the cache.
 
-        The future's exception is a bug (``WorkerError``), never the candidate's fault.
+        The future's exception is a bug (``WorkerError``) or a refusing cache (``InputError``), never the candidate's
+        fault.
         """
         future: Future[CompileResult] = Future()
         start = time.perf_counter()
@@ -225,7 +226,7 @@ class _Worker:
             raise WorkerError(f"the compile worker did not start within {START_LIMIT_S:g} s")
 
     def compile(self, task: Task, timeout_s: float) -> CompileResult:
-        """Raises ``WorkerError`` with the worker's traceback for a bug."""
+        """Raises ``WorkerError`` with the worker's traceback for a bug, ``InputError`` when the cache takes nothing."""
         self.served += 1
         os.ftruncate(self._log.fileno(), 0)
         start = time.perf_counter()
@@ -238,6 +239,8 @@ class _Worker:
             self.kill()
             self._process.wait()  # or the next candidate would find it not yet dead
             return _failure(Status.COMPILE_TIMEOUT, f"not compiled within {timeout_s:g} s", start)
+        if isinstance(answer, Refusal):
+            raise InputError(answer.line)
         if isinstance(answer, WorkerBug):
             raise WorkerError(f"compiling {task.config} failed:\n{answer.trace}")
         return answer

@@ -21,6 +21,7 @@ from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
 from kernel_space.core.problem import ProblemClass
 from tuner.trials.outcome import Status
 
@@ -56,11 +57,18 @@ class WorkerBug:
     trace: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """An ``InputError``: nothing of this candidate, and nothing of ours; its line."""
+
+    line: str
+
+
 READY = "ready"
 
 
 def main(descriptor: int, parent: int, arch_name: str, scratch: str) -> None:
-    """Answers each ``Task`` that comes through the pipe ``descriptor`` with a ``CompileResult`` or ``WorkerBug``.
+    """Answers each ``Task`` from the pipe ``descriptor`` with a ``CompileResult``, ``Refusal`` or ``WorkerBug``.
 
     ``parent``: the process to die with. ``scratch``: where temporary files go, so that the pool can remove what a
     killed worker leaves.
@@ -85,7 +93,7 @@ def main(descriptor: int, parent: int, arch_name: str, scratch: str) -> None:
         connection.send(_answer(task))
 
 
-def _answer(task: Task) -> CompileResult | WorkerBug:
+def _answer(task: Task) -> CompileResult | Refusal | WorkerBug:
     from kernel_space.build.build import CompileError, build
 
     start = time.perf_counter()
@@ -94,6 +102,8 @@ def _answer(task: Task) -> CompileResult | WorkerBug:
     except CompileError as error:
         seconds = time.perf_counter() - start
         return CompileResult(status=Status.COMPILE_FAILED, reason=str(error), seconds=seconds)
+    except InputError as error:  # a cache that cannot be written
+        return Refusal(line=str(error))
     except Exception:
         return WorkerBug(trace=traceback.format_exc())
     return CompileResult(status=Status.OK, compiled=compiled, seconds=time.perf_counter() - start)

@@ -13,6 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 from kernel_space.core.arch import arch as arch_record
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
+from kernel_space.places import layers
 from tuner.devices.classes import BANDWIDTH_TOLERANCE, DEVICE_CLASSES, READ, DeviceClass, is_class_name
 from tuner.files.record_checks import check_plain
 from tuner.files.store import CorruptFile, atomic_write, make_folder, read_json
@@ -61,13 +62,18 @@ def recorded_class(results: str | os.PathLike[str], name: str) -> DeviceClass | 
     """
     if name in DEVICE_CLASSES or not is_class_name(name):
         return None
-    path = _path(results, name)
-    try:
-        record = read_json(path)
-    except CorruptFile as error:
-        raise InputError(f"{error}; move it away, a tune on the card writes it again") from None
-    if record is None:
-        return None
+    for layer in layers(results):
+        path = _path(layer, name)
+        try:
+            record = read_json(path)
+        except CorruptFile as error:
+            raise InputError(f"{error}; move it away, a tune on the card writes it again") from None
+        if record is not None:
+            return _recorded(record, name, path)
+    return None
+
+
+def _recorded(record: Any, name: str, path: Path) -> DeviceClass:
     try:
         return _parse(record, name)
     except InputError as error:

@@ -20,11 +20,12 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator_names
 from kernel_space.machine.archs import SIMULATED
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND
 from tuner.devices.abilities import Abilities
 from tuner.devices.classes import DEFAULT_CLASS, DEVICE_CLASSES, Card, DeviceClass, class_of, names
 from tuner.devices.device import Device
 from tuner.devices.probe import probe_cuda
-from tuner.devices.recorded import FILE_NAME, recorded_class
+from tuner.devices.recorded import FILE_NAME, OfClass, recorded_class
 from tuner.space.space import has_space
 from tuner.trials.answer import answered
 from tuner.trials.outcome import Kind, Outcome, Status
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from tuner.card.worker.bench import FinalsOptions
 
 AUTO = "auto"
+OTHERWISE = f"use --device {DEFAULT_CLASS} for simulated times"
 NOT_VALIDATED = "not validated: nothing here executes the kernel"
 
 
@@ -78,7 +80,7 @@ class AbsentDevice:
         """Why there is no time, and what to do."""
         return (
             f"{self.name} has no simulator: it is measured on a card, --device cuda:N; without one, "
-            f"tune.py compile-only --device {self.name} prepares candidates for tune.py measure on another machine"
+            f"{COMMAND} compile-only --device {self.name} prepares candidates for {COMMAND} measure on another machine"
         )
 
 
@@ -93,18 +95,23 @@ def register(class_name: str, factory: Factory) -> None:
 
 
 def select_device(
-    name: str = AUTO, *, probe: Probe = probe_cuda, results: str | os.PathLike[str] | None = None
+    name: str = AUTO,
+    *,
+    probe: Probe = probe_cuda,
+    results: str | os.PathLike[str] | None = None,
+    otherwise: str = OTHERWISE,
 ) -> Device:
     """``auto``, a class (``b200``: simulated, whatever is plugged in) or a card (``cuda:0``).
 
     ``auto`` takes the first visible card whose architecture has a kernel, else the simulated b200. ``results``: the
-    folder whose ``<class>/device.json`` tell of classes that are not shipped. Raises ``InputError`` for an unknown
+    folder whose ``<class>/device.json`` tell of classes that are not shipped. ``otherwise``: what an error says that
+    one can do without the card. Raises ``InputError`` for an unknown
     name, a card that is not there, and a card without a kernel.
     """
     if name == AUTO:
-        return _automatic(probe())
+        return _automatic(probe(), otherwise)
     if match := re.fullmatch(r"cuda:([0-9]+)", name):
-        return _device_of(_card(int(match[1]), probe()))
+        return _device_of(_card(int(match[1]), probe(), otherwise), otherwise)
     return _without_card(device_class_of(name, results=results))
 
 
@@ -118,6 +125,13 @@ def device_class_of(name: str, *, results: str | os.PathLike[str] | None = None)
         own = "" if results is None else f", or a class that has a {FILE_NAME} below {os.fspath(results)}"
         raise InputError(f"--device must be auto, {names(_with_kernel())} or cuda:N{own}, got {name!r:.80}")
     return found
+
+
+def class_of_device(device: Device, results: str | os.PathLike[str]) -> DeviceClass:
+    """That of a card too, which need not be a shipped one."""
+    if isinstance(device, OfClass):
+        return device.device_class
+    return device_class_of(device.name, results=results)
 
 
 def require_times(device: Device) -> None:
@@ -136,30 +150,26 @@ def simulated_names() -> str:
     return " and ".join(one.name for one in DEVICE_CLASSES.values() if has_simulator(one.arch))
 
 
-def _automatic(cards: list[Card]) -> Device:
+def _automatic(cards: list[Card], otherwise: str) -> Device:
     for card in cards:
         if _kernel_class(card) is not None:
-            return _device_of(card)
+            return _device_of(card, otherwise)
     note = f"no kernel here runs on {', '.join(map(str, cards))}: {DEFAULT_CLASS}, simulated" if cards else ""
     return _without_card(DEVICE_CLASSES[DEFAULT_CLASS], note=note)
 
 
-def _card(index: int, cards: list[Card]) -> Card:
+def _card(index: int, cards: list[Card], otherwise: str) -> Card:
     for card in cards:
         if card.index == index:
             return card
     visible = ", ".join(str(card) for card in cards) or "none"
-    raise InputError(
-        f"cuda:{index} is not there (visible cards: {visible}); use --device {DEFAULT_CLASS} for simulated times"
-    )
+    raise InputError(f"cuda:{index} is not there (visible cards: {visible}); {otherwise}")
 
 
-def _device_of(card: Card) -> Device:
+def _device_of(card: Card, otherwise: str) -> Device:
     device_class = _kernel_class(card)
     if device_class is None:
-        raise InputError(
-            f"a card needs compute capability {_capabilities()}, got {card}; use --device {DEFAULT_CLASS}"
-        )
+        raise InputError(f"a card needs compute capability {_capabilities()}, got {card}; {otherwise}")
     if factory := _measuring.get(device_class.name):
         return factory(device_class, card)
     from tuner.devices.card import CudaDevice

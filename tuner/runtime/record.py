@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kernel_space.core.plain_files import AnyPath
 from kernel_space.core.problem import Problem
+from kernel_space.places import COMMAND
 from tuner.files.notice import notice
 from tuner.files.store import atomic_write
 from tuner.runtime import state
@@ -47,7 +48,7 @@ class Seen:
             self.problems[problem] = Met(calls=calls, fallback=_fallback(plan))
 
     def save(self, path: AnyPath) -> None:
-        """Write them as YAML for ``tune.py --shapes``, most calls first; at most ``MOST_SAVED``, and a line says so.
+        """Write them as YAML for ``--shapes``, most calls first; at most ``MOST_SAVED``, and a line says so.
 
         Raises ``StoreError`` when the disk refuses.
         """
@@ -57,7 +58,7 @@ class Seen:
                 f"{path} has the {MOST_SAVED} problems with most calls, {len(entries) - MOST_SAVED} are left out"
             )
         lines = [f"- {json.dumps(entry)}\n" for entry in entries[:MOST_SAVED]]  # which is YAML too
-        head = f"# What ran, how often, and what was launched for it: tune.py --shapes {Path(path).name}\n"
+        head = f"# What ran, how often, and what was launched for it: {COMMAND} --shapes {Path(path).name}\n"
         atomic_write(
             Path(path), f"{head}problems:{chr(10) if lines else ' []' + chr(10)}{''.join(lines)}", follow=True
         )

@@ -17,6 +17,7 @@ import torch
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.places import user_results
 from tuner.devices.classes import DeviceClass, class_of, is_class_name
 from tuner.devices.probe import card_at
 from tuner.files.notice import notice
@@ -28,21 +29,24 @@ from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.workspace import Workspaces
 from tuner.tables.dispatch import FILE_NAME
 
-RESULTS = Path(__file__).resolve().parents[2] / "results"
-
 
 class RuntimeState:
     """Tables below ``path`` and what was loaded for them. Safe to share between threads.
 
-    ``path``: a folder with one folder per device class (``results``), or one device's folder (``results/h200``).
+    ``path``: a folder with one folder per device class (``results``), or one device's folder (``results/h200``). None:
+    the user's results, over those that are shipped.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
         self._lock = threading.RLock()
         self._libraries: dict[str, Library] = {}
         self._loaded: dict[tuple[int, str], Launchable] = {}
         self._plans: Recent[tuple[int, Problem], Plan] = Recent(MAX_CALLS)
+
+    @property
+    def path(self) -> Path:
+        return user_results() if self._path is None else self._path
 
     def choice(self, problem: Problem, device_class: DeviceClass) -> Choice:
         """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
@@ -95,7 +99,7 @@ class RuntimeState:
 
 generation = 0
 """Counts changes of what is launched: what was resolved before the last one no longer holds."""
-_active = (RuntimeState(RESULTS), generation)
+_active = (RuntimeState(), generation)
 _switch = threading.Lock()
 _workspaces: dict[int, Workspaces] = {}
 
@@ -107,7 +111,7 @@ def active() -> tuple[RuntimeState, int]:
 
 @contextlib.contextmanager
 def use_table(path: Path | str) -> Iterator[None]:
-    """Launch from the tables and objects in ``path`` instead of the project's ``results``, in the whole process.
+    """Launch from the tables and objects in ``path`` instead of the user's and the shipped ones, in the whole process.
 
     ``path``: a folder like ``results``, or one device's folder like ``results/h200``. Also works as a decorator.
     What was captured into a CUDA graph keeps its kernels. Raises ``InputError`` when there is no table in it.

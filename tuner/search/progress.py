@@ -1,13 +1,17 @@
-"""What the user sees while a tune runs: one rewritten line on a terminal, now and then a plain line elsewhere."""
+"""What the user sees while a tune runs: bars on a terminal, now and then a plain line elsewhere."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import TextIO
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from tuner.search.bars import Bars
+    from tuner.trials.outcome import Trial
 
 TERMINAL_PERIOD_S = 0.1
 PLAIN_PERIOD_S = 10.0
@@ -16,7 +20,7 @@ PLAIN_PERIOD_S = 10.0
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class State:
     """Where a tune stands. Trials count distinct legal candidates; ``known`` of ``done`` came from the journal;
-    ``filtered`` proposals were not worth a trial."""
+    ``filtered`` proposals were not worth a trial. ``workers``: what each busy compiler is at."""
 
     done: int = 0
     total: int = 0
@@ -27,6 +31,7 @@ class State:
     best_us: float | None = None
     best_config: str = ""
     kind: str = ""
+    workers: tuple[str, ...] = ()
 
     def line(self, elapsed_s: float) -> str:
         parts = [f"{self.done}/{self.total} trials"]
@@ -74,7 +79,21 @@ class Progress:
         self._start = clock()
         self._period = TERMINAL_PERIOD_S if self._terminal else PLAIN_PERIOD_S
         self._next = self._start if self._terminal else self._start + self._period
-        self._shown = ""
+        self._stage = ""
+        self._bars: Bars | None = None
+
+    def stage(self, name: str) -> None:
+        """What is done from now on: told at once, so that a long one is not silent."""
+        self._stage = name
+        if self._terminal:
+            self._next = self._clock()
+            if self._bars is None:
+                self._show(State())
+        elif not _quiet:
+            self._write(f"{self._label}{name}")
+
+    def trial(self, trial: Trial) -> None:
+        """What came of a candidate. People are told in states."""
 
     def update(self, state: State) -> None:
         """Show ``state`` unless another one was shown a moment ago."""
@@ -83,42 +102,59 @@ class Progress:
 
     def finish(self, state: State) -> None:
         """Show the last state in any case and leave it standing."""
-        self._show(state)
-        if self._terminal:
-            self._stream.write("\n")
-            self._shown = ""
+        self._show(dataclasses.replace(state, workers=()))
+        if self._bars is not None:
+            self._bars.close()
+            self._bars = None
         self._stream.flush()
 
     def say(self, text: str) -> None:
-        """One line that stays, such as a warning; the rewritten line moves below it."""
-        self._erase()
-        self._stream.write(f"{self._label}{text}\n")
-        self._rewrite()
+        """One line that stays, such as a warning; what is redrawn moves below it."""
+        if self._bars is not None:
+            self._bars.say(f"{self._label}{text}")
+        else:
+            self._write(f"{self._label}{text}")
 
     def _show(self, state: State) -> None:
+        if _quiet:
+            return
         now = self._clock()
         self._next = now + self._period
-        text = self._label + state.line(now - self._start)
-        if self._terminal:
-            width = shutil.get_terminal_size().columns - 1
-            self._erase()
-            self._shown = text[:width]
-            self._rewrite()
-        else:
-            self._stream.write(text + "\n")
-            self._stream.flush()
+        line = state.line(now - self._start)
+        if not self._terminal:
+            self._write(self._label + line)
+            return
+        if self._bars is None:
+            from tuner.search.bars import Bars
 
-    def _erase(self) -> None:
-        if self._shown:
-            self._stream.write("\r\x1b[K")
+            self._bars = Bars(self._stream)
+        stage = f"{self._stage} " if self._stage else ""
+        self._bars.show(f"{self._label}{stage}", line, state.done, state.total, state.workers)
 
-    def _rewrite(self) -> None:
-        self._stream.write(self._shown)
+    def _write(self, text: str) -> None:
+        self._stream.write(text + "\n")
         self._stream.flush()
+
+
+_quiet = False
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """No states are shown meanwhile; what ``say`` is told still is."""
+    global _quiet
+    before, _quiet = _quiet, True
+    try:
+        yield
+    finally:
+        _quiet = before
 
 
 class Silent(Progress):
     """For callers that want no lines."""
+
+    def stage(self, name: str) -> None:
+        pass
 
     def _show(self, state: State) -> None:
         pass

@@ -24,12 +24,13 @@ from kernel_space.core.operator import Chained
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import folder_of, kernels_of, operator, parse_config
 from kernel_space.core.registry import kernel as find_kernel
+from kernel_space.places import shipped
 from tuner.files.plain_yaml import load_yaml
 from tuner.space.bounded import BoundedConfig, bounds
 from tuner.space.composite import Rules, composite_rule, composite_spaces
 from tuner.space.kernel import KernelSpace, Knob
 
-SPACES = Path(__file__).resolve().parents[2] / "search_spaces"
+SPACES = shipped("search_spaces")
 KEYS = ("kernel", "knobs", "designs", "default")
 
 

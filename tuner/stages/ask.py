@@ -22,6 +22,7 @@ class Ask:
         """Candidates to be evaluated, while fewer are in flight than compilers need."""
         most = IN_FLIGHT_PER_JOB * run.options.jobs
         while len(run.in_flight) < most and (candidate := run.search.ask()):
+            run.check_time()
             known = run.answers.get(candidate.resolved)
             if known is not None and known.status not in TRANSIENT:
                 self._answered(run, candidate.number, known)

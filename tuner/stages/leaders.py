@@ -40,6 +40,6 @@ class CheckLeaders:
         if is_checked(trial):
             return
         begun = self._begun.pop(trial.resolved, None)
-        checked = not_rebuilt(trial) if begun is None else begun.result()
+        checked = not_rebuilt(trial) if begun is None else run.answer(begun)
         if (checked.status, checked.validation) != (trial.status, trial.validation):
             run.keep(checked)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
+from kernel_space.places import user_results
 from tuner.devices.device import Device
 from tuner.search.prefilter import count_filtered
 from tuner.search.progress import Progress, State
@@ -37,6 +40,9 @@ TIMED_OUT, INTERRUPTED = "timeout", "interrupted"
 LEADERS = 10  # checked where that is dear: the winner and those that could take its place
 
 
+Answer = TypeVar("Answer")
+
+
 class OutOfTime(Exception):
     """The deadline has passed."""
 
@@ -54,7 +60,7 @@ class TuneOptions:
     timeout_s: float | None = None
     jobs: int = os.cpu_count() or 1
     seed: int = 0
-    out: Path = Path("results")
+    out: Path = dataclasses.field(default_factory=user_results)
     cache_dir: Path | None = None
     compile_timeout_s: float = COMPILE_TIMEOUT_S
     resume: bool = True
@@ -70,8 +76,9 @@ class Run:
     began, ``ready``: since when the device waits for candidates, by ``time.monotonic()``; ``ahead``: what is being
     compiled already, ``answers``: trials of earlier runs that answer for their candidates, by resolved config.
 
-    What it finds: trials by resolved config, ``fresh`` ones and those ``known`` from the journal; ``final``: of this
-    run; ``stopped``: empty, ``timeout`` or ``interrupted``; from ``order`` on, what the record and the report leave.
+    What it finds: trials by resolved config, ``fresh`` ones and those ``known`` from the journal; ``watchers``: told of
+    every trial that is written down; ``final``: of this run; ``stopped``: empty, ``timeout`` or ``interrupted``; from
+    ``order`` on, what the record and the report leave.
     """
 
     problem: Problem
@@ -94,6 +101,7 @@ class Run:
     legals: dict[str, Legal] = dataclasses.field(default_factory=dict)
     fresh: dict[str, Trial] = dataclasses.field(default_factory=dict)
     known: dict[str, Trial] = dataclasses.field(default_factory=dict)
+    watchers: list[Callable[[Trial], None]] = dataclasses.field(default_factory=list)
     final: FinalResult | None = None
     stopped: str = ""
 
@@ -130,18 +138,31 @@ class Run:
         """Configs that were found wrong, whatever a table says of them."""
         return {trial.resolved for trial in self.study.trials.values() if trial.status in REFUTED}
 
+    def answer(self, future: Future[Answer]) -> Answer:
+        """What it gives. A device that has several candidates at a time goes on without us: raises ``OutOfTime``."""
+        leaves = self.deadline is not None and self.device.abilities.at_once
+        if leaves and not concurrent.futures.wait([future], timeout=self.patience(math.inf)).done:
+            raise OutOfTime
+        return future.result()
+
     def take(self, trial: Trial) -> None:
         """Write down what came of a candidate, then let the search go on from it."""
-        self.study.append(trial)
+        self._write(trial)
         self.fresh[trial.resolved] = trial
         self.search.tell(trial.number, trial.us)
 
     def keep(self, trial: Trial) -> None:
         """The journal's latest word on a candidate that was evaluated before."""
-        self.study.append(trial)
+        self._write(trial)
         for group in (self.fresh, self.known):
             if trial.resolved in group:
                 group[trial.resolved] = trial
+
+    def _write(self, trial: Trial) -> None:
+        self.study.append(trial)
+        self.progress.trial(trial)
+        for watcher in self.watchers:
+            watcher(trial)
 
     def cancel(self) -> None:
         """Give up what is still being compiled."""
@@ -166,4 +187,15 @@ class Run:
             compiling=len(self.in_flight),
             best_us=best.us if best else None,
             kind=str(self.device.kind),
+            workers=tuple(self._compiling()),
         )
+
+    def _compiling(self) -> Iterator[str]:
+        """Of each candidate that a worker has: the knobs that are not the default's."""
+        for job in self.in_flight.values():
+            if job.compiling is not None and job.compiling.running():
+                usual = (self.default or "").split()
+                yield (
+                    " ".join(knob for knob in job.trial.resolved.split() if knob not in usual)
+                    or "the default"
+                )

@@ -64,7 +64,7 @@ class CheckWinner:
                 waiting = carry(run, job, [CheckFull()])
                 if run.device.abilities.at_once:  # a worker's time is no reason to wait
                     count(run)
-                checked = waiting.result()
+                checked = run.answer(waiting)
         if (checked.status, checked.validation) != (trial.status, trial.validation):
             run.keep(checked)
         return checked.ok

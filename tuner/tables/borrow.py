@@ -11,32 +11,46 @@ from pathlib import Path
 from typing import Any
 
 from kernel_space.core.plain_files import below
+from kernel_space.places import layers
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
 from tuner.tables.dispatch import FILE_NAME, DispatchTable
+from tuner.tables.row import Row
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
-    """``table`` from ``folder``. ``owner``: the class whose it is. ``borrowed``: for people, empty for one's own."""
+    """``table`` from ``folders``, the first of which shadow the others. ``owner``: the class whose it is. ``borrowed``:
+    for people, empty for one's own.
+    """
 
     table: DispatchTable
-    folder: Path
+    folders: tuple[Path, ...]
     owner: str
     borrowed: str = ""
+
+    @property
+    def folder(self) -> Path:
+        """The first that has rows."""
+        own = self.table.origins.values()
+        return next((one for one in self.folders if one in own), self.folders[0])
+
+    def folder_of(self, row: Row) -> Path:
+        return self.table.origins.get(row.key, self.folder)
 
 
 def table_of(path: Path, device_class: DeviceClass, **options: Any) -> Source:
     """The table that answers for ``device_class``; an empty one if no class of its architecture has rows.
 
-    ``path``: a folder with one folder per class, or one class's folder, which then answers for any. ``options`` as of
-    ``DispatchTable.load``. Raises ``InputError`` for a damaged table.
+    ``path``: a folder with one folder per class, or one class's folder, which then answers for any. The user's folder
+    lies over what is shipped (``places.layers``). ``options`` as of ``DispatchTable.load``. Raises ``InputError`` for a
+    damaged table.
     """
     if (path / FILE_NAME).is_file():
         owner = path.resolve().name
         lent = owner in DEVICE_CLASSES and owner != device_class.name
         why = _borrowed(owner, device_class, f"its table was named for {device_class.name}") if lent else ""
         table = DispatchTable.load(path, arch=device_class.arch, **options)
-        return Source(table=table, folder=path, owner=owner if lent else device_class.name, borrowed=why)
+        return Source(table=table, folders=(path,), owner=owner if lent else device_class.name, borrowed=why)
     own = _load(path, device_class, options)
     if own.table.rows:
         return own
@@ -49,9 +63,9 @@ def table_of(path: Path, device_class: DeviceClass, **options: Any) -> Source:
 
 
 def _load(path: Path, one: DeviceClass, options: dict[str, Any]) -> Source:
-    folder = below(path, one.name)
-    table = DispatchTable.load(folder, arch=one.arch, **options)
-    return Source(table=table, folder=folder, owner=one.name)
+    folders = tuple(below(layer, one.name) for layer in layers(path))
+    table = DispatchTable.over(folders, arch=one.arch, **options)
+    return Source(table=table, folders=folders, owner=one.name)
 
 
 def _borrowed(owner: str, device_class: DeviceClass, why: str) -> str:

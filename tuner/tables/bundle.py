@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +22,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath, below, read_plain
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, parse_config
+from kernel_space.places import COMMAND
 from tuner.files.notice import Say, notice, say_each
 from tuner.files.record_checks import (
     check_object_name,
@@ -38,7 +39,7 @@ from tuner.trials.subject import MIGRATE, NotInstalled, foreign_lines, problem_f
 FOLDER = "objects"
 INDEX = "index.json"
 SCHEMA = 2
-_AGAIN = "move it away and run tune.py bundle again"
+_AGAIN = f"move it away and run {COMMAND} bundle again"
 _CLUSTERS_OF = 132  # SMs for which an entry states its launch argument; any number would do
 
 
@@ -148,18 +149,26 @@ class Bundle:
         arch: Arch,
         entries: Iterable[Entry],
         foreign: Iterable[dict[str, Any]] = (),
+        *,
+        beneath: Bundle | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.arch = arch
-        self.entries = tuple(entries)
         self.foreign = tuple(foreign)
-        self._found = {
-            _identity(arch, entry): entry for entry in self.entries if entry.host == platform.machine()
-        }
+        own = tuple(entries)
+        self._beneath = beneath
+        self._found = {_identity(arch, entry): entry for entry in own if entry.host == platform.machine()}
+        hidden = {_identity(arch, entry) for entry in own}
+        lower = beneath.entries if beneath is not None else ()
+        self.entries: tuple[Entry, ...] = (
+            *own,
+            *(entry for entry in lower if _identity(arch, entry) not in hidden),
+        )
 
     @classmethod
-    def load(cls, folder: AnyPath, arch: Arch, *, say: Say = notice) -> Self:
-        """``say`` is told, in a line each, which entries are passed over because they are none.
+    def load(cls, folder: AnyPath, arch: Arch, *, say: Say = notice, beneath: Bundle | None = None) -> Self:
+        """``say`` is told, in a line each, which entries are passed over because they are none. ``beneath``: objects of
+        another folder, which this one's shadow.
 
         Raises ``InputError`` for an index that is none or of another schema or arch, and for a folder that is a link.
         """
@@ -174,7 +183,14 @@ class Bundle:
         wrong = {entry.arch for entry in entries} - {arch.name}
         if wrong:
             raise InputError(f"{path} must hold objects for {arch.name}, got {', '.join(sorted(wrong))}")
-        return cls(folder, arch, entries, foreign)
+        return cls(folder, arch, entries, foreign, beneath=beneath)
+
+    @classmethod
+    def over(cls, folders: Sequence[AnyPath], arch: Arch, *, say: Say = notice) -> Self:
+        """The bundles of several folders of one device as one: the first that has an object gives it."""
+        first, *rest = folders
+        beneath = cls.over(rest, arch, say=say) if rest else None
+        return cls.load(Path(first) / FOLDER, arch, say=say, beneath=beneath)
 
     def find(self, config: KernelConfig, problem: Problem) -> ObjectFile | None:
         """The object of ``config`` for the class of ``problem`` on this kind of machine.
@@ -184,12 +200,12 @@ class Bundle:
         """
         entry = self._found.get((problem.operator, str(config), str(problem.problem_class)))
         if entry is None:
-            return None
+            return None if self._beneath is None else self._beneath.find(config, problem)
         expected = launch_facts(config, entry.problem)
         if entry.launch != expected:
             raise InputError(
                 f"the object {entry.file} was bundled with launch facts {entry.launch}, this version has {expected}; "
-                "run tune.py bundle again"
+                f"run {COMMAND} bundle again"
             )
         return self.file_of(entry)
 

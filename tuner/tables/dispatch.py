@@ -94,6 +94,7 @@ class DispatchTable:
         for row in self.rows.values():
             self._buckets[row.key.bucket].append(row)
         self._ready: dict[Problem, Lookup] = {}
+        self.origins: dict[DispatchKey, Path] = {}  # of ``over``: the folder that each row is from
 
     @classmethod
     def load(cls, path: AnyPath, *, arch: Arch | None = None, say: Say = notice, **options: Any) -> Self:
@@ -119,6 +120,21 @@ class DispatchTable:
             raise InputError(f"there is {what}; tune first, or name another folder")
         table = cls(file.rows, arch_record(name), **options)
         say_each([f"{path}: {line}" for line in table.unreadable()], say)
+        return table
+
+    @classmethod
+    def over(cls, folders: Sequence[AnyPath], *, arch: Arch, say: Say = notice, **options: Any) -> Self:
+        """The tables in several folders of one device as one: a row shadows those of its key in later folders, unless
+        this version cannot read its config. ``options`` as of ``load``. Raises ``InputError`` likewise.
+        """
+        rows: dict[DispatchKey, Row] = {}
+        origins: dict[DispatchKey, Path] = {}
+        for folder in reversed(folders):
+            for key, row in cls.load(folder, arch=arch, say=say).rows.items():
+                if key not in rows or _is_readable(row, arch):
+                    rows[key], origins[key] = row, Path(folder)
+        table = cls(rows.values(), arch, **options)
+        table.origins = origins
         return table
 
     def unreadable(self) -> Iterator[str]:
@@ -231,6 +247,14 @@ class DispatchTable:
             row=row,
             reason=reason,
         )
+
+
+def _is_readable(row: Row, arch: Arch) -> bool:
+    try:
+        parse_config(row.key.op, arch, row.config)
+    except InputError:
+        return False
+    return True
 
 
 def table_path(path: AnyPath) -> Path:

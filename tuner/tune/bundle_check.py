@@ -17,6 +17,7 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath
 from kernel_space.core.registry import parse_config
+from kernel_space.places import COMMAND
 from tuner.card.card_worker import CandidateFault, CardLost
 from tuner.card.ragged import ragged_of_object
 from tuner.card.worker.candidate import Loadable
@@ -83,7 +84,7 @@ def _check(bundle: Bundle, entry: Entry, device: CudaDevice) -> CardCheck:
     config, problem = parse_config(entry.op, bundle.arch, entry.config), entry.problem
     file = bundle.find(config, problem)
     if file is None:
-        raise InputError(f"no kernel of today has the config {entry.config}; run tune.py bundle again")
+        raise InputError(f"no kernel of today has the config {entry.config}; run {COMMAND} bundle again")
     file.read()
     candidate = Loadable.of_bundled(file, config)
     ragged = ragged_of_object(config, problem, bundle.arch)

@@ -23,6 +23,7 @@ from tuner.stages.record import Record
 from tuner.stages.run import COMPILE_TIMEOUT_S, INTERRUPTED, TIMED_OUT, OutOfTime, Run, TuneOptions
 from tuner.stages.stage import Stage, When
 from tuner.trials.candidate import Asks
+from tuner.tune.mirrored import mirrored
 from tuner.tune.prepare import prepare
 from tuner.tune.tune_result import TuneResult
 
@@ -49,6 +50,7 @@ def tune(
     options = options or TuneOptions()
     progress = progress or Progress(str(problem))
     start = time.monotonic()
+    progress.stage("getting ready")
     space = space or SearchSpace.load(problem.operator, device.arch)
     make_folder(below(options.out, device.name))
     with _pool(pool, options) as compile_pool:
@@ -56,7 +58,7 @@ def tune(
             problem, device, options, pool=compile_pool, space=space, search=search, progress=progress, start=start
         )  # fmt: skip
         stages = stages_of(device.abilities)
-        with run.usage.idle_between(run.ready):
+        with mirrored(run), run.usage.idle_between(run.ready):
             run.stopped = _find(run, [stage for stage in stages if stage.when is not When.ALWAYS])
         progress.finish(run.state)
         for stage in stages:
@@ -76,6 +78,7 @@ def _find(run: Run, stages: Sequence[Stage]) -> str:
             if stopped and stage.when is When.IN_TIME:
                 continue
             try:
+                run.progress.stage(stage.name)
                 stage.run(run)
             except OutOfTime:
                 stopped = TIMED_OUT

@@ -16,6 +16,7 @@ from kernel_space.core.config import kernel_name
 from kernel_space.core.plain_files import AnyPath, below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernels_of
+from kernel_space.places import layers
 from tuner.devices.device import Device
 from tuner.report.write import report_folder
 from tuner.stages.journal import STUDY_FOLDER
@@ -71,8 +72,8 @@ def _last_final(trial: Trial) -> tuple[str, str]:
 def _visits(results: AnyPath, problem: Problem, device: Device) -> Iterable[list[Trial]]:
     """Legal candidates with a verdict, by the file that they are in: of those of a journal, each kernel has one
     source."""
-    path = report_folder(results, device.name, problem) / "trials.parquet"
-    files = [read_trials(path)] if path.is_file() else []
+    pages = (report_folder(layer, device.name, problem) / "trials.parquet" for layer in layers(results))
+    files = [read_trials(path) for path in pages if path.is_file()]
     studies = below(results, STUDY_FOLDER, device.name, problem.operator)
     for journal in sorted(studies.glob(f"{glob.escape(problem.slug)}-*.jsonl")):
         files.append([trial for trial in read_journal(journal).trials if trial.subject == problem])

@@ -16,6 +16,7 @@ from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.places import layers
 from tuner.devices.device import Device
 from tuner.search.prefilter import Prefilter
 from tuner.search.progress import Progress
@@ -138,7 +139,8 @@ def _first(study: Study, options: TuneOptions, problem: Problem, device: Device)
 def _neighbours(options: TuneOptions, problem: Problem, device: Device) -> list[str]:
     """The problem's own row comes first: its journal may be of other kernel sources, or on another machine. Of a chain
     what its links' rows make goes before other problems."""
-    table = DispatchTable.load(below(options.out, device.name), arch=device.arch)
+    folders = [below(layer, device.name) for layer in layers(options.out)]
+    table = DispatchTable.over(folders, arch=device.arch)
     own = [row.config for row in table.own(problem)]
     near = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
     return [*own, *joined_rows(table, problem), *near]

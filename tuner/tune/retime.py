@@ -18,6 +18,7 @@ from kernel_space.core.plain_files import AnyPath, below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.places import layers
 from tuner.devices.device import Device
 from tuner.files.notice import Say
 from tuner.space.published import published_config
@@ -45,11 +46,13 @@ class Outdated:
 
 
 def table_of_device(results: AnyPath, device: Device) -> DispatchTable:
-    """Raises ``InputError`` for a damaged table and for one without rows."""
-    folder = below(results, device.name)
-    table = DispatchTable.load(folder, arch=device.arch)
+    """With the rows that are shipped below the user's own, which a retime then records as the user's.
+
+    Raises ``InputError`` for a damaged table and for one without rows."""
+    folders = [below(layer, device.name) for layer in layers(results)]
+    table = DispatchTable.over(folders, arch=device.arch)
     if not table.rows:
-        raise InputError(f"there is no row in {folder}, so nothing can be retimed; tune first")
+        raise InputError(f"there is no row in {folders[0]}, so nothing can be retimed; tune first")
     return table
 
 

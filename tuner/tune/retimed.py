@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.places import COMMAND
 from tuner.files.notice import Say
 from tuner.files.record_checks import check_numbers, check_plain, check_texts, shown
 from tuner.files.store import CorruptFile, atomic_write, locked, make_folder, read_json, set_aside
@@ -91,7 +92,7 @@ class Retimed:
 
     @property
     def search_command(self) -> str:
-        """Options of ``tune.py`` that name the problem."""
+        """Options of the command line that name the problem."""
         options = [f"--option {name}={value}" for name, value in self.options.items()]
         return " ".join(["--op", self.op, "--shape", self.problem, *options])
 
@@ -192,14 +193,14 @@ def render(device: str, records: Sequence[Retimed]) -> str:
     again = [one for one in records if one.search_again]
     parts = [
         f"# Retimed rows of {device}",
-        "The last retime of each row (`tune.py retime`): its time before, and that of the best of its config, its "
+        f"The last retime of each row (`{COMMAND} retime`): its time before, and that of the best of its config, its "
         "runners-up and the default, rebuilt, checked and timed. Microseconds.",
         markdown_table(_HEAD, [_cells(one) for one in records]),
     ]
     if again:
         parts += [
             f"## To be searched again\n\nSlower than before by more than {SLOWER - 1:.0%}, or nothing usable:",
-            "\n".join(f"    python tune.py --device {device} {one.search_command}" for one in again),
+            "\n".join(f"    {COMMAND} --device {device} {one.search_command}" for one in again),
         ]
     moved = [one for one in records if one.winner_changed]
     if moved:

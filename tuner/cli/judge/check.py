@@ -24,9 +24,9 @@ from kernel_space.core.rules import Legal
 from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Timeline
 from kernel_space.machine.run.schedules import SCHEDULES
-from tuner.cli.look.explain import legal_config
+from tuner.cli.look.chosen import chosen_configs, legal_config
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.cli.options.common import problems_of
 from tuner.cli.options.exits import CommandError
 from tuner.devices.device import Device
 from tuner.devices.select import has_simulator, select_device, simulated_names
@@ -39,23 +39,25 @@ def check_command(args: argparse.Namespace) -> int:
     if args.inject == LIST:
         return _list_mutations(args)
     problems, device = problems_of(args), _machine_device(args.device)
-    config = config_of(args, device.arch)
-    check_out(args.out)
+    chosen = chosen_configs(args, problems, device)
     schedules = _schedules(args.schedule)
     if args.trace is not None:
         _check_trace(args.trace)
-    legals = [(problem, legal_config(problem, config, device)) for problem in problems]
+    legals = [(problem, legal_config(problem, chosen[problem], device)) for problem in problems]
     if args.inject is not None:
         for problem, legal in legals:
             _mutation(problem, legal, args.inject)
     checked = [(problem, legal, _check(problem, legal, device, schedules, args)) for problem, legal in legals]
     if args.json:
-        records = [_record(problem, legal, results, args) for problem, legal, results in checked]
+        records = [
+            {**_record(problem, legal, results, args), "config_from": chosen[problem].source}
+            for problem, legal, results in checked
+        ]
         text.print_json({"device": text.device_record(device), "results": records})
     else:
         for number, (problem, legal, results) in enumerate(checked):
             print("\n" * min(number, 1), end="")
-            _print(problem, legal, results, args)
+            _print(problem, legal, results, args, chosen[problem].source)
     return 0 if all(result.ok for _, _, results in checked for result in results) else 1
 
 
@@ -212,13 +214,15 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _print(problem: Problem, legal: Legal, results: list[CheckResult], args: argparse.Namespace) -> None:
+def _print(
+    problem: Problem, legal: Legal, results: list[CheckResult], args: argparse.Namespace, source: str
+) -> None:
     injected = []
     if args.inject:
         _, mutation = _mutation(problem, legal, args.inject)
         injected = [("injected", f"{args.inject}: {mutation.what}")]
     text.print_block(
-        [("problem", text.describe_problem(problem)), ("config", legal.config), *injected],
+        [("problem", text.describe_problem(problem)), ("config", legal.config), ("from", source), *injected],
     )
     for result in results:
         print()

@@ -13,33 +13,32 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
 from kernel_space.machine.clock.chip import Record
 from kernel_space.machine.values.faults import Fault, Unsupported
-from tuner.cli.look.explain import legal_config
+from tuner.cli.look.chosen import Chosen, chosen_configs, legal_config
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.cli.options.common import problems_of, results_of
 from tuner.devices.device import Device
 from tuner.devices.select import has_simulator, select_device, simulated_names
 from tuner.report.data.tail_wave import tail_wave
 from tuner.search.next_change import Change, best_changes
 from tuner.simulated.time import SimulatedTime, simulate
-from tuner.space.space import SearchSpace
 
 
 def time_command(args: argparse.Namespace) -> int:
     problems, device = problems_of(args), select_device(args.device, results=args.out)
-    check_out(args.out)
+    results_of(args)
     if not has_simulator(device.arch):
         raise InputError(f"times are simulated for {simulated_names()} only, got {device.name}")
     if args.trace is not None and len(problems) > 1:
         raise InputError(f"--trace writes one timeline, but {len(problems)} shapes were given; give one")
-    documents = [_one(args, problem, device) for problem in problems]
+    chosen = chosen_configs(args, problems, device)
+    documents = [_one(args, problem, chosen[problem], device) for problem in problems]
     if args.json:
         text.print_json({"device": text.device_record(device), "results": documents})
     return 0
 
 
-def _one(args: argparse.Namespace, problem: Problem, device: Device) -> dict[str, Any]:
-    asked = config_of(args, device.arch) or SearchSpace.load(problem.operator, device.arch).default(problem)
-    legal = legal_config(problem, asked, device)
+def _one(args: argparse.Namespace, problem: Problem, chosen: Chosen, device: Device) -> dict[str, Any]:
+    legal = legal_config(problem, chosen, device)
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)
         time = simulate(
@@ -49,10 +48,10 @@ def _one(args: argparse.Namespace, problem: Problem, device: Device) -> dict[str
         raise InputError(f"the config has no simulated time: {error}") from error
     if args.trace is not None and time.run.record is not None:
         write_trace(args.trace, time.run.record, time)
-    changes = [] if args.warm else best_changes(asked, time, problem, device, limit=args.changes)
+    changes = [] if args.warm else best_changes(chosen.config, time, problem, device, limit=args.changes)
     if not args.json:
-        _print(problem, legal, time, changes, device)
-    return _record(problem, legal, time, changes)
+        _print(problem, legal, time, changes, device, chosen.source)
+    return {**_record(problem, legal, time, changes), "config_from": chosen.source}
 
 
 def _record(problem: Problem, legal: Legal, time: SimulatedTime, changes: list[Change]) -> dict[str, Any]:
@@ -76,7 +75,7 @@ def _record(problem: Problem, legal: Legal, time: SimulatedTime, changes: list[C
 
 
 def _print(
-    problem: Problem, legal: Legal, time: SimulatedTime, changes: list[Change], device: Device
+    problem: Problem, legal: Legal, time: SimulatedTime, changes: list[Change], device: Device, source: str
 ) -> None:
     tail = tail_wave(time, legal.config, problem, device.sm_count)
     waves = (
@@ -87,6 +86,7 @@ def _print(
             ("problem", text.describe_problem(problem)),
             ("device", f"{device.name} ({device.arch.name}, {device.sm_count} SMs), times are simulated"),
             ("config", legal.config),
+            ("from", source),
             ("time", text.describe_time(time.us, time.low_us, time.high_us, "simulated")),
             ("bound", time.bound),
             *waves,

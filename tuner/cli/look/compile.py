@@ -8,15 +8,16 @@ from typing import Any
 
 from kernel_space.build.build import CompiledKernel, CompileError, build
 from kernel_space.build.resources import ToolError, disassemble
+from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
-from tuner.cli.look.explain import legal_config
+from tuner.cli.look.chosen import chosen_configs, legal_config
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.cli.options.common import problems_of
 from tuner.cli.options.exits import CommandError
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
-from tuner.files.store import atomic_write
+from tuner.files.store import StoreError, atomic_write
 
 SASS = "kernel.sass"
 TENSOR_PREFIXES = ("UTC", "HGMMA", "HMMA")  # tcgen05, wgmma, mma.sync
@@ -24,17 +25,16 @@ TENSOR_PREFIXES = ("UTC", "HGMMA", "HMMA")  # tcgen05, wgmma, mma.sync
 
 def compile_command(args: argparse.Namespace) -> int:
     problems, device = problems_of(args), select_device(args.device, results=args.out)
-    config = config_of(args, device.arch)
-    check_out(args.out)
-    legals = [(problem, legal_config(problem, config, device)) for problem in problems]
+    chosen = chosen_configs(args, problems, device)
+    legals = [(problem, legal_config(problem, chosen[problem], device)) for problem in problems]
     built = [(problem, legal, _build(problem, legal, device)) for problem, legal in legals]
     if args.json:
-        results = [_record(*one) for one in built]
+        results = [{**_record(*one), "config_from": chosen[one[0]].source} for one in built]
         text.print_json({"device": text.device_record(device), "results": results})
         return 0
     for number, one in enumerate(built):
         print("\n" * min(number, 1), end="")
-        _print(*one)
+        _print(*one, chosen[one[0]].source)
     return 0
 
 
@@ -44,6 +44,8 @@ def _build(problem: Problem, legal: Legal, device: Device) -> CompiledKernel:
         _write_sass(compiled)
     except (CompileError, ToolError) as error:
         raise CommandError(f"{legal.config} does not compile for {device.arch.name}: {error}") from None
+    except StoreError as error:  # in the cache, as what ``build`` may raise
+        raise InputError(str(error)) from None
     return compiled
 
 
@@ -82,7 +84,7 @@ def _record(problem: Problem, legal: Legal, compiled: CompiledKernel) -> dict[st
     }
 
 
-def _print(problem: Problem, legal: Legal, compiled: CompiledKernel) -> None:
+def _print(problem: Problem, legal: Legal, compiled: CompiledKernel, source: str) -> None:
     resources, counts = compiled.resources, compiled.sass_counts()
     tensor = ", ".join(
         f"{name} {count}" for name, count in counts.items() if name.startswith(TENSOR_PREFIXES)
@@ -91,6 +93,7 @@ def _print(problem: Problem, legal: Legal, compiled: CompiledKernel) -> None:
         [
             ("problem", f"{text.describe_problem(problem)}, class {compiled.problem_class}"),
             ("config", compiled.config),
+            ("from", source),
             ("registers", f"{resources.registers} per thread, {resources.spill_bytes} bytes of spills"),
             ("SMEM", f"{legal.budget.smem_bytes} bytes dynamic, {resources.static_smem_bytes} static"),
             *_tmem_line(legal),

@@ -7,14 +7,15 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.rules import Legal
 from kernel_space.core.traits import ModelledTime, Schedule
+from kernel_space.places import COMMAND, layers
+from tuner.cli.look.chosen import Chosen, chosen_configs, legal_config
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, config_of, problems_of
+from tuner.cli.options.common import problems_of
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
 from tuner.report.data.tail_wave import schedule_of
@@ -26,21 +27,27 @@ from tuner.tables.merge import outdated_reason
 
 def explain_command(args: argparse.Namespace) -> int:
     problems, device = problems_of(args), select_device(args.device, results=args.out)
-    config = config_of(args, device.arch)
-    check_out(args.out)
-    explained = [(problem, *explain(problem, config, device)) for problem in problems]
+    chosen = chosen_configs(args, problems, device, rows=False)
+    explained = [(problem, *explain(problem, chosen[problem], device)) for problem in problems]
     stale = {problem: stale_row(problem, device, args.out) for problem in problems}
     if args.json:
         text.print_json(
             {
                 "device": text.device_record(device),
-                "results": [{**_record(*one), "stale_row": stale[one[0]] or None} for one in explained],
+                "results": [
+                    {
+                        **_record(*one),
+                        "config_from": chosen[one[0]].source,
+                        "stale_row": stale[one[0]] or None,
+                    }
+                    for one in explained
+                ],
             }
         )
         return 0
     for number, one in enumerate(explained):
         print("\n" * min(number, 1), end="")
-        _print(*one, device)
+        _print(*one, device, chosen[one[0]].source)
         if stale[one[0]]:
             text.print_block([("row", stale[one[0]])])
     return 0
@@ -50,34 +57,26 @@ def stale_row(problem: Problem, device: Device, out: Path) -> str:
     """What has changed since the table's own row of ``problem`` was made, and when that was; empty for a fresh row and
     without one. A table that cannot be read is told of in its place."""
     try:
-        rows = DispatchTable.load(below(out, device.name), arch=device.arch).own(problem)
+        rows = _table(out, device).own(problem)
     except InputError as error:
         return str(error)
     reason = outdated_reason(rows[0], current(device)) if rows else ""
-    return f"of {rows[0].date}; changed since: {reason}; tune.py retime times it anew" if reason else ""
+    return f"of {rows[0].date}; changed since: {reason}; {COMMAND} retime times it anew" if reason else ""
+
+
+def _table(out: Path, device: Device) -> DispatchTable:
+    return DispatchTable.over([below(layer, device.name) for layer in layers(out)], arch=device.arch)
 
 
 def explain(
-    problem: Problem, config: KernelConfig | None, device: Device
+    problem: Problem, chosen: Chosen, device: Device
 ) -> tuple[Legal, Schedule | None, ModelledTime | None]:
-    """The legal form of ``config`` (None: the default rule's), its schedule and its modelled time, both None for a
-    kernel that does not state them. Raises ``InputError``.
+    """The legal form of ``chosen``, its schedule and its modelled time, both None for a kernel that does not state
+    them. Raises ``InputError``.
     """
-    legal = legal_config(problem, config, device)
+    legal = legal_config(problem, chosen, device)
     schedule = schedule_of(legal.config, problem, device.sm_count)
     return legal, schedule, modelled_time(legal.config, problem, device)
-
-
-def legal_config(problem: Problem, config: KernelConfig | None, device: Device) -> Legal:
-    """Raises ``InputError`` with the rule and its reason for a config that is not legal."""
-    if config is None:
-        from tuner.space.space import SearchSpace
-
-        config = SearchSpace.load(problem.operator, device.arch).default(problem)
-    legal = legalize(config, problem, device.arch)
-    if isinstance(legal, Rejection):
-        raise InputError(f"the config is not legal for {problem} by rule {legal.rule}: {legal.reason}")
-    return legal
 
 
 def _record(
@@ -104,13 +103,19 @@ def _time_record(time: ModelledTime) -> dict[str, Any]:
 
 
 def _print(
-    problem: Problem, legal: Legal, schedule: Schedule | None, time: ModelledTime | None, device: Device
+    problem: Problem,
+    legal: Legal,
+    schedule: Schedule | None,
+    time: ModelledTime | None,
+    device: Device,
+    source: str,
 ) -> None:
     text.print_block(
         [
             ("problem", text.describe_problem(problem)),
             ("device", text.describe_device(device)),
             ("config", legal.config),
+            ("from", source),
             ("legal", "yes, every rule passes"),
         ]
     )

@@ -12,15 +12,14 @@ from kernel_space.build.cache import default_cache_dir
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.places import COMMAND
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, problems_of
-from tuner.devices.classes import DeviceClass
+from tuner.cli.options.common import problems_of, results_of
 from tuner.devices.device import Device
-from tuner.devices.recorded import OfClass
-from tuner.devices.select import device_class_of, select_device
+from tuner.devices.select import class_of_device, select_device
 from tuner.stages.record import current as current_provenance
 from tuner.tables.borrow import Source, table_of
-from tuner.tables.bundle import FOLDER, Bundle
+from tuner.tables.bundle import Bundle
 from tuner.tables.dispatch import Lookup, table_path
 from tuner.tables.row import Row
 
@@ -37,8 +36,10 @@ def lookup_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
     current = current_provenance(device) if _has_toolchain() else None
-    found = table_of(check_out(args.out), _class(args, device), current=current, thorough=current is not None)
-    bundle = Bundle.load(found.folder / FOLDER, device.arch)
+    found = table_of(
+        results_of(args), class_of_device(device, args.out), current=current, thorough=current is not None
+    )
+    bundle = Bundle.over(found.folders, device.arch)
     legal = ALL_RULES if current is not None else KNOB_RULES
     answers = [_answer(problem, found, bundle, legal) for problem in problems]
     if current is None:
@@ -60,13 +61,6 @@ def lookup_command(args: argparse.Namespace) -> int:
     return 0
 
 
-def _class(args: argparse.Namespace, device: Device) -> DeviceClass:
-    """That of a card too, which need not be a shipped one."""
-    if isinstance(device, OfClass):
-        return device.device_class
-    return device_class_of(device.name, results=args.out)
-
-
 def _has_toolchain() -> bool:
     """Is there a compiler, whose version tells which rows are stale?"""
     try:
@@ -78,9 +72,9 @@ def _has_toolchain() -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """``legal``: which rules were asked of the config, and pass. ``path``: the object, in the bundle or in the build
-    cache, whose bytes are those recorded; None when it must be compiled. ``damage``: what is wrong with the bundled
-    one.
+    """``table``: whose row it is, None for the default rule. ``legal``: which rules were asked of the config, and pass.
+    ``path``: the object, in the bundle or in the build cache, whose bytes are those recorded; None when it must be
+    compiled. ``damage``: what is wrong with the bundled one.
 
     ``instead``: where there is a bundle, what the run time launches when it does not have that, or why it launches
     nothing.
@@ -88,6 +82,7 @@ class _Answer:
 
     problem: Problem
     lookup: Lookup
+    table: Path | None
     legal: str
     path: Path | None
     damage: str
@@ -110,6 +105,7 @@ def _answer(problem: Problem, found: Source, bundle: Bundle, legal: str) -> _Ans
     return _Answer(
         problem=problem,
         lookup=lookup,
+        table=None if lookup.row is None else table_path(found.folder_of(lookup.row)),
         legal=ALL_RULES if lookup.row is None else legal,
         path=path,
         damage=damage,
@@ -165,6 +161,7 @@ def _record(found: _Answer) -> dict[str, Any]:
         "config": str(answer.config),
         "problem_class": str(answer.problem_class),
         "reason": answer.reason,
+        "table": found.table and str(found.table),
         "row": times,
         "legal": found.legal,
         "object": found.path and str(found.path),
@@ -204,8 +201,9 @@ def _print(found: _Answer, device: Device) -> None:
         time = text.describe_time(row.time_us, row.low_us, row.high_us, row.kind)
         pairs.append(("time", f"{time} at {row.key.problem}"))
         pairs.append(("checked", _checked(row)))
+        pairs.append(("table", found.table))
     asked = text.problem_arguments(problem)
-    command = f'tune.py compile --device {device.name} {asked} --config "{answer.config}"'
+    command = f'{COMMAND} compile --device {device.name} {asked} --config "{answer.config}"'
     missing = f"{found.damage or 'neither bundled nor in the build cache'}; make it: {command}"
     pairs.append(("legal", found.legal))
     pairs.append(("object", f"{found.path} (its SHA-256 is the one recorded)" if found.path else missing))

@@ -9,7 +9,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, problems_of
+from tuner.cli.options.common import problems_of, results_of
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
 from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
@@ -26,7 +26,7 @@ TRIALS = "trials.parquet"
 def report_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
-    out = check_out(args.out)
+    out = results_of(args)
     sources = [(problem, _trials(out, problem, device)) for problem in problems]
     written = [(problem, len(found[0]), _write(out, device, problem, *found)) for problem, found in sources]
     if args.json:

@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from tuner.cli.options import text
-from tuner.cli.options.common import check_out, problems_of
+from tuner.cli.options.common import problems_of, results_of
 from tuner.devices.select import select_device
 from tuner.space.count import Count, total
 from tuner.space.space import SearchSpace
@@ -15,7 +15,7 @@ from tuner.space.space import SearchSpace
 def space_command(args: argparse.Namespace) -> int:
     problems = problems_of(args)
     device = select_device(args.device, results=args.out)
-    check_out(args.out)
+    results_of(args)
     space = SearchSpace.load(problems[0].operator, device.arch)
     counts = [(problem, space.counts(problem, device.arch)) for problem in problems]
     if args.json:

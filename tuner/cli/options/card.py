@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from tuner.cli.options.common import DEFAULT_OUT, add_out_option, seconds_above_0, whole
+from kernel_space.places import COMMAND
+from tuner.cli.options.common import MOST_JOBS, add_out_option, folder, seconds_above_0, seed, whole
 from tuner.cli.options.retime import add_runners_up_option
 
 TRIALS = 64
@@ -17,13 +18,13 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
         "--device", default="h200", metavar="D", help="class of the card: h200 (default), h100, b200, ..."
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder of objects; may hold some"
+        "--out", type=folder, required=True, metavar="DIR", help="folder of objects; may hold some"
     )
     parser.add_argument(
         "--results",
-        type=Path,
+        type=folder,
         metavar="DIR",
-        help=f"results of earlier visits, from which candidates are chosen ({DEFAULT_OUT}, if there is one)",
+        help="results of earlier visits, from which candidates are chosen (yours and those that are shipped)",
     )
     parser.add_argument(
         "--trials", type=whole(1), default=TRIALS, metavar="N", help=f"candidates per problem ({TRIALS})"
@@ -34,14 +35,14 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
         const=STALE,
         choices=(STALE, EVERY),
         metavar="stale|all",
-        help="instead: what tune.py retime asks of the table's rows below --results, stale ones (default) or all",
+        help=f"instead: what {COMMAND} retime asks of the table's rows below --results, stale ones (default) or all",
     )
     add_runners_up_option(parser)
     parser.set_defaults(op=None)
-    parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
     parser.add_argument(
-        "--seed", type=whole(0), default=0, metavar="N", help="same seed, same candidates (0)"
+        "--jobs", type=whole(1, MOST_JOBS), metavar="N", help="compile workers (one per core)"
     )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="same seed, same candidates (0)")
 
 
 def add_measure_options(parser: argparse.ArgumentParser) -> None:

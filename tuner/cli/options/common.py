@@ -6,26 +6,29 @@ import argparse
 import functools
 import math
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from kernel_space.core import registry
-from kernel_space.core.arch import Arch
-from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND, user_results
 from tuner.cli.options.shapes import (
+    MOST_CHARACTERS,
     SHAPES_KEY,
     Entry,
     add_model_options,
     model_values,
+    parse_shape,
     read_model,
     read_shapes,
 )
 
-DEFAULT_OUT = "results"
+MOST_JOBS = 1024
+MOST_SEED = 2**32 - 1  # what numpy's generators take
 
 
 class Parser(argparse.ArgumentParser):
@@ -34,13 +37,29 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
+    def print_help(self, file: Any = None) -> None:
+        """argparse's own passes over an output that takes nothing."""
+        (file or sys.stdout).write(self.format_help())
+
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")
 
 
+class Version(argparse.Action):
+    """Prints ``text`` and ends; argparse's own passes over an output that takes nothing."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, text: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+        self.text = text
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(self.text)
+        parser.exit()
+
+
 def add_operator_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--op", default=DEFAULT, metavar="NAME", help=f"operator ({DEFAULT}); tune.py ops lists them"
+        "--op", default=DEFAULT, metavar="NAME", help=f"operator ({DEFAULT}); {COMMAND} ops lists them"
     )
     add_operators_option(parser)
 
@@ -103,10 +122,10 @@ def add_device_options(parser: argparse.ArgumentParser) -> None:
 def add_out_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--out",
-        type=Path,
-        default=Path(DEFAULT_OUT),
+        type=folder,
+        default=user_results(),
         metavar="DIR",
-        help=f"where results are kept ({DEFAULT_OUT})",
+        help="where results are kept (SVDQUANT_TUNE_RESULTS, else your data folder: %(default)s)",
     )
 
 
@@ -114,12 +133,14 @@ def add_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
         metavar="KNOBS",
-        help='"kernel=NAME knob=value ...": knobs not named keep their default; without --config, the default rule',
+        help='"kernel=NAME knob=value ..." (knobs not named keep their default), or winner (the row of the table), '
+        "default (the default rule), published; without it the row where there is one, for explain the default rule",
     )
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON document on stdout, nothing else")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr; warnings stay")
 
 
 def add_tune_options(parser: argparse.ArgumentParser) -> None:
@@ -127,8 +148,11 @@ def add_tune_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds_above_0, metavar="S", help="stop each search after so many seconds"
     )
-    parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="same seed, same trials (0)")
+    parser.add_argument("--json-lines", action="store_true", help="print events on stdout, one JSON per line")
+    parser.add_argument(
+        "--jobs", type=whole(1, MOST_JOBS), metavar="N", help="compile workers (one per core)"
+    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="same seed, same trials (0)")
     parser.add_argument(
         "--no-resume", action="store_true", help="evaluate anew what the journal of an earlier run answers"
     )
@@ -147,9 +171,7 @@ def add_check_options(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="all (default), eager, random, slow_tma, slow_tensor or slow_epilogue: the order in which things happen",
     )
-    parser.add_argument(
-        "--seed", type=whole(0), default=0, metavar="N", help="of operands and random order (0)"
-    )
+    parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of operands and random order (0)")
     parser.add_argument(
         "--full", action="store_true", help="then run the shape itself once (minutes if large)"
     )
@@ -211,7 +233,7 @@ def named_entries(args: argparse.Namespace) -> list[Entry]:
     """What ``--shape``, ``--shapes`` and ``--model`` name, in order. Raises ``InputError``."""
     kind = registry.operator(args.op).problem
     options_for = functools.partial(options_of, args)
-    entries = [Entry(problem=kind.parse(text, **options_for(kind))) for text in args.shape]
+    entries = [Entry(problem=parse_shape(text, kind, options_for(kind))) for text in args.shape]
     if args.shapes is not None:
         entries += read_shapes(args.shapes, args.op, options_for)
     values = model_values(args)
@@ -220,18 +242,26 @@ def named_entries(args: argparse.Namespace) -> list[Entry]:
     return entries
 
 
-def config_of(args: argparse.Namespace, arch: Arch) -> KernelConfig | None:
-    """The candidate of ``--config`` on ``arch``, None without the option."""
-    return None if args.config is None else registry.parse_config(args.op, arch, args.config)
-
-
 def check_out(path: Path) -> Path:
     """``path`` may be missing, but neither it nor what it lies in may be a file. Creates nothing."""
-    for part in (path, *path.parents):
-        if part.is_dir():
-            return path
-        if os.path.lexists(part):
-            raise InputError(f"--out must be a folder, got {path} but {part} is a file; choose another path")
+    try:
+        for part in (path, *path.parents):
+            if part.is_dir():
+                return path
+            if os.path.lexists(part):
+                raise InputError(
+                    f"--out must be a folder, got {path} but {part} is a file; choose another path"
+                )
+    except OSError as error:  # a name that is too long, a circle of links
+        raise InputError(f"--out must be a folder, got {str(path)[:80]}...: {error.strerror}") from None
+    return path
+
+
+def results_of(args: argparse.Namespace) -> Path:
+    """``--out`` of a command that only reads: a folder that was named must be there. Raises ``InputError``."""
+    path: Path = check_out(args.out)
+    if path != user_results() and not path.is_dir():
+        raise InputError(f"--out must be a folder of results, got {path}, which is not there")
     return path
 
 
@@ -271,13 +301,25 @@ def dtypes_of(text: str, kind: type[Problem]) -> dict[str, str]:
     return found
 
 
-def whole(least: int) -> Callable[[str], int]:
+def whole(least: int, most: int = 10**9) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdecimal() or int(text) < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r}")
+        if not text.isdecimal() or int(text[:MOST_CHARACTERS]) < least:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r:.80}")
+        if len(text) > MOST_CHARACTERS or int(text) > most:
+            raise argparse.ArgumentTypeError(f"must be a whole number of at most {most}, got {text!r:.80}")
         return int(text)
 
     return parse
+
+
+def seed(text: str) -> int:
+    return whole(0, MOST_SEED)(text)
+
+
+def folder(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("must name a folder, got ''")
+    return Path(text)
 
 
 def seconds_above_0(text: str) -> float:

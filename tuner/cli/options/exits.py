@@ -2,8 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+
 INTERRUPTED = 130
 BAD_INPUT = 2
+# What a system says that refuses a file, and no bug of ours makes it say.
+REFUSALS = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.EMFILE,
+    errno.ENFILE,
+}
 
 
 class CommandError(Exception):

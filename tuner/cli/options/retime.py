@@ -9,6 +9,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.operators import DEFAULT
 from tuner.cli.options.common import (
+    MOST_JOBS,
     add_operators_option,
     add_problem_selectors,
     named_problems,
@@ -33,7 +34,9 @@ def add_retime_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds_above_0, metavar="S", help="stop each row after so many seconds; it stays"
     )
-    parser.add_argument("--jobs", type=whole(1), metavar="N", help="compile workers (one per core)")
+    parser.add_argument(
+        "--jobs", type=whole(1, MOST_JOBS), metavar="N", help="compile workers (one per core)"
+    )
     parser.add_argument(
         "--no-resume", action="store_true", help="evaluate anew what an interrupted retime has done"
     )

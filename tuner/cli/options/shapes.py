@@ -12,10 +12,12 @@ from typing import Any
 from kernel_space.core import registry
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.places import shipped
 
 SHAPES_KEY = "problems"
-MODELS = Path(__file__).resolve().parents[3] / "search_spaces" / "models.yaml"
+MODELS = shipped("search_spaces") / "models.yaml"
 MOST_CALLS = 1 << 40
+MOST_CHARACTERS = 40  # of one number
 _KEYS = ("shape", "op", "calls", "fallback")
 _PLACE = re.compile(r"\{(\w+)\}")
 OptionsFor = Callable[[type[Problem]], dict[str, str]]
@@ -62,11 +64,26 @@ def _document(path: Path, option: str) -> Any:
 def _entry(entry: Any, op: str, options_for: OptionsFor) -> Entry:
     if not isinstance(entry, dict):
         kind = registry.operator(op).problem
-        return Entry(problem=kind.parse(str(entry), **options_for(kind)))
+        return Entry(problem=parse_shape(str(entry), kind, options_for(kind)))
     named = {str(name): str(value) for name, value in entry.items() if name not in _KEYS}
     kind = registry.operator(str(entry.get("op", op))).problem
-    problem = kind.parse(str(entry.get("shape", "")), **{**options_for(kind), **named})
+    problem = parse_shape(str(entry.get("shape", "")), kind, {**options_for(kind), **named})
     return Entry(problem=problem, calls=_calls(entry.get("calls")))
+
+
+def parse_shape(text: str, kind: type[Problem], options: dict[str, str]) -> Problem:
+    """``kind.parse``, after what it would answer with a traceback or in pages. Raises ``InputError``."""
+    for name, field in zip(kind.size_names(), text.split(","), strict=False):
+        form = kind.forms()[name]
+        if len(field) > MOST_CHARACTERS:
+            raise InputError(
+                f"{name.upper()} must be between {form.least} and {form.most}, got {len(field)} characters"
+            )
+        if re.fullmatch(r"\s*-[0-9]+\s*", field):
+            raise InputError(
+                f"{name.upper()} must be between {form.least} and {form.most}, got {field.strip()}"
+            )
+    return kind.parse(text, **options)
 
 
 def _calls(value: Any) -> int | None:
@@ -99,8 +116,8 @@ def model_values(args: argparse.Namespace) -> dict[str, int]:
     for name, text in given.items():
         if args.model is None:
             raise InputError(f"--{name} is about the layers of --model, which is not given")
-        if not (text.isascii() and text.isdecimal()):
-            raise InputError(f"--{name} must be a whole number, got {text!r}")
+        if not (text.isascii() and text.isdecimal() and len(text) <= MOST_CHARACTERS):
+            raise InputError(f"--{name} must be a whole number, got {text!r:.80}")
     return {name: int(text) for name, text in given.items()}
 
 
@@ -120,7 +137,7 @@ def read_model(
     for layer in model["layers"]:
         shape = _PLACE.sub(lambda match: str(values[match[1]]), layer["shape"])
         options = {"dtype": model["dtype"], **options_for(kind)}
-        yield Entry(problem=kind.parse(shape, **options), calls=layer["calls"])
+        yield Entry(problem=parse_shape(shape, kind, options), calls=layer["calls"])
 
 
 def _values(name: str, own: Mapping[str, Any], given: Mapping[str, int]) -> dict[str, int]:

@@ -14,9 +14,9 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.registry import operator
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, dtypes_of
-from tuner.cli.options.exits import CommandError
 from tuner.cli.tune.peers import cuda_device
 from tuner.compile.manifest import OBJECTS, check_objects
 from tuner.devices.select import select_device
@@ -38,7 +38,7 @@ def bundle_command(args: argparse.Namespace) -> int:
     folder = below(check_out(args.out), device.name)
     rows = DispatchTable.load(folder, arch=device.arch).rows.values()
     if not rows:
-        raise CommandError(f"there is no row in {table_path(folder)}: nothing to bundle; tune first")
+        raise InputError(f"there is no row in {table_path(folder)}: nothing to bundle; tune first")
     also = _also(args.also_dtype, sorted({row.key.op for row in rows}))
     bundled = write_bundle(folder, device.arch, rows, also=also, caches=_caches(args.objects))
     if args.json:
@@ -69,7 +69,7 @@ def _check(args: argparse.Namespace) -> int:
     device = cuda_device(args.device)
     folder = below(check_out(args.out), device.name, FOLDER)
     if not Bundle.load(folder, device.arch).entries:
-        raise CommandError(f"there is no object in {folder}: nothing to check; run tune.py bundle first")
+        raise InputError(f"there is no object in {folder}: nothing to check; run {COMMAND} bundle first")
     with contextlib.closing(device):
         done = check_bundle(folder, device.arch, device, say=Progress().say)
     if args.json:

@@ -15,9 +15,10 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND, layers, user_results
 from tuner.cli.options import text
 from tuner.cli.options.card import EVERY
-from tuner.cli.options.common import DEFAULT_OUT, check_out, problems_of
+from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.retime import rows_named
 from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
@@ -74,7 +75,7 @@ def compile_only_command(args: argparse.Namespace) -> int:
             if args.retime
             else f"measure {args.out} --device cuda:0"
         )
-        print(f"next, on a machine with the card and this checkout: tune.py {then}")
+        print(f"next, on a machine with the card and these sources: {COMMAND} {then}")
     return 0 if all(record["objects"] for record in records) else 1
 
 
@@ -118,7 +119,7 @@ def _results_folder(named: Path | None) -> Path:
     """Raises ``InputError`` for a folder that was named and is not there; the default one need not be."""
     if named is not None and not named.is_dir():
         raise InputError(f"--results must be a folder, got {named}; name one that is there, or leave it out")
-    return Path(DEFAULT_OUT) if named is None else named
+    return user_results() if named is None else named
 
 
 class _Known(NamedTuple):
@@ -135,7 +136,7 @@ class _Known(NamedTuple):
 
 def _known(results: Path, problem: Problem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
-    table = DispatchTable.load(below(results, device.name), arch=device.arch)
+    table = DispatchTable.over([below(layer, device.name) for layer in layers(results)], arch=device.arch)
     own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
     return _Known(
         earlier_visits(results, problem, device),

@@ -17,6 +17,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator_of
+from kernel_space.places import COMMAND, layers
 from tuner.card.locks import card_lock
 from tuner.card.worker.candidate import Case, Loadable
 from tuner.card.worker_process import worker_command
@@ -33,7 +34,7 @@ from tuner.report.data.peers import FILE_NAME
 from tuner.report.write import ReportFiles, report_folder
 from tuner.search.progress import Progress
 from tuner.search.trial_of import utc_now
-from tuner.tables.bundle import FOLDER, Bundle
+from tuner.tables.bundle import Bundle
 from tuner.tables.dispatch import DispatchTable
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def peers_command(args: argparse.Namespace) -> int:
     with PeersProcess(device.card.index) as process:
         for problem in problems:
             progress = Progress(str(problem))
-            row = DispatchTable.load(below(args.out, device.name), arch=device.arch).lookup(problem)
+            row = DispatchTable.over(_folders(args.out, device), arch=device.arch).lookup(problem)
             config = row.config if row.source == "exact" else None
             own = None if config is None else _own(config, problem, device, args)
             if own is None:
@@ -80,9 +81,13 @@ def _page(out: Path, problem: Problem, device: CudaDevice, progress: Progress) -
         return write_again(out, problem, device)
     except InputError as error:
         progress.say(
-            f"the page is not written again here ({error}); run tune.py report where the compiler is"
+            f"the page is not written again here ({error}); run {COMMAND} report where the compiler is"
         )
         return None
+
+
+def _folders(out: Path, device: CudaDevice) -> list[Path]:
+    return [below(layer, device.name) for layer in layers(out)]
 
 
 def has_peers(problem: Problem) -> bool:
@@ -94,9 +99,10 @@ def without_peers(problem: Problem) -> str:
 
 
 def cuda_device(name: str) -> CudaDevice:
-    device = select_device(name)
+    """Raises ``InputError``; what it proposes is no device without a card."""
+    device = select_device(name, otherwise="run this where the card is")
     if not isinstance(device, CudaDevice):
-        raise InputError(f"a card is needed: --device cuda:N, got {name}")
+        raise InputError(f"a card is needed: --device cuda:N, got {name}; run this where one is")
     return device
 
 
@@ -153,7 +159,7 @@ def _own(
         )
         if compiled is not None:
             return Loadable.of(compiled, config)
-    bundle = Bundle.load(below(below(args.out, device.name), FOLDER), device.arch)
+    bundle = Bundle.over(_folders(args.out, device), device.arch)
     file = bundle.find(config, problem)
     return None if file is None else Loadable.of_bundled(file, config)
 

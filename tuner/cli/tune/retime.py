@@ -12,6 +12,7 @@ from typing import Any
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
+from kernel_space.places import COMMAND
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out
 from tuner.cli.options.exits import INTERRUPTED, CommandError
@@ -72,8 +73,8 @@ def _adopted(args: argparse.Namespace, device: Device) -> Manifest:
     """What another machine compiled. Raises ``InputError`` without it."""
     if args.objects is None:
         raise InputError(
-            f"the CuTe DSL is not installed here: run tune.py compile-only --retime --device {device.name} --out DIR "
-            f"where it is, then tune.py retime --device cuda:N --objects DIR on the machine with the card"
+            f"the CuTe DSL is not installed here: run {COMMAND} compile-only --retime --device {device.name} --out DIR "
+            f"where it is, then {COMMAND} retime --device cuda:N --objects DIR on the machine with the card"
         )
     manifest = Manifest.load(args.objects)
     manifest.adopt(device.arch)
@@ -172,7 +173,7 @@ def _print(one: Retimed, device: Device) -> None:
         pairs.append(("now", f"{shown_us(one.us_after)} us {one.kind_after}{ratio}{what}"))
     pairs.append(("verdict", f"{one.verdict} ({one.candidates} candidates in {one.seconds:.1f} s)"))
     if one.search_again and not one.stopped:
-        pairs.append(("next", f"tune.py --device {device.name} {one.search_command}"))
+        pairs.append(("next", f"{COMMAND} --device {device.name} {one.search_command}"))
     text.print_block([*pairs, ("table", one.table)])
     print()
 

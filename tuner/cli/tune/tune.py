@@ -6,21 +6,23 @@ import argparse
 import contextlib
 import dataclasses
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.places import COMMAND, TO_TUNE
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, counted_problems
 from tuner.cli.options.exits import INTERRUPTED, CommandError
+from tuner.cli.tune.events import Events
 from tuner.compile.given import ObjectsPool
 from tuner.compile.manifest import check_objects
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
-from tuner.devices.select import device_class_of, require_times, select_device
+from tuner.devices.select import class_of_device, require_times, select_device
 from tuner.report.data.sweep import differences
 from tuner.search.progress import Progress
 from tuner.stages.compile import Pool
@@ -35,40 +37,55 @@ from tuner.tune.turns import in_turn
 
 
 def tune_command(args: argparse.Namespace) -> int:
+    if args.json and args.json_lines:
+        raise InputError("--json prints one document, --json-lines a line per event; leave one out")
     counted = counted_problems(args)
     device = select_device(args.device, results=args.out)
     require_times(device)  # before anything is made in --out
     _check_compiler(device)
     check_out(args.out)
-    problems = _most_gain_first(counted, device, args.out)
     if args.objects is not None:
         check_objects(args.objects)
+        if device.kind is Kind.SIMULATED:
+            raise InputError(
+                f"--objects is for a card, --device cuda:N: {device.name} is simulated, and executes PTX, which "
+                "such a folder does not hold; leave --objects out"
+            )
+    progress: Callable[[Problem | None], Progress] = Events if args.json_lines else _lines
     if device.note:
-        Progress().say(device.note)
-    return show_results(_tune_all(problems, device, _options(args), args.objects), device, as_json=args.json)
+        progress(None).say(device.note)
+    problems = _most_gain_first(counted, device, args.out, progress(None).say)
+    results = _tune_all(problems, device, _options(args), args.objects, progress)
+    return show_results(results, device, as_json=args.json, as_lines=args.json_lines)
 
 
-def _most_gain_first(counted: dict[Problem, int | None], device: Device, out: Path) -> list[Problem]:
+def _most_gain_first(
+    counted: dict[Problem, int | None], device: Device, out: Path, say: Callable[[str], None]
+) -> list[Problem]:
     """The order in which a model gains most early; as given where no calls are counted."""
     calls = {problem: count for problem, count in counted.items() if count is not None}
     if not calls:
         return list(counted)
-    device_class = device_class_of(device.name, results=out)
+    device_class = class_of_device(device, out)
     table = table_of(out, device_class, checked_only=True).table
     gains = {problem: gain_of(problem, table, device_class) for problem in calls}
     ordered = sorted(calls, key=lambda problem: -calls[problem] * gains[problem].us)
     for problem in ordered:
-        Progress().say(f"{problem.operator} {problem}: {calls[problem]} calls, {gains[problem]}")
+        say(f"{problem.operator} {problem}: {calls[problem]} calls, {gains[problem]}")
     return [*ordered, *(problem for problem in counted if problem not in calls)]
 
 
-def show_results(results: Iterable[TuneResult], device: Device, *, as_json: bool) -> int:
-    """Print each result when it is there, or all as one document; returns the exit code. Raises ``CommandError`` when
-    a problem has no winner."""
+def show_results(
+    results: Iterable[TuneResult], device: Device, *, as_json: bool, as_lines: bool = False
+) -> int:
+    """Print each result when it is there, for people or as an event, or all as one document; returns the exit code.
+    Raises ``CommandError`` when a problem has no winner."""
     found = []
     for result in results:
         found.append(result)
-        if not as_json:
+        if as_lines:
+            Events(result.problem).write("result", **result_record(result, device))
+        elif not as_json:
             print("\n" * min(len(found) - 1, 1), end="")
             print_result(result, device)
     if as_json:
@@ -97,21 +114,29 @@ def _check_compiler(device: Device) -> None:
         missing = str(error).partition(";")[0]
     if missing:
         raise InputError(
-            f"{missing} here: run tune.py compile-only --device {device.name} --out DIR where it is, "
-            f"then tune.py measure DIR --device cuda:N on the machine with the card"
+            f"{missing} here: pip install {TO_TUNE}, or run {COMMAND} compile-only --device {device.name} --out DIR "
+            f"where it is, then {COMMAND} measure DIR --device cuda:N on the machine with the card"
         )
 
 
+def _lines(problem: Problem | None) -> Progress:
+    return Progress("" if problem is None else str(problem))
+
+
 def _tune_all(
-    problems: list[Problem], device: Device, options: TuneOptions, objects: Path | None
+    problems: list[Problem],
+    device: Device,
+    options: TuneOptions,
+    objects: Path | None,
+    progress: Callable[[Problem | None], Progress] = _lines,
 ) -> Iterator[TuneResult]:
     """One result per problem, until the user interrupts; workers that have compiled once serve all of them."""
     with compilers(device, options, objects) as pool:
         turns: Iterable[Problem] = problems
         if device.kind is Kind.MEASURED:
-            turns = in_turn(problems, options.out, device.name, say=Progress().say)
+            turns = in_turn(problems, options.out, device.name, say=progress(None).say)
         for problem in turns:
-            result = tune(problem, device, options, pool=pool)
+            result = tune(problem, device, options, pool=pool, progress=progress(problem))
             yield result
             if result.stopped == STOPPED_BY_USER:
                 return

@@ -19,6 +19,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Form, Problem, ProblemClass
 from kernel_space.core.rules import knob_rejection
 from kernel_space.operators import DEFAULT
+from kernel_space.places import COMMAND
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.runtime.choice.choice import (
     Candidate,
@@ -84,7 +85,7 @@ class Library:
     def of_class(cls, path: Path, device_class: DeviceClass, *, cache_dir: Path) -> Self:
         """What ``device_class`` launches from below ``path``: its own table, or a sibling's. Raises ``InputError``."""
         found = table_of(path, device_class, checked_only=True)
-        bundle = Bundle.load(found.folder / FOLDER, device_class.arch)
+        bundle = Bundle.over(found.folders, device_class.arch)
         return cls(found.table, bundle, cache_dir, owner=found.owner, borrowed=found.borrowed)
 
     @property
@@ -135,7 +136,7 @@ class Library:
         compiled = f" ({problem.problem_class})" if problem.problem_class.values else ""
         return (
             f"no kernel for {problem}{compiled} on {self.arch.name}: {why}{others}. {self._bundling(problem)}"
-            f"run tune.py --shape {problem}{_op(problem)} first, or call prepare(problem, compile=True)"
+            f"run {COMMAND} --shape {problem}{_op(problem)} first, or call prepare(problem, compile=True)"
         )
 
     def _bundling(self, problem: Problem) -> str:
@@ -150,8 +151,8 @@ class Library:
         also = "" if usual else f" --also-dtype {options_of(problem)}"
         names = ", ".join(name.upper() for name in runtime.widest)
         return (
-            f"Where the CuTe DSL is installed, tune.py bundle --device {owner}{also}{_op(problem)} makes an object of "
-            f"{sizes_of(runtime.widest_of(problem))}, to which any {names} is padded; for a fast one "
+            f"Where the CuTe DSL is installed, {COMMAND} bundle --device {owner}{also}{_op(problem)} makes an object "
+            f"of {sizes_of(runtime.widest_of(problem))}, to which any {names} is padded; for a fast one "
         )
 
     def _candidates(self, problem: Problem) -> Iterator[Candidate]:

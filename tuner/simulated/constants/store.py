@@ -15,6 +15,7 @@ import numpy as np
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
+from kernel_space.places import COMMAND
 from tuner.files.store import atomic_write, make_folder
 from tuner.simulated.constants import witness as clock_witness
 from tuner.simulated.constants.hash import machine_hash
@@ -46,7 +47,7 @@ def write_calibration(
 def calibrated_sets(arch: Arch, path: Path | None = None) -> ConstantSets:
     """The sets of the file. Raises ``InputError`` when it is damaged, or belongs to other sets or another machine."""
     path = path or calibration_file(arch)
-    again = "run tune.py calibrate again, or remove the file"
+    again = f"run {COMMAND} calibrate again, or remove the file"
     try:
         document = json.loads(path.read_text())
         values = {name: np.array(items, float) for name, items in document["values"].items()}

@@ -1,0 +1,1 @@
+"""What is installed: metadata, data, folders of the user."""
