@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -357,15 +358,22 @@ class SlowPool(FakePool):
             return FakePool.submit(self, config, problem_class, arch).result()
         return self.workers.submit(work)
 
+if peers := [Path(f"{name}.ready") for name in sys.argv[5:]]:  # to begin together, however long imports took
+    Path(f"{log}.ready").touch()
+    while not all(peer.exists() for peer in peers):
+        time.sleep(0.01)
 options = TuneOptions(out=out, jobs=2, trials=trials, seed=seed, count_space=False)
 result = tune(GemmProblem.parse("4352,3840,3072,128"), FakeDevice(), options, pool=SlowPool())
 print(result.fresh, result.known)
 """
 
 
-def start(out: Path, log: Path, trials: int, seed: int = 0) -> subprocess.Popen[str]:
+def start(
+    out: Path, log: Path, trials: int, seed: int = 0, peers: Sequence[Path] = ()
+) -> subprocess.Popen[str]:
+    """``peers``: logs of those that it begins with, its own among them."""
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(out), str(log), str(trials), str(seed)],
+        [sys.executable, "-c", PROGRAM, str(out), str(log), str(trials), str(seed), *map(str, peers)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -425,7 +433,8 @@ def test_kill_twice_then_resume(tmp_path: Path) -> None:
 
 
 def test_two_tuners_of_one_problem(tmp_path: Path) -> None:
-    processes = [start(tmp_path, tmp_path / f"log{seed}", 30, seed) for seed in (0, 1)]
+    logs = [tmp_path / f"log{seed}" for seed in (0, 1)]
+    processes = [start(tmp_path, log, 30, seed, logs) for seed, log in enumerate(logs)]
     for process in processes:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors

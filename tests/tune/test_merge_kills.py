@@ -101,7 +101,8 @@ def holds(folder: Path) -> dict[str, tuple]:
     return {name: about for name, about in listing(folder, times=False).items() if not name.endswith(".lock")}
 
 
-@pytest.mark.parametrize("start", [pytest.param("nothing", marks=pytest.mark.slow), "other results"])
+@pytest.mark.slow
+@pytest.mark.parametrize("start", ["nothing", "other results"])
 def test_a_merge_killed_anywhere_is_completed_by_the_next(
     start: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -263,7 +263,7 @@ def test_compile_for_h200_names_a_hopper_kernel() -> None:
 
 
 def test_lookup_answers_for_h200(tmp_path: Path) -> None:
-    found = run("lookup", "--shape", SHAPE, "--device", "h200", "--out", str(tmp_path / "none"), "--json")
+    found = run("lookup", "--shape", SHAPE, "--device", "h200", "--out", str(tmp_path), "--json")
     assert found.returncode == 0, found.stderr
     result = json.loads(found.stdout)["results"][0]
     assert result["source"] == "default" and result["config"].startswith("kernel=sm90a_ring tile_mnk=")

@@ -51,12 +51,12 @@ class WideConfig(RingsConfig, kernel="wide"):
     stream_k: bool = flag()
     use_pdl: bool = flag()
 
-    @property  # type: ignore[misc, unused-ignore]  # of other kernels a knob
+    @property  # a knob of other kernels
     def swap_ab(self) -> bool:
         """The kernel computes y.T: its rows run over N of the problem."""
         return True
 
-    @property  # type: ignore[misc, unused-ignore]  # of other kernels a knob
+    @property  # a knob of other kernels
     def pingpong(self) -> bool:
         return False
 
@@ -65,12 +65,12 @@ class WideConfig(RingsConfig, kernel="wide"):
         """For the layouts: columns come as they are multiplied."""
         return True
 
-    @property  # type: ignore[misc, unused-ignore]  # of other kernels a knob
+    @property  # a knob of other kernels
     def num_c_stage(self) -> int:
         """What a warp transposes of y leaves SMEM before the next piece."""
         return 1
 
-    @property  # type: ignore[misc, unused-ignore]  # of other kernels a knob
+    @property  # a knob of other kernels
     def num_dequant_warpgroups(self) -> int:
         """None: the layouts ask for one where columns are packed."""
         return 1
