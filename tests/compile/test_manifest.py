@@ -359,6 +359,7 @@ def test_a_problem_that_another_tuner_is_at_comes_later(tmp_path: Path) -> None:
     assert (first["shape"], first["trials"]["new"], second["trials"]["known"]) == (str(PROBLEM), 3, 2)
 
 
+@pytest.mark.slow
 def test_lookup_needs_neither_where_the_table_has_a_row(tmp_path: Path) -> None:
     path, out = tmp_path / "dir", tmp_path / "results"
     (entry,) = filled(path, tmp_path / "home", 1)

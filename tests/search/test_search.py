@@ -151,6 +151,7 @@ def test_exhaustive_search_finds_the_optimum() -> None:
     assert best.resolved == min(legal, key=fake_us)
 
 
+@pytest.mark.slow
 def test_space_with_few_points_more_than_the_limit_is_used_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tuner.search.search.EXHAUSTIVE_LIMIT", 30)
     space = small_space(**{**MIDDLE, "swizzle_size": "1", "prefetch_dist": "0 2"})
