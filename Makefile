@@ -2,11 +2,12 @@
 # make test / make test-slow            pytest without / with the slow tests
 # make check                            ruff, mypy
 # make test-package                     the wheel, installed into empty environments
+# make test-pages                       the four pages of the first hour, followed to the letter
 # Each creates .venv by itself, and again when a requirement or pinned version changed.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help venv tune test test-slow test-package check format clean
+.PHONY: help venv tune test test-slow test-package test-pages check format clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -16,7 +17,7 @@ ARGS ?=
 SIDE_BY_SIDE := -n auto --dist loadfile
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -5
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
 
 venv: $(STAMP)
 
@@ -56,6 +57,9 @@ test-slow: $(STAMP)
 
 test-package: $(STAMP)
 	@$(PY) -m pytest -q -m slow tests/package $(ARGS)
+
+test-pages: $(STAMP)
+	@$(PY) -m pytest -q -m "not gpu" tests/docs/test_first_hour.py $(ARGS)
 
 check: $(STAMP)
 	@$(PY) -m ruff check .

@@ -5,7 +5,13 @@ from setuptools import find_packages, setup
 DATA = "svdquant_tune_data"  # kernel_space/places.py looks for it
 SHIPPED = {
     "search_spaces": ["*.yaml", "*/*.yaml"],
-    "results": ["*/dispatch.json", "*/device.json", "*/objects/index.json", "*/objects/*.o"],
+    "results": [
+        "*/dispatch.json",
+        "*/estimates.json",
+        "*/device.json",
+        "*/objects/index.json",
+        "*/objects/*.o",
+    ],
 }
 
 setup(
@@ -17,5 +23,6 @@ setup(
     package_data={
         **{f"{DATA}.{folder}": patterns for folder, patterns in SHIPPED.items()},
         "tuner.simulated.constants": ["*.json", "*.json.gz"],
+        "tuner.report": ["assets/*"],
     },
 )

@@ -26,7 +26,8 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.card.card_worker import CandidateFault
+from tuner.card.judging import Judging
 from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import FinalsOptions
 from tuner.card.worker.candidate import Case, Loadable
@@ -112,7 +113,7 @@ def _load(folder: Path) -> list[Item]:
     return items
 
 
-def _is_right(worker: CardWorker, item: Item) -> bool:
+def _is_right(worker: Judging, item: Item) -> bool:
     try:
         worker.check(item.candidate, [item.case], repeats=REPEATS, seed=SEED)
     except CandidateFault as fault:

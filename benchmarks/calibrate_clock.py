@@ -10,7 +10,7 @@ SM-active cycles within ``STAND_IN_BAND``. Rows with M = 256 are bound by the la
 Stored are the numbers of all sets that agree, ``--keep`` of them as values, and what the machine answers today for two
 kernels of this project: when it answers otherwise, the sets are in doubt, times say so, and this is to be run again.
 ``--restate`` keeps the sets if each still agrees with the rows at hand, and stores what the machine answers now: for a
-change of the machine that moves this project's kernels and not NVIDIA's.
+change of the machine that moves this project's kernels and not NVIDIA's, or a constant that no GEMM decides.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.machine import OPERANDS, atomic_results
 from tuner.simulated.constants import witness as clock_witness
-from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets, restate_sets, store_sets
+from tuner.simulated.constants.sets import ConstantSets, draw_sets, kept_sets, restate_sets, store_sets
 from tuner.simulated.time import capture_launch, map_names
 
 CUTLASS_BAND = 0.15
@@ -82,14 +82,14 @@ def main() -> None:
 
 
 def restate(rows: list[Row]) -> None:
-    sets = admissible_sets(SM100A)
+    sets = kept_sets()
     agreeing = admissible(rows, log_errors(rows, sets))
     if len(agreeing) < sets.count:
         raise SystemExit(
             f"all {sets.count} sets must agree with the rows, {len(agreeing)} do; choose sets again with --nvidia"
         )
     witnesses = clock_witness.load()
-    restate_sets(clock_witness.cycles_of(witnesses, sets.take(range(clock_witness.SETS)).clock))
+    restate_sets(sets, clock_witness.cycles_of(witnesses, sets.take(range(clock_witness.SETS)).clock))
     print(f"{sets.count} sets agree with {len(rows)} rows as before")
 
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import math
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.nvidia_gemm import TILES
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.core.arch import SM100A
 from kernel_space.core.registry import kernel
@@ -24,7 +26,7 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
 from kernel_space.machine.clock.constants import cluster_places
-from kernel_space.machine.clock.estimate import simulate_launch
+from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.simulated.time import capture_launch
@@ -58,11 +60,13 @@ class Row:
     built: CompiledKernel | None = None
     config: KernelConfigSm100a | None = None
 
-    def cycles(self, clock: Clock) -> Times:
-        run = simulate_launch(
+    def run(self, clock: Clock) -> TimedRun:
+        return simulate_launch(
             self.launch, self.ptx, clock, sm_count=SM_COUNT, places=self.places, cold=self.cold
         )  # fmt: skip
-        return run.cycles
+
+    def cycles(self, clock: Clock) -> Times:
+        return self.run(clock).cycles
 
 
 def cutlass_rows(folder: Path) -> list[Row]:
@@ -79,6 +83,23 @@ def cutlass_rows(folder: Path) -> list[Row]:
                 places=cluster_places(SM_COUNT, int(record["cta_group"])),
             )
         )  # fmt: skip
+    return rows
+
+
+def long_rows(folder: Path) -> list[Row]:
+    """Launches of up to 1.2 ms with every tile of ``folder``; operands and output are larger than L2."""
+    rows = []
+    for record in _read("cutlass_nvfp4_long_b200.csv"):
+        m, k, n = (int(record[name]) for name in "mkn")
+        for tile, (_, cluster) in TILES.items():
+            rows.append(
+                Row(
+                    table="CUTLASS, long", label=tile, problem=GemmProblem(m=m, k=k, n=n, r=0), cold=True,
+                    published=float(record["us"]), ptx=(folder / tile / "kernel.ptx").read_text(),
+                    launch=pickle.loads((folder / tile / f"{m}_{k}_{n}.pkl").read_bytes()),
+                    places=cluster_places(SM_COUNT, math.prod(cluster)),
+                )
+            )  # fmt: skip
     return rows
 
 

@@ -148,9 +148,11 @@ def _problem(row: Mapping[str, Any]) -> Problem:
     """Of a row, or of an entry of a bundle, as they were."""
     known = operator(OP).problem
     if "problem_class" not in row:
-        return known(**{name: row[name] for name in known.forms()})
+        return known(**{name: row[name] for name, form in known.forms().items() if not form.unsaid})
     options = dict(item.split("=") for item in row["problem_class"].split())
-    return known.parse(row["problem"], **{name: options[name] for name in known.option_names()})
+    return known.parse(
+        row["problem"], **{name: options[name] for name in known.option_names() if name in options}
+    )
 
 
 def _jobs(record: Mapping[str, Any]) -> tuple[Job, Job]:

@@ -57,11 +57,18 @@ def migrate_journals(results: Path, out: Path) -> list[str]:
     return said
 
 
+def _options() -> tuple[str, ...]:
+    """Those that there were."""
+    return tuple(
+        name for name, form in operator(OP).problem.forms().items() if form.choices and not form.unsaid
+    )
+
+
 def _problem_of(name: str) -> Problem:
     match = _FOLDER.fullmatch(name)
     assert match is not None, name
     known, options = operator(OP).problem, match.groups()[1:]
-    given = dict(zip(known.option_names(), options, strict=True)) if options[0] else {}
+    given = dict(zip(_options(), options, strict=True)) if options[0] else {}
     return known.parse(match[1].replace("x", ","), **given)
 
 
@@ -74,7 +81,7 @@ def _trials(path: Path) -> Iterator[Trial]:
 
 def _trial(record: dict[str, Any]) -> Trial:
     """Raises ``InputError`` for a resolved config that no kernel of today has."""
-    names = operator(OP).problem.option_names()
+    names = _options()
     rest = {name: value for name, value in record.items() if name not in names}
     rest["evidence"] = translated_within(rest["evidence"])
     for name in ("config", "resolved"):
@@ -129,7 +136,7 @@ def _record(text: bytes, path: Path) -> dict[str, Any]:
 
 
 def _identity(record: dict[str, Any]) -> Identity:
-    names = operator(OP).problem.option_names()
+    names = _options()
     fields = dict(record[IDENTITY])
     options = {name: fields.pop(name) for name in names}
     return Identity(**fields, options=options)

@@ -34,6 +34,18 @@ SHAPES = (
     (4352, 15360, 3840),
     (4352, 10240, 3072),
 )
+# Rows of long launches (tests/data/cutlass_nvfp4_long_b200.csv), whose source does not name the tile.
+LONG_SHAPES = (
+    (37800, 5120, 15360),
+    (37800, 13824, 5120),
+    (37800, 5120, 13824),
+    (37800, 5120, 10240),
+    (37800, 5120, 5120),
+    (18144, 14336, 3072),
+    (18144, 3072, 14336),
+    (18144, 3072, 9216),
+    (18144, 3072, 6144),
+)
 TILES = {"128x256": ((128, 256), (1, 1)), "256x128": ((256, 128), (2, 1)), "256x256": ((256, 256), (2, 1))}
 ALL_SHAPES = (*SHAPES, (128, 16384, 7168), (128, 7168, 4096), (128, 2048, 7168))
 TILE_M, TILE_N, CLUSTER = (128, 256), (64, 128, 192, 256), (1, 2, 4)
@@ -51,7 +63,7 @@ def main() -> None:
     args = parser.parse_args()
     import_dsl(SM100A.name)
     example = _import(args.example)
-    shapes = ALL_SHAPES if args.all else SHAPES
+    shapes = ALL_SHAPES if args.all else (*SHAPES, *LONG_SHAPES)
     for name, (tile, cluster) in (all_options(example) if args.all else TILES).items():
         folder = args.out.resolve() / name
         last = folder / f"{'_'.join(map(str, shapes[-1]))}.pkl"

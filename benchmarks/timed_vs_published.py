@@ -15,11 +15,12 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from benchmarks.calibrate_clock import admissible, best, counts, leave_one_out, log_errors
-from benchmarks.clocked_rows import Row, additive_cost, cutlass_rows, ncu_rows, shape_rows
+from benchmarks.clocked_rows import Row, additive_cost, cutlass_rows, long_rows, ncu_rows, shape_rows
 from benchmarks.lora_order import Tables, print_by_warps, print_loops, print_other_warps, print_sweep
 from kernel_space.core.arch import SM100A
 from tuner.simulated.constants.clock import records_of
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
+from tuner.simulated.time import mma_duty, time_of
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
     print_leave_one_out(rows, draw_sets(SM100A, args.draws, seed=7))
     sets = admissible_sets(SM100A)
     print_tile_orders([row for row in rows if row.table == "CUTLASS"], sets)
+    print_long(long_rows(args.nvidia), sets)
     print_cycles([row for row in rows if row.table == "ncu"], sets)
     tables = Tables.listed(sets)
     print_sweep(tables, sets)
@@ -90,6 +92,24 @@ def print_tile_orders(rows: list[Row], sets: ConstantSets) -> None:
             for second in range(first + 1, len(group)):
                 share = float(np.mean(cycles[first] < cycles[second]))
                 print(f"| {problem} | {group[first].label} < {group[second].label} | {share:.0%} |")
+
+
+def print_long(rows: list[Row], sets: ConstantSets) -> None:
+    """None of these rows chose anything; ``time_of`` widens their intervals by what power may do."""
+    print("\nCUTLASS, long launches, cold L2\n")
+    print(
+        "| M,K,N | tile | published us | simulated us | error | MMA duty | of the sets | with power | covered |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        time = time_of(row.run(sets.clock), sets)
+        before = time.high_us / time.throttled
+        covered = time.low_us <= row.published <= time.high_us
+        print(
+            f"| {row.problem.m},{row.problem.k},{row.problem.n} | {row.label} | {row.published:.0f} | {time.us:.0f} "
+            f"| {time.us / row.published - 1:+.0%} | {mma_duty(time.run):.2f} | {time.low_us:.0f}-{before:.0f} "
+            f"| {time.high_us:.0f} | {'yes' if covered else 'no'} |"
+        )
 
 
 def print_cycles(rows: list[Row], sets: ConstantSets) -> None:

@@ -64,6 +64,7 @@ class FakePool:
                 reason="" if ok else f"made to be {status}",
                 compiled=compiled(config) if ok else None,
                 seconds=0.5,
+                host="",
             )
         )
         return future

@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 import uuid
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ META = "meta.json"
 DEFAULT_MAX_BYTES = 1 << 30
 GRACE_SECONDS = 3600.0
 _CHECK_EVERY = 64  # entries stored by one process between two looks at the size
+_PROBE_BYTES = 1 << 16
 _HIDDEN = ".tmp-"
 _KEY = re.compile(r"[0-9a-f]{64}")  # a SHA-256
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
@@ -40,6 +42,25 @@ _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 def default_cache_dir() -> Path:
     """The user's build cache; ``places.cache_folder`` says where."""
     return cache_folder() / "build"
+
+
+def check_takes_entries(directory: Path) -> None:
+    """Raises ``InputError`` unless ``directory``, which may be missing, takes a file as large as a small kernel: better
+    learnt before a search than from its first candidate.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory) as probe:
+            probe.write(bytes(_PROBE_BYTES))
+    except OSError as error:
+        raise _refused(directory, error) from None
+
+
+def _refused(directory: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write to the build cache {directory}: {error.strerror}; make room, or name another with "
+        "SVDQUANT_TUNE_CACHE"
+    )
 
 
 def is_key(text: Any) -> bool:
@@ -130,10 +151,7 @@ class BuildCache:
             (temporary / META).write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
         except OSError as error:
             shutil.rmtree(temporary, ignore_errors=True)
-            raise InputError(
-                f"cannot write to the build cache {self.directory}: {error.strerror}; make room, or name another "
-                "with SVDQUANT_TUNE_CACHE"
-            ) from None
+            raise _refused(self.directory, error) from None
         try:
             os.rename(temporary, path)
         except OSError:

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kernel_space.build.source_identity import identity
+from kernel_space.build.source_identity import identity, parsed
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
@@ -141,7 +141,7 @@ def _imports(module: str, source: bytes) -> Iterator[str]:
     """
     yield module.rpartition(".")[0]
     try:
-        tree = ast.parse(source)
+        tree = parsed(source)
     except SyntaxError as error:
         raise InputError(f"{module} is not Python: line {error.lineno}: {error.msg}") from None
     for node in ast.walk(tree):

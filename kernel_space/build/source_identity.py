@@ -9,10 +9,21 @@ from __future__ import annotations
 import ast
 import hashlib
 import io
+import threading
 import tokenize
 from collections.abc import Iterable, Iterator
 
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def parsed(source: bytes) -> ast.Module:
+    """``ast.parse``, of which Python 3.11 allows one at a time: two threads get a ``SystemError`` (its depth is counted
+    for both together). Raises ``SyntaxError``."""
+    with _ONE_AT_A_TIME:
+        return ast.parse(source)
 
 
 def code_only(source: bytes) -> bytes:
@@ -22,7 +33,7 @@ def code_only(source: bytes) -> bytes:
     ``SyntaxError`` for what is no Python.
     """
     lines = source.splitlines()
-    for node in _left_out(ast.parse(source)):
+    for node in _left_out(parsed(source)):
         _cut(lines, node.lineno, node.col_offset, node.end_lineno or node.lineno, node.end_col_offset or 0)
     for token in tokenize.generate_tokens(io.StringIO(source.decode()).readline):
         if token.type == tokenize.COMMENT:

@@ -26,7 +26,7 @@ MAX_EXTENT = 2**31 - 1  # sizes are int32 arguments of a host function
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What a field of a problem may hold. ``choices``: of an option; a size has none."""
+    """What a field of a problem may hold. ``choices``: of an option; a size has none. ``unsaid``: see ``option``."""
 
     least: int = 1
     most: int = MAX_EXTENT
@@ -35,6 +35,7 @@ class Form:
     compiled: bool = False
     choices: tuple[str, ...] = ()
     zero: str = ""
+    unsaid: bool = False
 
 
 def size(
@@ -54,25 +55,33 @@ def size(
     return dataclasses.field(metadata={"form": form})
 
 
-def option(*choices: str) -> Any:
-    """One of ``choices``, by default the first: a dtype or a variant of the formula. Always compiled in."""
-    return dataclasses.field(default=choices[0], metadata={"form": Form(choices=choices, compiled=True)})
+def option(*choices: str, unsaid: bool = False) -> Any:
+    """One of ``choices``, by default the first: a dtype or a variant of the formula. Always compiled in.
+
+    ``unsaid``: the default is left out of records, classes and names, so that those from before there was the option
+    stay what they are. It is no dtype.
+    """
+    form = Form(choices=choices, compiled=True, unsaid=unsaid)
+    return dataclasses.field(default=choices[0], metadata={"form": form})
 
 
 @dataclasses.dataclass(frozen=True)
 class ProblemClass:
     """What one compiled object is for besides its config: the compiled sizes and the options of a problem.
 
-    Each is an attribute by its own name. Prints ``name=value name=value``.
+    Each is an attribute by its own name. Prints ``name=value name=value``. ``unsaid``: options that have their default
+    and are not printed for it.
     """
 
     operator: str
     values: tuple[tuple[str, Any], ...]
+    unsaid: tuple[tuple[str, Any], ...] = ()
 
     def __getattr__(self, name: str) -> Any:
-        for own, value in object.__getattribute__(self, "values"):
-            if own == name:
-                return value
+        for which in ("values", "unsaid"):
+            for own, value in object.__getattribute__(self, which):
+                if own == name:
+                    return value
         raise AttributeError(f"nothing called {name} is compiled into an object of {self}")
 
     def __str__(self) -> str:
@@ -82,6 +91,7 @@ class ProblemClass:
         return type(self), (
             self.operator,
             self.values,
+            self.unsaid,
         )  # ``__getattr__`` must not be asked before there are values
 
 
@@ -138,15 +148,17 @@ class Problem:
     @classmethod
     def from_record(cls, record: Any) -> Self:
         """The problem that ``record()`` gave. Raises ``InputError`` for anything else."""
-        if not isinstance(record, dict) or set(record) != set(cls.forms()):
+        forms = cls.forms()
+        unsaid = {name for name, form in forms.items() if form.unsaid}
+        if not isinstance(record, dict) or not set(forms) - unsaid <= set(record) <= set(forms):
             raise InputError(
                 f"a problem of {cls.operator} must have {' '.join(cls.forms())}, got {record!r:.80}"
             )
         return cls(**record)
 
     def record(self) -> dict[str, int | str]:
-        """Name -> value of every field, as JSON holds it."""
-        return {name: getattr(self, name) for name in self.forms()}
+        """Name -> value of every field, as JSON holds it; without options whose default goes unsaid."""
+        return {name: getattr(self, name) for name in self.forms() if self.says(name)}
 
     @classmethod
     def class_of(cls, **values: Any) -> ProblemClass:
@@ -167,12 +179,23 @@ class Problem:
                 _check_size(name, found[name], form)
             else:
                 raise InputError(f"a class of {cls.operator} needs {name}")
-        return ProblemClass(cls.operator, tuple(found.items()))
+        return cls._class(found)
 
     @property
     def problem_class(self) -> ProblemClass:
-        compiled = (name for name, form in self.forms().items() if form.compiled)
-        return ProblemClass(self.operator, tuple((name, getattr(self, name)) for name in compiled))
+        return self._class(
+            {name: getattr(self, name) for name, form in self.forms().items() if form.compiled}
+        )
+
+    @classmethod
+    def _class(cls, compiled: dict[str, Any]) -> ProblemClass:
+        forms = cls.forms()
+        said = tuple((name, value) for name, value in compiled.items() if _is_said(forms[name], value))
+        return ProblemClass(cls.operator, said, tuple(one for one in compiled.items() if one not in said))
+
+    def says(self, name: str) -> bool:
+        """Whether the field stands in records and names: all but an option with a default that goes unsaid."""
+        return _is_said(self.forms()[name], getattr(self, name))
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -180,7 +203,8 @@ class Problem:
 
     @property
     def options(self) -> dict[str, str]:
-        return {name: getattr(self, name) for name in self.option_names()}
+        """Name -> value, without those whose default goes unsaid."""
+        return {name: getattr(self, name) for name in self.option_names() if self.says(name)}
 
     @property
     def bucket(self) -> tuple[Any, ...]:
@@ -203,6 +227,10 @@ class Problem:
             known = " ".join(cls.option_names()) or "none"
             raise InputError(f"{cls.operator} has no option {unknown[0]}; its options are {known}")
         return options
+
+
+def _is_said(form: Form, value: Any) -> bool:
+    return not form.unsaid or value != form.choices[0]
 
 
 @functools.cache

@@ -11,7 +11,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from kernel_space.core.arch import Arch
@@ -60,6 +61,61 @@ class ModelledTime:
     bound: str
 
 
+class Rates(Protocol):
+    """What ``Effort`` is counted by. ``dram_bytes_s``: None if nobody told."""
+
+    @property
+    def sm_count(self) -> int: ...
+    @property
+    def dram_bytes_s(self) -> float | None: ...
+
+
+OVERLAP = 3.0  # power of the mean in which needs that overlap add up: 1 is one after the other, infinity the largest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Effort:
+    """What a launch needs, each by a name, in microseconds at nominal rates: what measured times are fitted by.
+
+    ``steps``    steps of the main loop of the SM that has the most, over ``turns`` pieces of work
+    ``step``     needs of one step, which overlap
+    ``turn``     needs of one turn besides, one after the other
+    ``beside``   needs of the whole launch that overlap with all turns
+    ``once``     needs of the whole launch, one after the other
+    ``choices``  knobs that are worth a share of the time, as numbers near 0 and 1
+    """
+
+    steps: float
+    turns: float
+    step: Mapping[str, float]
+    turn: Mapping[str, float]
+    beside: Mapping[str, float]
+    once: Mapping[str, float]
+    choices: Mapping[str, float]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Names that want a factor, 1 if the kernel reached nominal rates."""
+        return (*self.step, *self.turn, *self.beside, *self.once)
+
+    def us(self, factors: Mapping[str, float], shares: Mapping[str, float]) -> float:
+        """Microseconds. ``factors``: of each need; ``shares``: log of what a choice of 1 multiplies the time by.
+
+        Numbers may be arrays, an element for each of many launches. Raises ``KeyError`` for a need without a factor.
+        """
+        step = _overlapping(factors[name] * us for name, us in self.step.items())
+        turn = sum(factors[name] * us for name, us in self.turn.items())
+        beside = (factors[name] * us for name, us in self.beside.items())
+        together = _overlapping([self.steps * step + self.turns * turn, *beside])
+        once = sum(factors[name] * us for name, us in self.once.items())
+        share = sum(shares[name] * at for name, at in self.choices.items())
+        return (together + once) * math.e**share
+
+
+def _overlapping(needs: Iterable[float]) -> float:
+    return sum(us**OVERLAP for us in needs) ** (1 / OVERLAP)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class MachineTraits:
     """Of one kernel. ``config`` is always resolved, ``problem`` one that it is legal for.
@@ -89,6 +145,10 @@ class MachineTraits:
     ``model``      ``(config, problem, chip)`` -> ``ModelledTime``
     ``model_us``   ``(config, problem, chip)`` -> microseconds, quicker: a search asks for thousands
     ``modelled``   names of the architectures that it is for
+
+    For a kernel whose times are fitted by measured ones (``tuner.calibration.fit``):
+
+    ``effort``     ``(config, problem, rates)`` -> ``Effort``; of the same names for every config
     """
 
     exercise: Callable[[Any, Any], tuple[Any, int]] | None = None
@@ -104,6 +164,7 @@ class MachineTraits:
     model: Callable[[Any, Any, Chip], ModelledTime] | None = None
     model_us: Callable[[Any, Any, Chip], float] | None = None
     modelled: tuple[str, ...] = ()
+    effort: Callable[[Any, Any, Rates], Effort] | None = None
 
 
 PLAIN = MachineTraits()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
+from kernel_space.launch.encode_tiled import encode_tiled
 from kernel_space.launch.loading import HostCallError, LoadedObject, load, load_bytes
 from kernel_space.launch.ptx_entries import Parameter, entries
 from kernel_space.launch.runtime_symbols import RUNTIME_SYMBOLS
@@ -102,6 +103,7 @@ _U64 = ctypes.c_uint64
 _I32 = ctypes.c_int32
 _OUT_U64 = ctypes.POINTER(ctypes.c_uint64)
 _OUT_I32 = ctypes.POINTER(ctypes.c_int32)
+_OUT_U32 = ctypes.POINTER(ctypes.c_uint32)
 # Parameters of each function in the CUDA headers; the result is an error code.
 _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "_cudaLibraryLoadData": (_OUT_U64, _U64, _U64, _U64, ctypes.c_uint32, _U64, _U64, ctypes.c_uint32),
@@ -114,6 +116,13 @@ _SIGNATURES: dict[str, tuple[Any, ...]] = {
     "_cudaLaunchKernelEx": (_U64, _U64, _U64),
 }
 assert set(_SIGNATURES) == set(RUNTIME_SYMBOLS)
+# What other objects call, that this project's do not: CuTe DSL's own wrappers, which a card's runtime need not have.
+_FURTHER: dict[str, tuple[Any, ...]] = {
+    "_cuTensorMapEncodeTiled": (
+        _U64, _I32, ctypes.c_uint32, _U64, _OUT_U64, _OUT_U64, _OUT_U32, _OUT_U32, _I32, _I32, _I32, _I32,
+    ),
+    "cuda_dialect_assert_success": (_I32,),
+}  # fmt: skip
 
 
 class CaptureRuntime:
@@ -133,7 +142,7 @@ class CaptureRuntime:
         self._error: Exception | None = None
         self._callbacks = {
             symbol: ctypes.CFUNCTYPE(_I32, *signature)(self._guard(getattr(self, f"_on{symbol}")))
-            for symbol, signature in _SIGNATURES.items()
+            for symbol, signature in {**_SIGNATURES, **_FURTHER}.items()
         }
 
     def addresses(self) -> dict[str, int]:
@@ -184,6 +193,20 @@ class CaptureRuntime:
 
     def _on_cudaKernelSetAttributeForDevice(self, *_: Any) -> None:
         """As ``_on_cudaFuncSetAttribute``."""
+
+    def _on_cuTensorMapEncodeTiled(
+        self, out: int, data_type: int, rank: int, address: int, dims: Any, strides: Any, box: Any, steps: Any,
+        interleave: int, swizzle: int, l2_promotion: int, oob_fill: int,
+    ) -> None:  # fmt: skip
+        data = encode_tiled(
+            data_type, address, dims[:rank], strides[: rank - 1], box[:rank], steps[:rank], interleave=interleave,
+            swizzle=swizzle, l2_promotion=l2_promotion, oob_fill=oob_fill,
+        )  # fmt: skip
+        ctypes.memmove(out, data, len(data))
+
+    def _oncuda_dialect_assert_success(self, code: int) -> None:
+        if code != _SUCCESS:
+            raise CaptureError(f"the host code stops on CUDA error {code}")
 
     def _on_cudaLaunchKernelEx(self, config: int, kernel: int, arguments: int) -> None:
         name = self._kernels.get(kernel)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -19,12 +19,16 @@ import llvmlite.binding as llvm
 from kernel_space.core.arguments import Argument, arguments_from_header, pack
 from kernel_space.core.errors import InputError
 from kernel_space.launch.elf import Elf, read_elf
-from kernel_space.launch.runtime_symbols import RUNTIME_SYMBOLS, Runtime
+from kernel_space.launch.runtime_symbols import Runtime
 
 # Symbols are added to one table per process and looked up when an object is finalized.
 _BINDING = threading.Lock()
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 _MODULE_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class UnsupportedCall(InputError):
+    """The host code calls functions that no runtime here has."""
 
 
 class HostCallError(RuntimeError):
@@ -102,7 +106,13 @@ class LoadedObject:
         self.close()
 
     def _load_module(self) -> None:
-        """Hands the cubin to the runtime and lets the host code look up its kernels, once per device."""
+        """Hands the cubin to the runtime and lets the host code look up its kernels, once per device.
+
+        An object of a function that launches nothing has no code for that.
+        """
+        assert self._engine is not None
+        if not self._engine.get_function_address(f"_mlir_{self.prefix}_cuda_init"):
+            return
         library = ctypes.pointer(self._library)
         self._module_call("cuda_init", ctypes.pointer(library))
         for device in self._runtime.device_ids:
@@ -149,12 +159,13 @@ def load_bytes(
     data: bytes, prefix: str, runtime: Runtime, *, arguments: tuple[Argument, ...] | None = None
 ) -> LoadedObject:
     """``load`` for an object in memory."""
-    entry = _entry_name(read_elf(data), prefix)
-    engine = _link(data, runtime.addresses())
+    addresses = runtime.addresses()
+    entry = _entry_name(read_elf(data), prefix, addresses)
+    engine = _link(data, addresses)
     return LoadedObject(engine, prefix=prefix, entry=entry, runtime=runtime, arguments=arguments)
 
 
-def _entry_name(elf: Elf, prefix: str) -> str:
+def _entry_name(elf: Elf, prefix: str, provided: Container[str]) -> str:
     """The host function's symbol. It also spells the argument types, so it is read from the object."""
     stem = f"_mlir_{prefix}__mlir_ciface_"
     names = [symbol.name for symbol in elf.symbols if symbol.is_function and symbol.name.startswith(stem)]
@@ -165,11 +176,18 @@ def _entry_name(elf: Elf, prefix: str) -> str:
     unknown = [
         symbol.name
         for symbol in elf.symbols
-        if symbol.is_undefined and symbol.name.startswith("_cu") and symbol.name not in RUNTIME_SYMBOLS
+        if symbol.is_undefined and symbol.name not in provided and not _is_of_the_process(symbol.name)
     ]
     if unknown:  # LLVM ends the process on a symbol it cannot resolve
-        raise InputError(f"the object calls CUDA functions that are not supported: {', '.join(unknown)}")
+        raise UnsupportedCall(f"the object calls CUDA functions that are not supported: {', '.join(unknown)}")
     return names[0]
+
+
+def _is_of_the_process(name: str) -> bool:
+    """Is it what the linker makes, or a function of the C library? CUDA's are not taken from wherever they are."""
+    if not name or name == "_GLOBAL_OFFSET_TABLE_":
+        return True
+    return not name.lstrip("_").startswith("cu") and llvm.address_of_symbol(name) is not None
 
 
 def _link(data: bytes, addresses: dict[str, int]) -> llvm.ExecutionEngine:

@@ -9,11 +9,8 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {}
 """What the card does -> the probes in which the machine does something else."""
 
 UNSUPPORTED: tuple[str, ...] = (
-    "named_barrier.reduction",
     "tma_load.swizzle_128_atom_32_flip_8",
     "tma_load.swizzle_128_atom_64",
-    "tmem.cp.64x128b.warpx2_01_23.group_1",
-    "tmem.cp.64x128b.warpx2_01_23.group_2",
     "tmem.cp.unpack.b4x16_p64",
     "tmem.cp.unpack.b6x16_p32",
 )

@@ -235,7 +235,7 @@ def test_stored_sets_are_those_of_this_machine() -> None:
 
 
 def test_restating_keeps_the_sets(tmp_path: Path) -> None:
-    clock_sets.restate_sets({"pair": [1.0], "split": [2.0]}, tmp_path / "sets.json")
+    clock_sets.restate_sets(clock_sets.kept_sets(), {"pair": [1.0], "split": [2.0]}, tmp_path / "sets.json")
     before, after = (
         json.loads(clock_sets.STORED.read_text()),
         json.loads((tmp_path / "sets.json").read_text()),
@@ -420,7 +420,7 @@ def test_command_refuses_contradictions_with_one_line(
 def test_command_needs_a_simulated_kind_of_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = str(table(tmp_path / "trials.csv", [(TILES[0], MEASURED[0], 30.0)], device="h200"))
     assert main(["calibrate", path]) == 2
-    assert "h200 have no simulated time" in capsys.readouterr().err
+    assert "kernel must be one of sm90a_ring" in capsys.readouterr().err, "the tile's kernel is one of b200"
 
 
 def test_pool_of_another_draw_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

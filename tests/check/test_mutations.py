@@ -14,10 +14,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.operators.svdquant_gemm.mutations.suite import (
     CASES,
+    KINDS,
     MUTATIONS,
     NotApplicable,
     find_mutation,
     table,
+    table_of_kinds,
 )
 from tests.check.mutation_runs import case_kernel, failure, run_mutation, run_text
 
@@ -139,3 +141,8 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_the_suite_is_as_large_as_promised_and_documented() -> None:
     assert len(CAUGHT) >= 45
     assert table() in DOCUMENT.read_text()
+    assert table_of_kinds() in DOCUMENT.read_text()
+
+
+def test_every_mutation_is_of_one_kind() -> None:
+    assert sorted(name for names in KINDS.values() for name in names) == sorted(MUTATIONS)

@@ -102,6 +102,14 @@ def test_injections_are_listed_without_a_shape(capsys: pytest.CaptureFixture[str
     assert "ab_producer_parity: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_kernels_for_hopper_run_in_the_machine_too(capsys: pytest.CaptureFixture[str]) -> None:
+    problem = ["--op", "smooth_lora_down", "--shape", "5,160,0", "--config", "kernel=smooth_rows"]
+    assert main(["check", "--device", "h200", *problem, "--schedule", "eager", "--json"]) == 0
+    (record,) = json.loads(capsys.readouterr().out)["results"]
+    assert record["checks"][0]["status"] == "OK" and record["checks"][0]["race_checking"]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -109,7 +117,7 @@ def test_injections_are_listed_without_a_shape(capsys: pytest.CaptureFixture[str
         (["--inject", "nothing"], "unknown mutation 'nothing'"),
         (["--inject", "ride_expects_a_full_stage"], "--inject ride_expects_a_full_stage does not apply"),
         (["--seed", "x"], "must be a whole number"),
-        (["--device", "h200"], "h200"),
+        (["--device", "h200"], "sm_90a"),
         (["--trace", "/"], "--trace must name a file in a folder that exists, got /"),
         (["--trace", "/etc/passwd/trace.json"], "--trace must name a file"),
     ],

@@ -107,8 +107,11 @@ def test_selfcheck_without_a_card_is_one_line() -> None:
 def test_out_below_a_file(command: str, below: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("precious")
-    shape = [] if command in ("bundle", "merge") else ["--shape", SHAPE]  # it takes every row of a table
+    shape = (
+        [] if command in ("bundle", "merge", "calibrate") else ["--shape", SHAPE]
+    )  # it takes all of a table
     folder = ["objects"] if command in ("measure", "merge") else []
+    folder = [str(ROOT / "results" / "h200")] if command == "calibrate" else folder
     done = run(command, *folder, *shape, "--out", str(file / below), cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from tuner.tables.dispatch import DispatchTable
 from tuner.trials.final_order import FINAL, PLACE, finalists_first
 from tuner.trials.journal_read import read_journal
 from tuner.trials.outcome import Status, Trial
+from tuner.trials.parquet import read_trials
 from tuner.trials.study import Study
 from tuner.tune.driver import TuneResult
 from tuner.tune.merge import read_source
@@ -81,6 +84,45 @@ def test_the_better_row_stands_and_trials_add_up(tmp_path: Path, capsys: pytest.
         (journal,) = (out / ".studies" / "b200" / "svdquant_gemm").glob("*.jsonl")
         lines = [json.loads(line) for line in journal.read_text().splitlines()]
         assert {line["resolved"] for line in lines if "resolved" in line} == both
+
+
+@pytest.mark.parametrize("order", [("many", "few"), ("few", "many")])
+def test_a_page_has_the_trials_of_both(
+    order: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without journals: the few of a visit take their places among the many of a sweep, whichever comes first and
+    whoever has the row. The default is right in the visit, which was later, and wrong in the sweep."""
+    default = tuned(tmp_path / "any", 1).trials[0].resolved
+    results = {"many": tuned(tmp_path / "many", 14, seed=1, wrong=default)}
+    time.sleep(1.0)  # a trial's time is of whole seconds
+    results["few"] = tuned(tmp_path / "few", 7, seed=5)
+    for name in results:
+        shutil.rmtree(tmp_path / name / ".studies")
+    out = tmp_path / "ours"
+    for name in order:
+        merge(capsys, tmp_path / name, out)
+    page = out / "b200" / "svdquant_gemm" / "4352x3840x3072x128"
+    candidates = {
+        name: {trial.resolved for trial in result.trials if trial.resolved}
+        for name, result in results.items()
+    }
+    assert candidates["many"] - candidates["few"] and candidates["few"] - candidates["many"]
+    trials = [trial for trial in read_trials(page / "trials.parquet") if trial.status is not Status.ILLEGAL]
+    assert sorted(trial.resolved for trial in trials) == sorted(candidates["many"] | candidates["few"])
+    assert len({trial.number for trial in trials}) == len(trials)
+    (both,) = (trial for trial in trials if trial.resolved == default)
+    assert both.status is Status.OK  # of the later one
+    best = min(
+        (trial for result in results.values() for trial in result.trials if trial.us), key=lambda one: one.us
+    )
+    assert config_in(out) == best.resolved or best.resolved == default
+    assert config_in(out) in (page / "report.md").read_text()
+    assert "results that were merged" in (page / "report.md").read_text()
+    before = {path: path.read_bytes() for path in page.iterdir()}
+    merge(capsys, tmp_path / "few", out)
+    assert {path: path.read_bytes() for path in page.iterdir()} == before
+    merge(capsys, tmp_path / "many", out)
+    assert {path: path.read_bytes() for path in page.iterdir()} == before
 
 
 def in_final(trial: Trial, final: str, place: int, finished: str, us: float) -> Trial:

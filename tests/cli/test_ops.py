@@ -60,7 +60,11 @@ def test_ops_names_forms_kernels_and_devices(capsys: pytest.CaptureFixture[str])
     assert list(rows["kernels"]) == ["rows"]
     gemm = found["svdquant_gemm"]
     assert gemm["shape"] == "M,K,N,R"
-    assert gemm["options"] == {"lora_dtype": ["fp16", "bf16"], "out_dtype": ["fp16", "bf16"]}
+    assert gemm["options"] == {
+        "lora_dtype": ["fp16", "bf16"],
+        "out_dtype": ["fp16", "bf16"],
+        "activation": ["none", "gelu_tanh", "silu", "swiglu"],
+    }
     assert gemm["kernels"]["sm90a_ring"] == ["sm_90a"]
     assert {"b200", "h200", "h100"} <= set(gemm["devices"])
 
@@ -108,7 +112,7 @@ def test_an_operator_that_is_not_there(name: str, capsys: pytest.CaptureFixture[
         (["--op", "rowstats", "--shape", "1,2", "--option", "a=b"], "NAME one of none, got 'a=b'"),
         (
             [*GEMM, "--option", "out_dtype"],
-            "NAME=VALUE with NAME one of lora_dtype out_dtype, got 'out_dtype'",
+            "NAME=VALUE with NAME one of lora_dtype out_dtype activation, got 'out_dtype'",
         ),
         ([*GEMM, "--option", "dtype=fp16"], "got 'dtype=fp16'"),
         ([*GEMM, "--option", "out_dtype=fp8"], "out_dtype must be one of fp16, bf16, got 'fp8'"),

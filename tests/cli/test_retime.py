@@ -186,7 +186,8 @@ def test_a_card_without_a_compiler_retimes_what_another_machine_compiled(
 ) -> None:
     path, out, again = tmp_path / "dir", tmp_path / "results", tmp_path / "again"
     filled(path, tmp_path / "home", 6)
-    assert on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out)).returncode == 0
+    done = on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out))
+    assert done.returncode == 0, done.stderr
     table = out / "h200" / "dispatch.json"
     table.write_text(table.read_text().replace('"dsl_version": "', '"dsl_version": "0.'))
     shutil.rmtree(out / ".studies")
@@ -223,7 +224,8 @@ def test_nothing_stale_leaves_no_folder_of_objects(
 ) -> None:
     path, out = tmp_path / "dir", tmp_path / "results"
     filled(path, tmp_path / "home", 2)
-    assert on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out)).returncode == 0
+    done = on_a_bare_machine(tmp_path, "measure", str(path), "--out", str(out))
+    assert done.returncode == 0, done.stderr
     arguments = [
         "compile-only",
         "--retime",

@@ -69,4 +69,4 @@ def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capsys, *SHAPE, *SHAPE[:1], "64,256,64,0", "--trace", str(tmp_path / "t.json"))[0] == 2
     code, _, err = run(capsys, *SHAPE, *CONFIG, "--changes", "0", "--trace", str(tmp_path / "no" / "t.json"))
     assert code == 2
-    assert "cannot write --trace" in err
+    assert "--trace must name a file in a folder that exists" in err

@@ -22,6 +22,10 @@ LAYER = (
     "smooth_ctas_per_sm=2 smooth_use_pdl=true gemm_tile_mnk=128x32x128 gemm_use_pdl=true"
 )
 ROWS = "kernel=smooth_rows+wide gemm_tile_mnk=64x40x128 gemm_consumer_warpgroups=1 gemm_stream_k=true"
+FEW = (
+    "kernel=smooth_mma+narrow smooth_rows_per_warp=16 smooth_warps_m=1 smooth_warps_k=8 smooth_split_k=2 "
+    "smooth_ctas_per_sm=2 smooth_use_pdl=true gemm_tile_mnk=64x16x128 gemm_split_k=2 gemm_use_pdl=true"
+)
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -72,7 +76,12 @@ def test_the_search_spaces_of_the_links_make_that_of_the_layer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "shape", "dtype"), [(LAYER, "67,416,136,16", "bf16"), (ROWS, "33,160,72,0", "fp16")]
+    ("text", "shape", "dtype"),
+    [
+        (LAYER, "67,416,136,16", "bf16"),
+        (ROWS, "33,160,72,0", "fp16"),
+        pytest.param(FEW, "17,416,72,16", "bf16", marks=pytest.mark.slow),
+    ],
 )
 def test_the_whole_layer_is_right_in_the_machine(text: str, shape: str, dtype: str) -> None:
     """M and N that end within a tile, K that ends within a span; the GEMM reads what the first link wrote."""

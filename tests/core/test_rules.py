@@ -14,6 +14,7 @@ PROBLEM = GemmProblem(m=4352, k=3840, n=3072, r=128)
 
 # (rule, config, shape, words the reason must contain: what must hold and what came)
 REJECTED = [
+    ("activation", "swap_ab=true", "4352,3840,3072,128 swiglu", ("different threads", "swap_ab=false")),
     ("mma_tiler_mn", "mma_tiler_mn=64x128", "4352,3840,3072,128", ("256x256", "64x128")),
     ("mma_tiler_k", "mma_tiler_k=64", "4352,3840,3072,128", ("128 256", "64")),
     ("cluster_shape", "cluster_shape_mn=8x1", "4352,3840,3072,128", ("1, 2 or 4", "8x1")),
@@ -44,7 +45,9 @@ def rule_names(arch: Arch) -> tuple[str, ...]:
 def test_each_rule_names_itself_and_says_what_came(
     rule: str, config: str, shape: str, words: tuple[str, ...]
 ) -> None:
-    verdict = legalize(KernelConfigSm100a.parse(config), GemmProblem.parse(shape), SM100A)
+    shape, _, activation = shape.partition(" ")
+    problem = GemmProblem.parse(shape, activation=activation or "none")
+    verdict = legalize(KernelConfigSm100a.parse(config), problem, SM100A)
     assert isinstance(verdict, Rejection)
     assert verdict.rule == rule
     for word in words:

@@ -50,7 +50,7 @@ class Pool:
     ) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_result(
-            SimpleNamespace(status=Status.OK, reason="", compiled=compiled(config), seconds=0.1)
+            SimpleNamespace(status=Status.OK, reason="", compiled=compiled(config), seconds=0.1, host="")
         )
         return future
 

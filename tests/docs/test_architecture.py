@@ -53,10 +53,13 @@ def test_picture_is_that_of_the_imports(package: str) -> None:
 
 
 def test_modules_beside_the_folders_import_none_of_them() -> None:
-    assert beside("kernel_space") == {"places"} and not beside("tuner")
+    assert beside("kernel_space") == {"places"} and beside("tuner") == {"processes"}
     tree = ast.parse((ROOT / "kernel_space" / "places.py").read_text())
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     assert modules == ["__future__", "pathlib"]
+    tree = ast.parse((ROOT / "tuner" / "processes.py").read_text())
+    modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert sorted(map(str, modules)) == ["__future__", "collections.abc", "typing"]
 
 
 def test_every_folder_is_explained() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.docs.pages import ROOT
 
 INDEX = ROOT / "docs" / "README.md"
-MOST_WORDS = 14_500  # of all user pages together, code and tables included
+MOST_WORDS = 15_900  # of all user pages together, code and tables included
 LONG, SHARE = 25, 0.9  # words that a sentence should not exceed, and the share of sentences that keep to it
 LONGEST, LONGEST_ELSEWHERE = 35, 40  # of a user page, and of a page for authors; evidence may be longer
 # Where a text has a full stop, and no sentence ends.

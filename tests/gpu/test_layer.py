@@ -43,8 +43,9 @@ def table() -> Iterator[None]:
         yield
 
 
-def layer_of(dtype: torch.dtype, rank: int = 128) -> SVDQuantLinear:
-    return SVDQuantLinear.from_linear(linear_of(256, 512).cuda(), rank=rank, dtype=dtype)
+def layer_of(dtype: torch.dtype, rank: int = 128, activations: str = "auto") -> SVDQuantLinear:
+    linear = linear_of(256, 512).cuda()
+    return SVDQuantLinear.from_linear(linear, rank=rank, dtype=dtype, activations=activations)
 
 
 # -- autocast
@@ -158,11 +159,11 @@ def test_a_layer_hands_nan_on() -> None:
 
 # -- ranks
 
-RANKS = (0, 16, 32, 48, 80, 112, 128, 144, 240, 256)
+RANKS = (0, 16, 32, 48, 80, 112, 128, 144, 240, 256, 272, 368, 512)
 
 
 def launches(shape: str, **dtypes: str) -> OnCard:
-    """A rank above all rows', and a layer that no row's config is legal for, need the bundled object of R = 256."""
+    """A rank above all rows', and a layer that suits no row's config, need a bundled object of R = 256 or 512."""
     one = OnCard(shape, **dtypes)
     explain(one.problem)
     return one
@@ -215,7 +216,7 @@ def test_padded_weights_that_change_and_a_graph_from_the_first_call() -> None:
 @pytest.mark.parametrize("rank", [16, 48, 112, 240])
 @pytest.mark.parametrize("dtype", HALF)
 def test_a_layer_is_padded_once_and_saves_its_own_rank(rank: int, dtype: torch.dtype) -> None:
-    layer = layer_of(dtype, rank)
+    layer = layer_of(dtype, rank, "nvfp4")
     name = "fp16" if dtype == torch.float16 else "bf16"
     width = layer.lora_up.shape[1]
     state = layer.state_dict()
@@ -255,7 +256,7 @@ def test_a_padded_layer_compiled_and_captured() -> None:
 
 def test_a_rank_beyond_the_contract() -> None:
     with pytest.raises(InputError, match="R must be"):
-        SVDQuantLinear(512, 256, rank=272, device="cuda")
+        SVDQuantLinear(512, 256, rank=528, device="cuda")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

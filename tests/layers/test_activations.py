@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,25 +12,27 @@ import torch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.devices.classes import DEVICE_CLASSES
-from tuner.layers.activations import SAME, decide, decide_for
+from tuner.layers.activations import decide, decide_for
 from tuner.runtime import SVDQuantLinear
 
 TABLE = Path(__file__).resolve().parents[2] / "results" / "h200" / "dispatch.json"
 
 
-def times(m: int) -> dict[str, float]:
+def rows_of(m: int) -> dict[str, dict[str, Any]]:
     """Of both operators at m,3840,3072,128 in bf16."""
     sizes = {"m": m, "k": 3840, "n": 3072, "r": 128, "dtype": "bf16"}
     rows = json.loads(TABLE.read_text())["rows"]
-    return {row["op"]: row["time_us"] for row in rows if row["problem"] == sizes}
+    return {row["op"]: row for row in rows if row["problem"] == sizes}
 
 
 @pytest.mark.parametrize("m", [1, 16, 64, 128, 256, 1024, 4352])
 def test_the_faster_one_and_16_bits_where_nobody_can_tell(m: int) -> None:
-    found = times(m)
-    nvfp4, half = found["svdquant_linear"], found["svdquant_linear_16bit"]
+    found = rows_of(m)
+    nvfp4, half = (found[op]["time_us"] for op in ("svdquant_linear", "svdquant_linear_16bit"))
+    cards = {row["evidence"]["card"] for row in found.values()}
+    margin = 1.05 if len(cards) == 1 else 1.1
     decision = decide_for(LinearProblem(m=m, k=3840, n=3072, r=128, dtype="bf16"), DEVICE_CLASSES["h200"])
-    assert decision.activations == ("16bit" if half <= SAME * nvfp4 else "nvfp4")
+    assert decision.activations == ("16bit" if half <= margin * nvfp4 else "nvfp4")
     assert f"{nvfp4:.4g} us" in decision.reason and f"{half:.4g} us" in decision.reason
 
 

@@ -64,6 +64,13 @@ def test_y_is_the_sum(ranks: tuple[int, ...], transposed: bool, dtype: torch.dty
     assert torch.equal(layer(x), before)
 
 
+def test_room_beyond_256_columns() -> None:
+    layer, x = made(512), activations(5, K)
+    before, wide = layer(x).double(), adapter(496, 3)
+    layer.set_adapters({"a": (*wide, 0.75)})
+    assert relative(layer(x), before + added(x, (*wide, 0.75))) < ROUNDED
+
+
 def test_every_strength_is_its_own() -> None:
     layer, x = made(), activations(5, K)
     base = layer(x).double()
@@ -187,7 +194,7 @@ def test_adapters_that_do_not_fit_change_nothing(given: dict[str, Any], message:
     [
         (0, "at least the layer's rank 16, got 0"),
         (24, "R must be a multiple of 16"),
-        (512, "R must be between"),
+        (528, "R must be between"),
     ],
 )
 def test_room_that_cannot_be(max_rank: int, message: str) -> None:

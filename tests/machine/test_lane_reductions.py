@@ -42,6 +42,10 @@ def test_redux_of_floats(modifiers: str, lanes: list[int], expected: int) -> Non
         ("max.f32 {d}, {a}, {b}, {c};", (1.0, 2.0, 3.0), f32(3)),
         ("max.f32 {d}, {a}, {b}, {c};", (1.0, math.nan, -3.0), f32(1)),
         ("min.f32 {d}, {a}, {b}, {c};", (1.0, 2.0, -3.0), f32(-3)),
+        ("max.abs.f32 {d}, {a}, {b}, {c};", (1.0, -2.0, -3.0), f32(3)),
+        ("max.abs.f32 {d}, {a}, {b}, {c};", (-0.0, -0.0, math.nan), f32(0.0)),
+        ("min.abs.f32 {d}, {a}, {b}, {c};", (-4.0, 2.0, -3.0), f32(2)),
+        ("max.NaN.abs.f32 {d}, {a}, {b}, {c};", (-math.inf, 2.0, 3.0), f32(math.inf)),
     ],
 )
 def test_three_operands(text: str, operands: tuple[float, ...], expected: int, uniform: bool) -> None:
@@ -49,8 +53,10 @@ def test_three_operands(text: str, operands: tuple[float, ...], expected: int, u
     assert found == [expected] * 32
 
 
-def test_three_operands_with_nan() -> None:
-    found = lanes_of("max.NaN.f32 {d}, {a}, {b}, {c};", f32(1), f32(2), f32(math.nan), uniform=True)
+@pytest.mark.parametrize("modifiers", ["NaN", "NaN.abs"])
+def test_three_operands_with_nan(modifiers: str) -> None:
+    text = f"max.{modifiers}.f32 {{d}}, {{a}}, {{b}}, {{c}};"
+    found = lanes_of(text, f32(1), f32(2), f32(math.nan), uniform=True)
     assert np.isnan(np.array(found, np.uint32).view(np.float32)).all()
 
 

@@ -70,4 +70,4 @@ def test_pinned_versions_cover_the_checkout() -> None:
 def test_there_is_one_name_and_one_version() -> None:
     assert PROJECT["name"] == "svdquant-tune" and PROJECT["dynamic"] == ["version"]
     assert re.fullmatch(r"\d+\.\d+\.\d+", tuner.__version__)
-    assert PROJECT["scripts"] == {"svdquant-tune": "tuner.cli.main:main"}
+    assert PROJECT["scripts"] == {"svdquant-tune": "tuner.cli.start:start"}

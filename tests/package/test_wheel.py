@@ -123,6 +123,35 @@ def link_packages(target: Path, names: list[str]) -> None:
                 (target / top).symlink_to(source)
 
 
+@pytest.fixture(scope="module")
+def other_bin(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment of the other Python that is supported, with what its package index gives; without torch, which
+    is gigabytes."""
+    python = other_python()
+    if python is None:
+        pytest.skip("there is only one of Python 3.11 and 3.12 here")
+    folder = tmp_path_factory.mktemp("other")
+    run(python, "-m", "venv", "venv", cwd=folder)
+    here = str(folder / "venv" / "bin" / "python")
+    light = [name for name in core_of(wheel) if name != "torch"]
+    index = ("--quiet", "--constraint", str(ROOT / "constraints.txt"))
+    pip("--python", here, "install", *index, *light, cwd=folder)
+    pip("--python", here, "install", "--quiet", "--no-deps", str(wheel), cwd=folder)
+    return folder / "venv" / "bin"
+
+
+def other_python() -> str | None:
+    for minor in {11, 12} - {sys.version_info.minor}:
+        name = f"python3.{minor}"
+        for path in (
+            shutil.which(name),
+            *map(str, Path.home().glob(f".pyenv/versions/3.{minor}.*/bin/{name}")),
+        ):
+            if path and subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+                return path
+    return None
+
+
 def installed(python: Path, cwd: Path, *modules: str) -> list[bool]:
     program = (
         f"import importlib.util as u, json; print(json.dumps([bool(u.find_spec(n)) for n in {modules!r}]))"
@@ -198,6 +227,30 @@ def test_a_user_tunes_from_any_folder(tuner_bin: Path, tmp_path: Path) -> None:
     assert files(data / "svdquant_tune_data") == before
 
 
+def test_the_other_python_finds_what_is_shipped(other_bin: Path, tmp_path: Path) -> None:
+    """And what runs on a user's machine is hashed there as here: a row that is fresh for one is for the other."""
+    command = other_bin / "svdquant-tune"
+    assert installed(other_bin / "python", tmp_path, "numpy", "torch", "cutlass") == [True, False, False]
+    found = json.loads(run(command, "lookup", "--shape", SHAPE, "--device", "h200", "--json", cwd=tmp_path))
+    (result,) = found["results"]
+    assert result["source"] == "exact" and result["object_state"] == "whole"
+    assert "svdquant_linear" in run(command, "ops", "--json", cwd=tmp_path)
+    program = """
+from kernel_space.build.key import kernel_source_hash
+from kernel_space.core.arch import arch
+from kernel_space.core.registry import kernels_of, operator_names
+for name in operator_names():
+    for kernel in kernels_of(name, arch("sm_90a")):
+        print(kernel.full_name, kernel_source_hash(kernel))
+"""
+    there = run(other_bin / "python", "-c", program, cwd=tmp_path)
+    clean = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)}
+    here = subprocess.run(
+        [sys.executable, "-c", program], env=clean, capture_output=True, text=True, check=True
+    )
+    assert there == here.stdout and there.count("sm90a_ring") >= 1
+
+
 def test_models_are_known_by_name_from_any_folder(tuner_bin: Path, tmp_path: Path) -> None:
     told = run(
         tuner_bin / "svdquant-tune",
@@ -220,7 +273,12 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_the_wheel_ships_spaces_tables_and_objects_as_they_are(tuner_bin: Path) -> None:
     own = Path(sysconfig.get_path("purelib", vars={"base": str(tuner_bin.parent)}))
     shipped = files(own / "svdquant_tune_data")
-    patterns = ("search_spaces/**/*.yaml", "results/*/dispatch.json", "results/*/objects/*.*")
+    patterns = (
+        "search_spaces/**/*.yaml",
+        "results/*/dispatch.json",
+        "results/*/estimates.json",
+        "results/*/objects/*.*",
+    )
     expected = {
         path.relative_to(ROOT).as_posix(): path for pattern in patterns for path in ROOT.glob(pattern)
     }

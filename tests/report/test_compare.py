@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,11 +21,10 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.compiled_cases import resolved
-from tests.report.test_report import assert_self_contained, stages, sweep, trial
+from tests.report.test_report import STYLE, assert_offline, stages, sweep, trial
 from tests.report.test_timeline import WORDS
-from tuner.report.charts.compare import clock_sections
-from tuner.report.charts.style import STYLE
-from tuner.report.data.causes import cause_rows, causes_chart, why
+from tuner.report.charts.compare import causes_bars, clock_sections
+from tuner.report.data.causes import cause_rows, why
 from tuner.report.data.clock import Clocked, Clocks, clock
 from tuner.report.data.peers import read_peers
 from tuner.report.data.published import knob_rows
@@ -115,20 +115,18 @@ def test_cause_table_by_hand() -> None:
 
 
 def test_bars_lie_end_to_end_to_scale() -> None:
-    """16 us on 1040 - 96 - 84 = 860 pixels: 10 of MMAs, then 1 or 4 waiting for A/B."""
-    boxes = [
-        (box.get("class"), float(box.get("x", "")), float(box.get("width", "")))
-        for box in ElementTree.fromstring(causes_chart([WINNER, RIVAL])).iter("rect")
+    """The longest, 16 us, takes 90 % of the width: 10 of MMAs, then 1 or 4 waiting for A/B."""
+    bars = [
+        (part.get("class"), [float(share) for share in re.findall(r":([\d.]+)%", part.get("style", ""))])
+        for part in ElementTree.fromstring(causes_bars([WINNER, RIVAL])).iter()
+        if part.get("style")
     ]
-    us = 53.75
+    us = 90 / 16
     for width in (1.0, 4.0):
-        at = boxes.index(
-            ("t-wait0", pytest.approx(96 + 10 * us, abs=0.06), pytest.approx(width * us, abs=0.06))
-        )
-        assert boxes[at - 1] == ("t-mma0", 96.0, pytest.approx(10 * us, abs=0.06))
-    # the tail wave's half microsecond ends where the bar ends
-    tail = ("t-tail", pytest.approx(96 + 13.5 * us, abs=0.06), pytest.approx(0.5 * us, abs=0.06))
-    assert tail in boxes
+        at = bars.index(("t-wait0", [pytest.approx(width * us, abs=0.006)]))
+        assert bars[at - 1] == ("t-mma0", [pytest.approx(10 * us, abs=0.006)])
+    # the tail wave's half microsecond ends where the winner's bar of 14 us ends
+    assert ("tail t-tail", [pytest.approx(13.5 * us, abs=0.006), pytest.approx(0.5 * us, abs=0.006)]) in bars
 
 
 def test_missing_clocks_are_sentences() -> None:
@@ -158,7 +156,7 @@ def test_clocks_of_a_sweep(tmp_path: Path) -> None:
         "No timeline of runner-up, published: not in the build cache"
     ]
     files = write_report(tmp_path / "report", sweep(trials, cache_dir=tmp_path))
-    page = assert_self_contained(files.html.read_text())
+    page = assert_offline(files.html.read_text())
     assert "timelines of the whole launch" in [
         value for name, value in page.attributes if name == "aria-label"
     ]
@@ -257,7 +255,7 @@ def test_page_compares_with_the_published_configuration() -> None:
     assert entry is not None
     published = legalize(entry.config, PROBLEM, SM100A).config  # type: ignore[union-attr]
     trials = [trial(0, 20.0, config=published.replace(epi_tile_n=64)), trial(1, 30.0, config=published)]
-    words = assert_self_contained(render_html(sweep(trials))).words
+    words = assert_offline(render_html(sweep(trials))).words
     assert "The published configuration takes 30 µs, the winner 20 µs (modelled): 1.50x as fast." in words
     assert "epi_tile_n6432stated by the source" in words
     assert "The winner is the published configuration." in render_markdown(sweep(trials[1:]))
@@ -361,8 +359,11 @@ def test_standing_of_simulated_trials_is_a_share_of_the_sets() -> None:
 
 def test_standing_of_measured_trials() -> None:
     paired = {"ratio": 1.02, "ratio_low": 1.01, "ratio_high": 1.03, "p_value": 0.001, "rounds": 24}
+    final = {**paired, "final": "2025-11-21 x"}
+    verdict = "faster than every other finalist"
     text = standing(
-        measured(0, 20.0, **paired, finals_verdict="faster than every other finalist"), measured(1, 20.4)
+        measured(0, 20.0, **final, final_place=1, versus="runner-up", finals_verdict=verdict),
+        measured(1, 20.4, **final, final_place=2, versus="winner"),
     )
     assert "takes 1.0200 of the winner's time (1.0100 to 1.0300, paired, p 0.001, 24 rounds)" in text
     assert text.endswith("the winner is faster than every other finalist.")
@@ -394,9 +395,9 @@ def test_final_lists_its_contenders_by_place() -> None:
     rows = text.partition("## Final, measured")[2].splitlines()[2:]
     assert rows[0].startswith("Winner: faster. Contenders")
     assert rows[4:7] == [
-        "| 1 | #1 | 20.00 | 20.50 | – | – | – | – |",
-        "| 2 | #0 | 20.40 | – | 1.0200 (1.0100 to 1.0300) | 0.002 | 24 | num_ab_stage=2 |",
-        "| 3 | #2 | 21.00 | – | – | – | – | num_ab_stage=4 |",
+        "| 1 | #1 | 20.00 | – | – | – | – |",
+        "| 2 | #0 | 20.40 | 1.0200 (1.0100 to 1.0300) | 0.002 | 24 | num_ab_stage=2 |",
+        "| 3 | #2 | – | – | – | – | num_ab_stage=4 |",
     ]
     assert "Final, measured" not in render_markdown(sweep([measured(0, 20.0)]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import io
+import json
 import math
 import random
 import re
@@ -23,7 +24,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_ring.config import RingConfig
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.traffic import fill_bytes
 from tuner.devices.classes import DEVICE_CLASSES, READ, DeviceClass
-from tuner.report.charts.style import STYLE
+from tuner.report.data.pairs import order
 from tuner.report.data.roofline import dram_bytes, groups, points, roofs
 from tuner.report.data.standing import MEANS
 from tuner.report.data.sweep import (
@@ -39,11 +40,11 @@ from tuner.report.data.sweep import (
     times_per_value,
     varying_knobs,
     winner_and_runner_up,
-    winner_first,
 )
 from tuner.report.html import render_html
 from tuner.report.markdown import render_markdown
 from tuner.report.marks.svg import Scale, escape, number
+from tuner.report.page import asset
 from tuner.report.write import Section, Sweep, read_trials, report_folder, trials_csv, write_report
 from tuner.space.count import Count
 from tuner.trials.outcome import Kind, Origin, Status, Trial
@@ -149,8 +150,11 @@ def test_a_stated_winner_is_kept() -> None:
 
 def test_best_candidates_begin_with_the_winner() -> None:
     """Trial 4 won by other means, although 2 is faster by its nominal time."""
-    assert [one.number for one in winner_first(SIX, SIX[4])] == [4, 2, 3, 0, 5]
-    assert "<th>trial</th><th>#4</th><th>#2</th>" in render_html(sweep(SIX, winner=SIX[4]))
+    assert [one.number for one in order(sweep(SIX), SIX[4], SIX[2])] == [4, 2, 3, 0, 5]
+    places = {
+        one["number"]: one["rank"] for one in Page(render_html(sweep(SIX, winner=SIX[4]))).record["trials"]
+    }
+    assert places == {4: 1, 2: 2, 3: 3, 0: 4, 5: 5, 1: None}
 
 
 def test_the_same_config_is_ranked_once() -> None:
@@ -407,7 +411,8 @@ def test_not_a_parquet_file(tmp_path: Path) -> None:
 
 # ---- pages ----------------------------------------------------------------------------------------------------------
 
-VOID = {"meta", "br"}
+VOID = {"meta", "br", "link", "wbr"}
+STYLE = asset("pages.css").decode()
 
 
 class Page(HTMLParser):
@@ -416,9 +421,9 @@ class Page(HTMLParser):
     def __init__(self, text: str) -> None:
         super().__init__()
         self.open: list[str] = []
-        self.tags: list[str] = []
-        self.attributes: list[tuple[str, str]] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
         self.words = ""
+        self.data = ""
         self.feed(text)
         assert self.open == []
 
@@ -428,29 +433,56 @@ class Page(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.attributes += [(name, value or "") for name, value in attrs]
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.words += data
+        if self.open and self.open[-1] == "script":
+            self.data += data
+        else:
+            self.words += data
+
+    @property
+    def tags(self) -> list[str]:
+        return [tag for tag, _ in self.elements]
+
+    @property
+    def attributes(self) -> list[tuple[str, str]]:
+        return [pair for _, attributes in self.elements for pair in attributes.items()]
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the page's script draws and lists."""
+        return json.loads(self.data)
 
 
-def assert_self_contained(text: str) -> Page:
+SHARED = [
+    "../../assets/pages.css",
+    "../../assets/uplot.min.js",
+    "../../problems.js",
+    "../../assets/pages.js",
+    "../../index.html",
+]
+
+
+def assert_offline(text: str) -> Page:
+    """Nothing but the device's own files is asked for, and nothing runs but what is in them."""
     page = Page(text)
-    assert not {"script", "link", "img", "iframe", "object", "use", "image"} & set(page.tags)
-    assert not [
-        pair for pair in page.attributes if pair[0] in ("src", "href", "xlink:href", "srcset", "data")
-    ]
+    assert not {"img", "iframe", "object", "use", "image", "style"} & set(page.tags)
+    names = ("src", "href", "xlink:href", "srcset", "data")
+    assert [value for name, value in page.attributes if name in names] == SHARED
+    assert not [name for name, _ in page.attributes if name.startswith("on")]
+    scripts = [attributes for tag, attributes in page.elements if tag == "script"]
+    assert all("src" in one or one["type"] == "application/json" for one in scripts)
     assert not re.search(r"https?:|url\(|@import|//", text)
     assert "nan" not in re.findall(r'(?:[xy][12]?|c[xy]|width|height|d)="([^"]*)"', text)
     return page
 
 
 def test_page_shows_the_numbers() -> None:
-    page = assert_self_contained(render_html(FULL))
+    page = assert_offline(render_html(FULL))
     for figure in (
         "20 µs",  # the winner
         "19 – 22 µs",  # its interval
@@ -466,7 +498,9 @@ def test_page_shows_the_numbers() -> None:
     ):
         assert figure in page.words, figure
     assert "unused" not in page.words
-    assert page.tags.count("svg") == 2 + 1 + 1 + 2 + 1  # budgets, causes, convergence, two knobs, roofline
+    assert page.tags.count("svg") == 2  # a panel for each of two knobs; the script draws the rest
+    places = {attributes.get("id") for _, attributes in page.elements}
+    assert {"convergence", "roofline", "coordinates", "trials", "controls", "data"} <= places
 
 
 def test_every_time_names_its_kind() -> None:
@@ -477,7 +511,7 @@ def test_every_time_names_its_kind() -> None:
             text = render_html(sweep(trials))
             # "measured" also labels roofs, whatever the times are
             assert not [other for other in others - {"measured"} if f"{other} time" in text]
-            assert f"{kind} time, µs" in text
+            assert Page(text).record["kind"] == str(kind)
         assert f"20 us, {kind}" in render_markdown(sweep(trials))
 
 
@@ -486,8 +520,8 @@ def test_markdown_shows_the_numbers() -> None:
     for figure in (
         "# svdquant_gemm 4352,3840,3072,128 on b200",
         "**20 us, modelled**, interval 19 to 22 us, 5\u2009305 useful TFLOP/s (trial 2)",
-        "default rule: 30 us modelled, the winner is 1.50x as fast",
-        "runner-up: 20.5 us modelled (+2.5%), `lora_schedule=tail`",
+        "1.50x as fast as the default rule, modelled",
+        "runner-up: trial 4, 20.5 µs modelled (+2.5%), `lora_schedule=tail`",
         "| mma | 12.000 | 60.0% |",
         "accumulators",
         "| compile_timeout | 1 | no result after 60 s | #1 |",
@@ -514,7 +548,7 @@ AWKWARD = {
 @pytest.mark.parametrize("trials", AWKWARD.values(), ids=AWKWARD)
 def test_awkward_sweeps(tmp_path: Path, trials: list[Trial]) -> None:
     files = write_report(tmp_path, sweep(trials))
-    page = assert_self_contained(files.html.read_text())
+    page = assert_offline(files.html.read_text())
     usable = bool(timed(trials))
     assert ("No winner" in page.words) is not usable
     assert ("**No winner**" in files.markdown.read_text()) is not usable
@@ -522,7 +556,7 @@ def test_awkward_sweeps(tmp_path: Path, trials: list[Trial]) -> None:
 
 
 def test_all_failed_shows_the_count_per_status() -> None:
-    page = assert_self_contained(render_html(sweep([*FAILED, SIX[1]])))
+    page = assert_offline(render_html(sweep([*FAILED, SIX[1]])))
     assert "None of the 4 trials has a time" in page.words
     assert "compile_failed3error 0" in page.words  # three cells side by side
 
@@ -531,7 +565,7 @@ def test_without_lora() -> None:
     problem = GemmProblem(m=128, k=16384, n=7168, r=0)
     config = BASE.replace(num_lora_stage=0)
     trials = [dataclasses.replace(trial(0, 9.0, config=config), problem=str(problem))]
-    page = assert_self_contained(render_html(sweep(trials, problem=problem)))
+    page = assert_offline(render_html(sweep(trials, problem=problem)))
     assert "R=0" in page.words and "9 µs" in page.words
 
 
@@ -542,10 +576,10 @@ def hopper_trials() -> list[Trial]:
 
 
 def test_page_of_an_h200() -> None:
-    page = assert_self_contained(render_html(sweep(hopper_trials(), arch=SM90A, device="h200", sm_count=132)))
-    assert "DRAM 4.8 TB/s (published)" in page.words
+    page = assert_offline(render_html(sweep(hopper_trials(), arch=SM90A, device="h200", sm_count=132)))
+    assert page.record["roof"]["lines"][0]["label"] == "DRAM 4.8 TB/s (published)"
     assert "single CTAs" in page.words
-    assert "measured useful TFLOP/s" in page.words
+    assert page.record["kind"] == "measured"
 
 
 def test_every_class_of_a_page_has_a_style() -> None:
@@ -564,25 +598,15 @@ def test_dark_pages_define_every_colour() -> None:
 
 
 def test_roofline_names_runner_up_and_default() -> None:
-    text = render_html(FULL)
-    assert ">runner-up</text>" in text and ">default</text>" in text
-    # what the runner-up (trial 4) differs in from the winner (trial 2)
-    assert "#4: 20.5 µs, 5\u2009176 TFLOP/s; lora_schedule=tail</title>" in text
-
-
-def test_names_of_close_candidates_do_not_overlap() -> None:
-    """Runner-up and default a tenth of a microsecond apart lie within a pixel; their names are 13 pixels apart."""
-    close = [
-        dataclasses.replace(trial(0, 20.2, config=stages(4)), origin=Origin.DEFAULT),
-        trial(1, 20.0, config=stages(6)),
-        trial(2, 20.1, config=stages(3)),
-    ]
-    text = render_html(sweep(close))
-    heights = [
-        float(re.search(rf'y="([\d.]+)" class="note end">(?:<title>[^<]*</title>)?{name}</text>', text)[1])  # type: ignore[index]
-        for name in ("runner-up", "default")
-    ]
-    assert heights[1] - heights[0] == pytest.approx(13.0, abs=0.11)
+    """By hand: trial 4 is 20.5 us; it differs from the winner, trial 2, in the schedule alone."""
+    record = Page(render_html(FULL)).record
+    assert record["marked"] == [2, 4, 0]
+    roles = {one["number"]: one.get("role") for one in record["trials"]}
+    assert (roles[4], roles[0]) == ("runner-up", "default")
+    assert record["roof"]["operations"] == 106_099_113_984
+    schedule = record["knobs"].index("lora_schedule")
+    spelled = {one["number"]: record["values"][schedule][one["k"][schedule]] for one in record["trials"]}
+    assert (spelled[4], spelled[2]) == ("tail", "interleave")
 
 
 def test_filtered_points_are_neither_failures_nor_illegal() -> None:
@@ -611,8 +635,10 @@ def test_text_is_escaped() -> None:
     nasty = "<script>alert('x')</script> & \"y\""
     trials = [*SIX, trial(6, None, Status.FAILED, reason=nasty)]
     text = render_html(sweep(trials, facts={nasty: nasty}))
-    assert "<script" not in text
-    assert nasty in Page(text).words
+    page = assert_offline(text)
+    assert nasty in page.words  # in the table of failures
+    assert page.record["trials"][-1]["reason"] == nasty
+    assert "alert('x')" not in page.tags and text.count("<script") == 4 == text.count("</script")
 
 
 def test_sections_of_other_modules() -> None:
@@ -660,7 +686,7 @@ def test_page_of_a_thousand_trials_is_small(tmp_path: Path) -> None:
         dataclasses.replace(ILLEGAL[0], reason=f"rule_{chr(97 + i % 26)}: {'why ' * 60}") for i in range(2000)
     ]
     files = write_report(tmp_path, sweep([*many_trials(1000), *illegal], budget=BUDGET))
-    assert_self_contained(files.html.read_text())
+    assert_offline(files.html.read_text())
     assert files.html.stat().st_size < 500_000
 
 

@@ -344,7 +344,7 @@ def library(*known: str, bundled: bool = True) -> Library:
     }
     file = ObjectFile(path=Path(__file__), prefix="kernel", arguments=SIGNATURE.abi, sha256="0" * 64)
     bundle: Any = SimpleNamespace(entries=(), find=lambda config, problem: file if bundled else None)
-    table: Any = SimpleNamespace(rows=rows, arch=SM90A)
+    table: Any = SimpleNamespace(rows=rows, arch=SM90A, estimates=None, estimate=lambda config, problem: "")
     return Library(table, bundle, Path("nowhere"))
 
 

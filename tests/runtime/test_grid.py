@@ -158,7 +158,7 @@ def test_it_is_asked_once_for_an_object(card: Callable[[int], Card], monkeypatch
     made = card(50)
     monkeypatch.setattr(state, "class_of_card", lambda device: DEVICE_CLASSES["h200"])
     tables = state.RuntimeState(shipped("results"))
-    plans = [tables.plan(GemmProblem.parse(f"{m},3840,15360,128"), 0) for m in (4352, 4353, 8000)]
+    plans = [tables.plan(GemmProblem.parse(f"{m},3840,15360,128"), 0) for m in (4352, 4353, 4360)]
     assert made.asked == [2]
     assert {plan.static.max_active_clusters for plan in plans} == {50}
 

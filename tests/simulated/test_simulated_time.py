@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.stats import qmc
 
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.core.arch import SM100A, SM103A
@@ -21,7 +24,7 @@ from tests.compiled_cases import resolved
 from tests.published import B200
 from tuner.simulated import time as simulated_time
 from tuner.simulated.constants import sets as clock_sets
-from tuner.simulated.constants.clock import mma_cycles, records_of
+from tuner.simulated.constants.clock import LATER, mma_cycles, records_of
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets, draw_sets
 from tuner.simulated.time import SimulatedTime, agreement, simulate, simulate_time
 from tuner.trials.outcome import Kind
@@ -209,6 +212,27 @@ def test_stored_sets_lie_within_the_table() -> None:
         values = sets.values[name]
         assert len(values) == sets.count
         assert record.low * 0.9999 <= values.min() <= values.max() <= record.high * 1.0001
+
+
+def test_what_no_gemm_decides_leaves_the_other_constants_alone() -> None:
+    """The others are drawn as if there were no more; the nominal set has the table's own value of the later ones."""
+    names = [name for name in records_of(SM100A) if name not in LATER]
+    points = qmc.Sobol(d=len(names), scramble=True, seed=3).random(8)
+    drawn, sets = draw_sets(SM100A, 8, seed=3), admissible_sets()
+    for column, name in enumerate(names):
+        one = records_of(SM100A)[name]
+        assert drawn.values[name][1:] == pytest.approx(one.low + points[1:, column] * (one.high - one.low))
+    assert all(sets.values[name][0] == record.value for name, record in LATER.items())
+
+
+def test_sets_of_another_draw_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    document = json.loads(clock_sets.STORED.read_text())
+    document["values"]["clock_ghz"][5] += 0.01
+    other = tmp_path / "sets.json"
+    other.write_text(json.dumps(document))
+    monkeypatch.setattr(clock_sets, "STORED", other)
+    with pytest.raises(InputError, match="comes out otherwise"):
+        clock_sets.kept_sets()
 
 
 def test_a_changed_table_makes_the_stored_sets_stale(monkeypatch: pytest.MonkeyPatch) -> None:

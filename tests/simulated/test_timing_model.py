@@ -123,6 +123,22 @@ def test_split_k_by_hand() -> None:
     assert time.terms["split_k"] == pytest.approx((1000 + 5 * 128 * 64 * 4 / 40) / 1850)
 
 
+def test_partial_sums_are_whole_tiles_and_loads_those_of_the_fullest_cta() -> None:
+    """17 rows of a tile of 128x64: 32 KiB of fp32 sums all the same. Of 128 rows over a cluster of 2x1 one CTA has all,
+    and as many bytes a stage as without a cluster; 32 rows of zeros bring none.
+    """
+    small, cluster = GemmProblem.parse("17,3840,3072,64"), GemmProblem.parse("128,3840,3072,0")
+    split = count_work(config("mma_tiler_mn=128x64 split_k=4"), small, 148)
+    assert split.drain.partial_bytes == 128 * 64 * 4
+    alone, pair = (
+        count_work(config(f"mma_tiler_mn=128x64 cluster_shape_mn={shape}"), cluster, 148).loads
+        for shape in ("1x1", "2x1")
+    )
+    assert pair.stage_bytes == alone.stage_bytes
+    fewer = count_work(config("mma_tiler_mn=128x64"), GemmProblem.parse("96,3840,3072,0"), 148).loads
+    assert alone.stage_bytes - fewer.stage_bytes == 32 * 256 / 2
+
+
 @pytest.mark.parametrize(
     ("tile", "bytes_per_k64"),
     [("128x128", 9216), ("128x256", 13824), ("256x128", 7168), ("256x256", 9728)],

@@ -37,7 +37,7 @@ def candidate() -> Candidate:
 
 def done(candidate: Candidate, status: Status = Status.OK, reason: str = "") -> SimpleNamespace:
     kernel = compiled(candidate.legal.config) if status is Status.OK else None
-    return SimpleNamespace(status=status, reason=reason, compiled=kernel, seconds=0.75)
+    return SimpleNamespace(status=status, reason=reason, compiled=kernel, seconds=0.75, host="")
 
 
 def evaluate(

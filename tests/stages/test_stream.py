@@ -74,6 +74,53 @@ def test_hosts_that_check_each_candidate_before_they_time_it(tmp_path: Path) -> 
     assert len(device.validated) == 48 == len(device.timed), "none twice"
 
 
+@dataclasses.dataclass(kw_only=True)
+class FarCard(FakeDevice):
+    """One thing after another, on another host: what was asked waits there. The first two checks are answered when
+    three candidates are there, of which no fourth may be."""
+
+    abilities: Abilities = Abilities(checks_every_candidate=True, line=3)
+    threads: ThreadPoolExecutor = dataclasses.field(default_factory=lambda: ThreadPoolExecutor(3))
+    there: Counter[str] = dataclasses.field(default_factory=Counter)
+    most: int = 0
+
+    def check(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        self.there[str(legal.config)] += 1
+        self.most = max(self.most, self.there.total())
+        return self.threads.submit(self._check, legal)
+
+    def time(self, compiled: Any, legal: Legal, problem: GemmProblem) -> Answer:
+        return self.threads.submit(self._time, legal)
+
+    def _check(self, legal: Legal) -> Outcome:
+        end = time.monotonic() + 60
+        while self.most < 3:
+            assert time.monotonic() < end, "the next ones come before the first is answered"
+            time.sleep(0.001)
+        found = self.checked(legal)
+        if found.status is not Status.OK:
+            self.there[str(legal.config)] -= 1
+        return found
+
+    def _time(self, legal: Legal) -> Outcome:
+        self.there[str(legal.config)] -= 1
+        return self.found(legal)
+
+
+def test_a_far_card_has_the_next_candidates_waiting(tmp_path: Path) -> None:
+    """Three and no more; what is found is what a card here finds, and nothing is announced of what runs elsewhere."""
+    space, wrong = small_space(**SPACE), {kernels()[0]: Status.WRONG_RESULT}
+    far = FarCard(verdicts=wrong)
+    near = FakeDevice(verdicts=wrong, abilities=Abilities(checks_every_candidate=True))
+    one = run(tmp_path / "near", device=near, space=space, jobs=6)
+    other = run(tmp_path / "far", device=far, space=space, jobs=6)
+    assert far.most == 3
+    assert sequence(one) == sequence(other) and len(other.trials) == 48
+    assert other.winner is not None and other.winner.resolved == kernels()[1]
+    assert set(Counter(far.timed).values()) == {1} and len(far.timed) == 47
+    assert b'"attempt"' in one.journal.read_bytes() and b'"attempt"' not in other.journal.read_bytes()
+
+
 class Silent(Remote):
     """Never answers."""
 
@@ -128,7 +175,7 @@ class Alone(MeasuringDevice):
     def checked(self, legal: Legal) -> Outcome:
         resolved = str(legal.config)
         if resolved not in self.announced:
-            (journal,) = self.out.glob(".studies/h200/**/*.jsonl")
+            (journal,) = self.out.glob(".studies/**/*.jsonl")
             last = json.loads(journal.read_bytes().splitlines()[-1])
             self.announced[resolved] = last.get("attempt") == resolved
         return self._one("check", super().checked, legal)

@@ -38,7 +38,7 @@ FEW_ROWS = str(
     )
 )
 BF16_OPTIONS = {"lora_dtype": "bf16", "out_dtype": "bf16"}
-BF16 = of_rank(256).replace("fp16", "bf16")
+BF16 = of_rank(128).replace("fp16", "bf16")
 SIZES = ("1,32,8,0", "5,64,16,16", "4352,15360,3840,240", "100000,3840,3072,144")
 
 
@@ -82,7 +82,8 @@ def test_every_pair_of_dtypes_has_one_and_any_rank_launches(
     rows = [tuned(tmp_path / "cache", "16,3840,3072,128", FEW_ROWS)]
     done = write(rows, also=[BF16_OPTIONS])
     assert not done.refused
-    assert [asked for _, asked in built] == [of_rank(128).replace("fp16", "bf16"), of_rank(256), BF16]
+    wide = [of_rank(256), of_rank(512)]
+    assert [asked for _, asked in built] == [BF16, *wide, *(one.replace("fp16", "bf16") for one in wide)]
     library = Library.load(tmp_path / "h200", SM90A, cache_dir=tmp_path / "nowhere")
     for text in SIZES:
         for dtype in ("fp16", "bf16"):
@@ -90,8 +91,11 @@ def test_every_pair_of_dtypes_has_one_and_any_rank_launches(
             assert choice.object.read().endswith(str(choice.launched.problem_class).encode())
             # An independent opinion on what was chosen: all rules of the compiler's side, budgets included.
             assert isinstance(legalize(choice.config, choice.launched, SM90A), Legal)
-    with pytest.raises(InputError, match="--also-dtype bf16/fp16 makes an object of R=256"):
-        library.choose(GemmProblem.parse("16,3840,3072,16", lora_dtype="bf16"))
+    launched = [library.choose(GemmProblem.parse(f"9,64,16,{r}")).launched.r for r in (144, 256, 272, 512)]
+    assert launched == [256, 256, 512, 512]
+    for rank, wide_rank in ((16, 256), (272, 512)):
+        with pytest.raises(InputError, match=f"--also-dtype bf16/fp16 makes an object of R={wide_rank}"):
+            library.choose(GemmProblem.parse(f"16,3840,3072,{rank}", lora_dtype="bf16"))
 
 
 @pytest.mark.parametrize(
@@ -110,9 +114,9 @@ def test_it_takes_the_config_of_the_row_of_the_nearest_rank_that_suits_all_shape
     config: str | None,
 ) -> None:
     write([tuned(tmp_path / "cache", shape, text) for shape, text in rows])
-    ((made, asked),) = built
-    assert asked == of_rank(256)
-    assert made == config if config else made not in [text for _, text in rows]
+    assert [asked for _, asked in built] == [of_rank(256), of_rank(512)]
+    for made, _ in built:
+        assert made == config if config else made not in [text for _, text in rows]
 
 
 def test_it_stays_without_a_compiler_and_when_rows_go(
@@ -123,11 +127,12 @@ def test_it_stays_without_a_compiler_and_when_rows_go(
         tuned(tmp_path / "cache", "16,3840,3072,128", SPLIT),
     ]
     first = write(rows)
-    assert classes(first) == [of_rank(128), of_rank(128), of_rank(256)] and len(built) == 1
+    assert classes(first) == [of_rank(128), of_rank(128), *map(of_rank, (256, 512))] and len(built) == 2
     again = write(rows)
-    assert again.entries == first.entries and len(built) == 1 and not again.removed
+    assert again.entries == first.entries and len(built) == 2 and not again.removed
     fewer = write(rows[1:])
-    assert classes(fewer) == [of_rank(128), of_rank(256)] and len(built) == 1 and len(fewer.removed) == 1
+    assert classes(fewer) == list(map(of_rank, (128, 256, 512))) and len(built) == 2
+    assert len(fewer.removed) == 1
 
 
 def test_what_is_damaged_or_of_other_sources_is_made_again(
@@ -140,18 +145,18 @@ def test_what_is_damaged_or_of_other_sources_is_made_again(
     (made,) = [entry for entry in write(rows).entries if entry.problem_class == of_rank(256)]
     (tmp_path / "h200" / FOLDER / made.file).write_bytes(b"damaged")
     write(rows)
-    assert len(built) == 2
+    assert [asked for _, asked in built] == [of_rank(256), of_rank(512), of_rank(256)]
     monkeypatch.setattr(bundle_widest, "kernel_source_hash", lambda _: "other")
     write(rows)
-    assert len(built) == 3
+    assert len(built) == 5
 
 
 def test_a_row_of_that_rank_for_any_shape_is_enough(
     tmp_path: Path, write: Callable[..., Bundled], built: list[tuple[str, str]]
 ) -> None:
     one = dataclasses.replace(tuned(tmp_path / "cache", "256,3840,3072,256"), object=None, cubin_sha256="")
-    assert classes(write([one])) == [of_rank(256)]
-    assert len(built) == 1
+    assert classes(write([one])) == [of_rank(256), of_rank(512)]
+    assert [asked for _, asked in built].count(of_rank(256)) == 1
 
 
 def test_without_the_compiler_it_is_refused_and_named(
@@ -164,7 +169,7 @@ def test_without_the_compiler_it_is_refused_and_named(
     done = write([tuned(tmp_path / "cache", "256,3840,3072,128")])
     assert classes(done) == [of_rank(128)]
     assert [(str(problem), reason) for problem, reason in done.refused] == [
-        ("256,3840,3072,256", "the CuTe DSL is not installed; pip install it")
+        (f"256,3840,3072,{rank}", "the CuTe DSL is not installed; pip install it") for rank in (256, 512)
     ]
     Bundle.load(tmp_path / "h200" / FOLDER, SM90A)
 

@@ -106,7 +106,7 @@ def test_tune_finds_the_best_and_writes_it_down(tmp_path: Path) -> None:
 
 def test_illegal_points_are_counted_and_never_compiled(tmp_path: Path) -> None:
     pool = FakePool()
-    result = run(tmp_path, pool=pool, trials=40)
+    result = run(tmp_path, pool=pool, trials=40, seed=2)
     left_out = [trial.status for trial in result.illegal]
     assert left_out.count(Status.ILLEGAL) == result.counts[Status.ILLEGAL] > 0
     assert left_out.count(Status.FILTERED) == result.counts[Status.FILTERED] > 0
@@ -413,6 +413,7 @@ def kill_in_the_middle(process: subprocess.Popen[str], out: Path, at_least: int)
     return complete_trials(out)
 
 
+@pytest.mark.slow
 def test_kill_twice_then_resume(tmp_path: Path) -> None:
     """No trial lost, none evaluated twice beyond those in flight, the same trials as without kills, no stall."""
     out, log, trials = tmp_path / "killed", tmp_path / "log", 45

@@ -36,7 +36,7 @@ from tuner.trials.outcome import Kind, Outcome, Status, Timing
 class MeasuringDevice(FakeDevice):
     """Cheap timings are wrong by up to 8 %, so that the cheap winner is seldom the true one; finals by 0.1 %."""
 
-    name: str = "h200"
+    name: str = "b200"  # its kernels are of sm_100a
     kind: Kind = Kind.MEASURED
     abilities: Abilities = CARD
     finals: list[list[str]] = dataclasses.field(default_factory=list)
@@ -94,7 +94,7 @@ def test_the_final_finds_what_cheap_timings_missed(tmp_path: Path) -> None:
     assert result.winner is not None and result.winner.resolved == best
     assert result.winner.evidence["quick_us"] > result.winner.us
     assert result.default is not None and all(result.default.resolved in names for names in device.finals)
-    row = DispatchTable.load(tmp_path / "h200").lookup(PROBLEM).row
+    row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
     assert row is not None and row.config == best and row.kind is Kind.MEASURED
     assert row.evidence["versus"] == "runner-up" and row.evidence["p_value"] < 0.05
     assert row.evidence["sm_mhz"] == 1700 and row.evidence["timing_protocol"] == "p"
@@ -125,7 +125,7 @@ def test_another_cards_default_does_not_replace_a_winner_by_being_on_a_faster_ca
     true = fake_us(default.resolved) / fake_us(first.winner.resolved)
     factor = 0.95 / true  # so that its default takes 0.95 of the winner's time on the first card
     second = run(tmp_path / "2", device=CardOf(card="two", factor=factor), space=space, trials=1)
-    tables = [DispatchTable.load(tmp_path / name / "h200") for name in ("1", "2")]
+    tables = [DispatchTable.load(tmp_path / name / "b200") for name in ("1", "2")]
     (mine,), (theirs,) = (tuple(table.rows.values()) for table in tables)
     assert theirs.config == default.resolved != mine.config and second.default is not None
     assert theirs.time_us == pytest.approx(0.95 * mine.time_us, rel=0.01)
@@ -173,7 +173,7 @@ def test_a_leader_that_hangs_in_the_final_is_out(tmp_path: Path) -> None:
     assert result.winner is not None and result.winner.resolved == second
     hung = next(trial for trial in result.trials if trial.resolved == best)
     assert hung.status is Status.DEADLOCK and "does not end" in hung.reason
-    row = DispatchTable.load(tmp_path / "h200").lookup(PROBLEM).row
+    row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
     assert row is not None and row.config == second
 
 

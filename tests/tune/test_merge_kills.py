@@ -13,6 +13,7 @@ import pytest
 from kernel_space.core.arch import SM90A
 from tests.files.trees import SHAPES, listing, no_compiler, results_folder
 from tuner.cli.main import main
+from tuner.report.page import ASSET_FILES
 from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.journal_read import read_journal
@@ -158,7 +159,10 @@ def test_what_an_interrupted_merge_of_rows_left_out_is_brought(
     (said,) = json.loads(capsys.readouterr().out)
     assert [row["taken"] for row in said["rows"]] == [False, False]
     assert (said["trials"], said["objects"]) == (4, 2)
-    assert holds(ours) == holds(source)
+    theirs = holds(source)
+    assert {name: about for name, about in holds(ours).items() if name in theirs} == theirs
+    shared = {"h200/assets", *(f"h200/assets/{name}" for name in ASSET_FILES)}
+    assert holds(ours).keys() - theirs.keys() == shared | {"h200/index.html", "h200/problems.js"}
 
 
 def test_an_own_report_of_a_row_that_stands_is_left_alone(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import io
 import itertools
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,26 @@ def test_no_stage_waits_beyond_the_limit(silent: str, tmp_path: Path) -> None:
     assert result.stopped == TIMED_OUT
     assert (result.winner is None) == (silent == "time")
     assert result.counts.get(Status.OK, 0) == (0 if silent == "time" else KERNELS)
+
+
+def test_the_look_for_points_to_begin_with_ends_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And half a look is not what later runs of the seed begin with."""
+    looks: list[int] = []
+
+    def endless(*_: object, check_time: Callable[[], None], **__: object) -> None:
+        looks.append(0)
+        while True:
+            check_time()
+            time.sleep(0.01)
+
+    monkeypatch.setattr("tuner.tune.prepare.promising", endless)
+    for number in (1, 2):
+        start = time.monotonic()
+        result = tuned(tmp_path, Silent(), timeout_s=LIMIT_S)
+        assert time.monotonic() - start < LIMIT_S + SLACK_S and result.stopped == TIMED_OUT
+        assert result.fresh == 0 and len(looks) == number
 
 
 def test_a_compiler_that_never_answers(tmp_path: Path) -> None:

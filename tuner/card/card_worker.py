@@ -74,7 +74,7 @@ class CardWorker:
         say: Callable[[str], None] = lambda line: None,
         lock_folder: Path | None = None,
     ) -> None:
-        self.index, self.uuid = index, uuid
+        self.index, self._uuid = index, uuid
         self._limits = limits or Limits()
         self._command = list(command or worker_command(index))
         self._say, self._lock_folder = say, lock_folder
@@ -82,6 +82,10 @@ class CardWorker:
         self._begun: WorkerProcess | None = None  # started, and not asked for its health yet
         self._health: Health | None = None
         self.started = 0  # workers so far
+
+    @property
+    def uuid(self) -> str:
+        return self._uuid
 
     def begin(self) -> bool:
         """Start the process now instead of with the first request: importing torch and making a context takes seconds.
@@ -233,7 +237,7 @@ class CardWorker:
             ) from None
 
     def _lock(self) -> contextlib.AbstractContextManager[None]:
-        return card_lock(self.uuid, say=self._say, folder=self._lock_folder)
+        return card_lock(self._uuid, say=self._say, folder=self._lock_folder)
 
 
 def _from_outside(error: Unanswered) -> bool:

@@ -150,7 +150,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--parent", type=int, default=0, metavar="PID", help="end when this process does")
     args = parser.parse_args(arguments)
     from tuner.card.worker.main import private_stdout
-    from tuner.compile.worker import die_with
+    from tuner.processes import die_with
 
     if args.parent:
         die_with(args.parent)

@@ -8,11 +8,12 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from typing import Any
+
+from tuner.processes import call_command, kill_group, start
 
 LAST_WORDS = 300  # characters of stderr that go into a reason
 KILL_LIMIT_S = 30.0  # the driver may need seconds to take a running kernel off the card
@@ -43,12 +44,8 @@ class StillAlive(Exception):
 
 
 def worker_command(card: int, *options: str, module: str = "tuner.card.worker.main") -> list[str]:
-    """What starts ``module``, the worker or ``tuner.card.peers``, on ``cuda:<card>``, with more ``options`` of its own.
-
-    Not ``-m``: the process must find this project wherever the parent found it.
-    """
-    program = f"import sys; sys.path[:] = {sys.path!r}; from {module} import main; main()"
-    return [sys.executable, "-c", program, "--card", str(card), "--parent", str(os.getpid()), *options]
+    """Starts ``module``, the worker or ``tuner.card.peers``, on ``cuda:<card>``, with more ``options`` of its own."""
+    return [*call_command(module, "main"), "--card", str(card), "--parent", str(os.getpid()), *options]
 
 
 class WorkerProcess:
@@ -56,13 +53,7 @@ class WorkerProcess:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed in end
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for the tuner, and a kill takes what the worker started with it
-        )
+        self._process = start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log)
         self._unread = b""
         self._phase = ""
 
@@ -89,8 +80,7 @@ class WorkerProcess:
 
     def end(self) -> None:
         """Kill it and all it started. Raises ``StillAlive``."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        kill_group(self._process)
         try:
             self._process.wait(KILL_LIMIT_S)
         except subprocess.TimeoutExpired:

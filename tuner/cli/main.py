@@ -15,6 +15,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import TextIO
 
 from kernel_space.core import registry
 from kernel_space.core.errors import InputError
@@ -29,14 +30,21 @@ from tuner.cli.options.card import (
     add_merge_options,
     add_peers_options,
 )
+from tuner.cli.options.day_one import add_day_one_options
+from tuner.cli.options.early import check_early
 from tuner.cli.options.exits import BAD_INPUT, INTERRUPTED, REFUSALS, CommandError
+from tuner.cli.options.fleet import add_cluster_options, add_worker_options
+from tuner.cli.options.profile import add_profile_options
 from tuner.cli.options.retime import add_retime_options
 from tuner.cli.options.shell import add_clean_options, add_completion_options, add_help_options
+from tuner.cli.options.streams import open_streams
+from tuner.cli.options.sweep import add_sweep_options
 from tuner.cli.options.time import add_time_options
 from tuner.files.store import StoreError
 from tuner.search.progress import quiet
 
 DEFAULT_COMMAND = "tune"
+LONGEST_LINE = 2000  # characters of an error: it may repeat what was typed
 EXAMPLES = f"""examples:
   {COMMAND} --shape 4352,3840,3072,128                          tune one problem, without a card
   {COMMAND} --shapes problems.yaml --device cuda:0 --timeout 600  tune several on a card, ten minutes each
@@ -58,7 +66,7 @@ COMMANDS = {
     "tune": Command(
         function="tuner.cli.tune.tune:tune_command",
         summary="search, compile, judge, write dispatch table and report",
-        adders=(*_COMMON, options.add_tune_options),
+        adders=(*_COMMON, options.add_tune_options, add_cluster_options),
     ),
     "retime": Command(
         function="tuner.cli.tune.retime:retime_command",
@@ -77,8 +85,18 @@ COMMANDS = {
     ),
     "calibrate": Command(
         function="tuner.cli.judge.calibrate:calibrate_command",
-        summary="choose the simulator's constants by measured times of b200 or b300",
+        summary="choose the constants of simulated or estimated times by measured ones",
         adders=(options.add_json_option, add_calibrate_options),
+    ),
+    "profile": Command(
+        function="tuner.cli.tune.profile:profile_command",
+        summary="hardware counters of one config, or of two side by side (Nsight Compute)",
+        adders=(
+            options.add_problem_options,
+            options.add_json_option,
+            options.add_config_option,
+            add_profile_options,
+        ),
     ),
     "compile": Command(
         function="tuner.cli.look.compile:compile_command",
@@ -87,8 +105,8 @@ COMMANDS = {
     ),
     "check": Command(
         function="tuner.cli.judge.check:check_command",
-        summary="run a config in the sm_100a machine: right, deadlocked or racing",
-        adders=(*_COMMON, options.add_config_option, options.add_check_options),
+        summary="run a config in the PTX machine: right, deadlocked or racing; --sweep: would it be seen if broken",
+        adders=(*_COMMON, options.add_config_option, options.add_check_options, add_sweep_options),
     ),
     "selfcheck": Command(
         function="tuner.cli.judge.selfcheck:selfcheck_command",
@@ -98,12 +116,27 @@ COMMANDS = {
     "compile-only": Command(
         function="tuner.cli.tune.compile_only:compile_only_command",
         summary="choose and compile candidates for a machine with a card",
-        adders=(options.add_problem_options, options.add_json_option, add_compile_only_options),
+        adders=(
+            options.add_problem_options,
+            options.add_json_option,
+            add_compile_only_options,
+            add_cluster_options,
+        ),
     ),
     "measure": Command(
         function="tuner.cli.tune.measure:measure_command",
         summary="check and time on a card what compile-only left; writes table and report",
-        adders=(options.add_problem_options, options.add_json_option, add_measure_options),
+        adders=(
+            options.add_problem_options,
+            options.add_json_option,
+            add_measure_options,
+            add_cluster_options,
+        ),
+    ),
+    "worker": Command(
+        function="tuner.cli.tune.worker:worker_command",
+        summary="offer this host's compilers and cards to a cluster (--cluster)",
+        adders=(add_worker_options,),
     ),
     "merge": Command(
         function="tuner.cli.tune.merge:merge_command",
@@ -114,6 +147,11 @@ COMMANDS = {
         function="tuner.cli.tune.peers:peers_command",
         summary="time cuBLAS and torch.compile on a card beside the table's kernel",
         adders=(options.add_problem_options, options.add_json_option, add_peers_options),
+    ),
+    "day-one": Command(
+        function="tuner.cli.day.one:day_one_command",
+        summary="first visit to a card: selfcheck, measure, calibrate, peers, in one folder",
+        adders=(options.add_problem_options, options.add_json_option, add_day_one_options),
     ),
     "lookup": Command(
         function="tuner.cli.look.lookup:lookup_command",
@@ -132,8 +170,8 @@ COMMANDS = {
     ),
     "report": Command(
         function="tuner.cli.look.report:report_command",
-        summary="write the report again from the journal",
-        adders=_COMMON,
+        summary="write the report again from the journal, and the index of all",
+        adders=(*_COMMON, options.add_all_option),
     ),
     "ops": Command(
         function="tuner.cli.look.ops:ops_command",
@@ -165,6 +203,7 @@ COMMANDS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    open_streams()
     try:
         return _ended(list(sys.argv[1:] if argv is None else argv))
     except InputError as error:
@@ -203,7 +242,11 @@ def _ended(argv: list[str]) -> int:
     try:
         code = _run(argv)
     except SystemExit as done:  # --help, --version
-        code = int(done.code or 0)
+        if done.code:
+            raise InputError(
+                f"code that was loaded ends the program with {done.code!r:.80}; mend it"
+            ) from None
+        code = 0
     sys.stdout.flush()
     return code
 
@@ -217,6 +260,7 @@ def _run(argv: list[str]) -> int:
     args = parser_of(name).parse_args(argv)
     for folder in getattr(args, "operators", ()):  # before anything asks which operators there are
         registry.add_folder(folder)
+    check_early(args)
     module, _, function = COMMANDS[name].function.partition(":")
     with quiet() if getattr(args, "quiet", False) else contextlib.nullcontext():
         return getattr(importlib.import_module(module), function)(args)
@@ -236,10 +280,19 @@ def _refused(error: OSError) -> int:
 
 def _drop_output() -> None:
     """What is still waiting to be written would fail once more at exit."""
+    _drop(sys.stdout)
+
+
+def _drop(stream: TextIO) -> None:
     with contextlib.suppress(io.UnsupportedOperation):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _fail(message: str, code: int) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    shown = line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}... ({len(line)} characters)"
+    try:
+        print(f"error: {shown}", file=sys.stderr, flush=True)
+    except OSError:  # nobody is there to be told
+        _drop(sys.stderr)
     return code

@@ -15,7 +15,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -33,6 +32,8 @@ from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import ProblemClass
 from tuner.compile.worker import READY, CompileResult, Refusal, Task, WorkerBug
+from tuner.processes import call_command, kill_group
+from tuner.processes import start as start_group
 from tuner.trials.outcome import Status
 
 __all__ = ["CompilePool", "CompileResult", "WorkerError"]
@@ -199,16 +200,12 @@ class _Worker:
         self._log = tempfile.TemporaryFile(dir=scratch)  # noqa: SIM115 - closed in release
         fcntl.fcntl(self._log, fcntl.F_SETFL, os.O_APPEND)  # so that it can be cut between tasks
         self._pipe, end = Pipe()
-        arguments = f"{end.fileno()}, {os.getpid()}, {arch_name!r}, {str(scratch)!r}"
-        # Not multiprocessing's spawn: that imports the parent's main module again, whatever it imports.
-        program = f"import sys; sys.path[:] = {sys.path!r}; from tuner.compile.worker import main; main({arguments})"
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program],
+        arguments = end.fileno(), os.getpid(), arch_name, str(scratch)
+        self._process = start_group(
+            call_command("tuner.compile.worker", "main", *arguments),
             pass_fds=[end.fileno()],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=self._log,
-            start_new_session=True,  # Ctrl-C is for the tuner
         )
         end.close()
 
@@ -247,9 +244,8 @@ class _Worker:
 
     def kill(self) -> None:
         """Ends the process and whatever it started. Safe from any thread."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self.alive:
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self.alive:
+            kill_group(self._process)
 
     def release(self) -> None:
         self._process.wait()

@@ -6,11 +6,9 @@ harm to anyone else.
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import faulthandler
 import os
-import signal
 import tempfile
 import time
 import traceback
@@ -23,9 +21,8 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import ProblemClass
+from tuner.processes import die_with
 from tuner.trials.outcome import Status
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,13 +30,15 @@ class CompileResult:
     """What became of one compilation.
 
     ``status``: OK, COMPILE_FAILED (the compiler's reason), COMPILE_TIMEOUT or COMPILE_CRASHED (the worker's end).
-    ``compiled``: a ``CompiledKernel`` if OK. ``seconds``: wall time, without waiting for a free worker.
+    ``compiled``: a ``CompiledKernel`` if OK. ``seconds``: wall time, without waiting for a free worker. ``host``: of a
+    fleet, which did it; empty of this machine.
     """
 
     status: Status
     reason: str = ""
     compiled: Any | None = None
     seconds: float = 0.0
+    host: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,10 +106,3 @@ def _answer(task: Task) -> CompileResult | Refusal | WorkerBug:
     except Exception:
         return WorkerBug(trace=traceback.format_exc())
     return CompileResult(status=Status.OK, compiled=compiled, seconds=time.perf_counter() - start)
-
-
-def die_with(parent: int) -> None:
-    """The kernel ends this process when the pool's thread that started it ends, in whatever code it hangs."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it died before the call
-        os._exit(1)

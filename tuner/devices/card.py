@@ -6,9 +6,9 @@ import dataclasses
 import functools
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
@@ -16,6 +16,7 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator_of
 from kernel_space.core.signature import DTYPE_BYTES
 from tuner.card.card_worker import CandidateFault, CardWorker
+from tuner.card.judging import Judging
 from tuner.card.ragged import ragged_problems
 from tuner.card.samples.samples import Samples
 from tuner.card.worker.bench import PROTOCOL, QUICK, FinalsOptions, sets_needed
@@ -34,12 +35,20 @@ if TYPE_CHECKING:
     from kernel_space.core.config import KernelConfig
     from kernel_space.core.rules import Legal
 
+Answer = TypeVar("Answer")
+
 REPEATS = 8  # of every candidate
 WINNER_REPEATS = 50  # a race that shows once in twenty launches is found with 92 %
 # Of an oracle that does not say what it takes: values, and all on the way there.
 INPUT_COPIES, OUTPUT_COPIES = 4, 12
 SPARE_BYTES = 2 << 30  # context, kernels, graphs, temporaries
 ABILITIES = Abilities(checks_every_candidate=True, checks_winner=True, ranks_leaders=True)
+
+
+class Asked(Protocol):
+    """``answered``, by whichever thread."""
+
+    def __call__(self, call: Callable[[], Answer]) -> Future[Answer]: ...
 
 
 def _say(line: str) -> None:
@@ -54,17 +63,19 @@ class CudaDevice:
     of timing, version of the check. ``CardLost`` (an ``InputError``) comes from everything that asks the card.
 
     The card has one worker, which does one thing at a time: the caller's thread asks it, so that whoever is interrupted
-    takes the request back with it.
+    takes the request back with it. That of another host is asked by threads that ``asked`` has.
     """
 
     name: str
     arch: Arch
     sm_count: int
     card: Card
-    worker: CardWorker = dataclasses.field(compare=False, repr=False)
+    worker: Judging = dataclasses.field(compare=False, repr=False)
     kind: Kind = dataclasses.field(default=Kind.MEASURED, init=False)
-    abilities: Abilities = dataclasses.field(default=ABILITIES, init=False)
+    abilities: Abilities = ABILITIES
     note: str = ""
+    told_driver: str = ""  # by the host of a card that is not here
+    asked: Asked = dataclasses.field(default=answered, compare=False, repr=False)
 
     @classmethod
     def of_card(cls, device_class: DeviceClass, card: Card) -> CudaDevice:
@@ -87,6 +98,8 @@ class CudaDevice:
     @functools.cached_property
     def driver(self) -> str:
         """As its samples name it; empty where NVML does not tell. Does not start the worker."""
+        if self.told_driver:
+            return self.told_driver
         return Telemetry(self.card.uuid).driver if self.card.uuid else ""
 
     def begin(self) -> bool:
@@ -103,22 +116,22 @@ class CudaDevice:
 
     def check(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """The problem itself, every element."""
-        return answered(lambda: self._check(compiled, legal, [problem], REPEATS))
+        return self.asked(lambda: self._check(compiled, legal, [problem], REPEATS))
 
     def check_full(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """More launches, and problems whose edges cut the tiles elsewhere."""
         ragged = ragged_problems(legal.config, problem, self.arch)
-        return answered(lambda: self._check(compiled, legal, [problem, *ragged], WINNER_REPEATS))
+        return self.asked(lambda: self._check(compiled, legal, [problem, *ragged], WINNER_REPEATS))
 
     def time(self, compiled: CompiledKernel, legal: Legal, problem: Problem) -> Future[Outcome]:
         """A cheap timing, to choose who takes part in the final."""
-        return answered(lambda: self._time(compiled, legal, problem))
+        return self.asked(lambda: self._time(compiled, legal, problem))
 
     def interleave(
         self, contenders: Sequence[tuple[CompiledKernel, Legal]], problem: Problem, options: FinalsOptions
     ) -> Future[list[Samples] | Outcome]:
         """Samples of each, taken in rounds, or what went wrong with one of them."""
-        return answered(lambda: self._interleave(contenders, problem, options))
+        return self.asked(lambda: self._interleave(contenders, problem, options))
 
     def check_object(
         self, candidate: Loadable, config: KernelConfig, problems: Sequence[Problem]

@@ -115,6 +115,14 @@ def select_device(
     return _without_card(device_class_of(name, results=results))
 
 
+def select_card(index: int, *, probe: Probe = probe_cuda) -> Card:
+    """``cuda:<index>``. Raises ``InputError`` for one that is not there or that no kernel runs on."""
+    card = _card(index, probe(), "name a card that is there")
+    if _kernel_class(card) is None:
+        raise InputError(f"a card needs compute capability {_capabilities()}, got {card}")
+    return card
+
+
 def device_class_of(name: str, *, results: str | os.PathLike[str] | None = None) -> DeviceClass:
     """A shipped class, or one that was recorded below ``results``. Raises ``InputError`` for a name that is no class
     with a kernel."""
@@ -175,6 +183,11 @@ def _device_of(card: Card, otherwise: str) -> Device:
     from tuner.devices.card import CudaDevice
 
     return CudaDevice.of_card(device_class, card)
+
+
+def has_kernels(card: Card) -> bool:
+    """Does a kernel run on ``card``?"""
+    return _kernel_class(card) is not None
 
 
 def _kernel_class(card: Card) -> DeviceClass | None:

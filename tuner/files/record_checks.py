@@ -21,6 +21,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _OBJECT = re.compile(r"[0-9a-f]{16}\.o")
 _FILE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+DIGITS = 4000  # int() raises a ValueError beyond 4300
+_ENDLESS = re.compile(rf"[0-9]{{{DIGITS + 1}}}")
 _HALF = re.compile(r"[\ud800-\udfff]")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -38,8 +40,11 @@ def check_plain(value: Any, *, printable: bool = True) -> None:
     longest = max(map(len, texts), default=0)
     if longest > TEXT:
         raise InputError(f"text must have at most {TEXT} characters, got {longest}")
-    if found := (_CONTROL if printable else _HALF).search("\n".join(texts)):
+    joined = "\n".join(texts)
+    if found := (_CONTROL if printable else _HALF).search(joined):
         raise InputError(f"text must not have the character {found[0]!a}")
+    if _ENDLESS.search(joined):
+        raise InputError(f"text must not have a number of more than {DIGITS} digits")
 
 
 def _below(level: list[Any], texts: list[str]) -> list[Any]:

@@ -7,7 +7,9 @@ imported with ``tuner.runtime``.
 EXPORTS = {
     "PackedSVDQuant": "kernel_space.operators.svdquant_gemm.packing",
     "SVDQuantLinear": "tuner.layers.linear",
+    "SVDQuantMLP": "tuner.layers.mlp",
     "attach_svdquant": "tuner.layers.models.attach",
+    "interleave_gates": "tuner.layers.mlp",
     "load_svdquant": "tuner.layers.checkpoints.load",
     "pack_svdquant_weights": "kernel_space.operators.svdquant_gemm.packing",
     "quantize_act": "tuner.layers.quantize",
@@ -16,6 +18,7 @@ EXPORTS = {
     "save_svdquant": "tuner.layers.checkpoints.own",
     "set_adapters": "tuner.layers.models.adapters",
     "shard": "tuner.layers.models.shard",
+    "svdquant_autotune": "tuner.layers.autotune",
     "svdquant_gemm": "tuner.layers.gemm",
 }
 OPERATORS = ("tuner.layers.gemm", "tuner.layers.quantize")

@@ -11,6 +11,7 @@ import dataclasses
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 from tuner.devices.classes import DeviceClass
@@ -24,6 +25,9 @@ ACTIVATIONS = (AUTO, NVFP4, HALF)
 SAME = 1.05
 """Times of two tunes of one card that say nothing of which is faster: two of svdquant_gemm at 4352,3840,3072,128 ended
 at 153.6 and 161.9 us (measured, H200, driver 580.159.04, 2026-11-22)."""
+SAME_OF_TWO_CARDS = 1.1
+"""The same of two cards of a class: two of svdquant_linear at 4352,3840,3072,128 ended at 161.9 and 175.0 us (measured,
+two H200, driver 580.159.04, 2026-11-23)."""
 OPERATORS = {NVFP4: "svdquant_linear", HALF: "svdquant_linear_16bit"}
 
 
@@ -67,29 +71,37 @@ def decide_for(problem: LinearProblem, device_class: DeviceClass) -> Decision:
 def decide_on(library: Library, problem: LinearProblem) -> Decision:
     """By the rows of both operators that a call of ``problem`` would launch: their times for as many products.
 
-    Rows are of different tunes, which are as close as that to one another; then it is 16 bits, the more accurate. Where
-    one operator has no kernel it is the other; where neither has, NVFP4: the call says what is missing.
+    Rows are of different tunes, and maybe of two cards; where their times say nothing it is 16 bits, the more accurate.
+    Where one operator has no kernel it is the other; where neither has, NVFP4: the call says what is missing.
     """
-    nvfp4 = _choice(library, problem)
-    half = _choice(library, half_problem(problem))
+    nvfp4 = choice_of(library, problem)
+    half = choice_of(library, half_problem(problem))
     if half is None or half.row is None:
         return Decision(NVFP4, "no row of 16-bit activations can be launched")
     if nvfp4 is None or nvfp4.row is None:
         return Decision(HALF, "no row of NVFP4 activations can be launched")
     told = [f"{name} {_time(choice)}" for name, choice in ((NVFP4, nvfp4), (HALF, half))]
-    taken = NVFP4 if _per_product(nvfp4) * SAME < _per_product(half) else HALF
+    taken = NVFP4 if us_per_product(nvfp4) * _same(nvfp4, half) < us_per_product(half) else HALF
     return Decision(taken, f"{told[0]}, {told[1]}")
 
 
 def half_problem(problem: LinearProblem) -> HalfLinearProblem:
-    return HalfLinearProblem(m=problem.m, k=problem.k, n=problem.n, r=problem.r, dtype=problem.dtype)
+    return HalfLinearProblem(**{name: getattr(problem, name) for name in problem.forms()})
 
 
-def _choice(library: Library, problem: LinearProblem) -> Choice | None:
+def choice_of(library: Library, problem: Problem) -> Choice | None:
+    """What a call of ``problem`` would launch; None where there is no kernel for it."""
     try:
         return library.choose(problem)
     except InputError:
         return None
+
+
+def _same(one: Choice, other: Choice) -> float:
+    """How far apart the times of two rows may be and say nothing."""
+    assert one.row is not None and other.row is not None
+    of_one_card = one.row.evidence.get("card") == other.row.evidence.get("card")
+    return SAME if of_one_card else SAME_OF_TWO_CARDS
 
 
 def _time(choice: Choice) -> str:
@@ -97,9 +109,13 @@ def _time(choice: Choice) -> str:
     return f"{choice.row.kind} {choice.row.time_us:.4g} us at {choice.row.key.problem}"
 
 
-def _per_product(choice: Choice) -> float:
+def us_per_product(choice: Choice) -> float:
     """Microseconds of the row by the multiply-adds of its own problem: rows may be of different sizes."""
     assert choice.row is not None
-    known = choice.row.key.problem
-    assert isinstance(known, LinearProblem)
-    return choice.row.time_us / (known.m * known.n * (known.k + known.r))
+    return choice.row.time_us / products(choice.row.key.problem)
+
+
+def products(problem: Problem) -> int:
+    """Multiply-adds of a call of the layer."""
+    assert isinstance(problem, LinearProblem)
+    return problem.m * problem.n * (problem.k + problem.r)

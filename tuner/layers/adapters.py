@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -72,37 +73,50 @@ def _shown(tensor: torch.Tensor) -> str:
 
 
 Given = Mapping[str, tuple[torch.Tensor, torch.Tensor, float]]  # name -> down, up, strength
-Prepared = tuple[dict[str, "_Known"], dict[PackedAdapter, float]]
+Prepared = tuple[dict[str, "Known"], dict[PackedAdapter, float]]
 
 
 class Adapters:
-    """Those of one layer, in its columns from ``start`` to ``stop``."""
+    """Those of one layer, in its columns from ``start`` to ``stop``. ``writes``: how often its memory was written to.
+
+    What is in the columns is known, unless somebody else wrote there (``forget``).
+    """
 
     def __init__(self, start: int, stop: int) -> None:
-        self.start, self.stop = start, stop
+        self.start, self.stop, self.writes = start, stop, 0
         self._held: dict[PackedAdapter, int] = {}  # -> its first column
-        self._active: set[PackedAdapter] = set()
-        self._known: dict[str, _Known] = {}
+        self._active: dict[PackedAdapter, int] = {}  # -> the column from which on lora_up is not zero
+        self._known: dict[str, Known] = {}
+        self._foreign = False
+
+    def forget(self) -> int:
+        """Somebody else writes to the memory: nothing is known of it from now on. Returns ``writes``."""
+        self._held, self._active, self._foreign = {}, {}, True
+        return self.writes
 
     def prepare(self, adapters: Given, wcscale: torch.Tensor, k: int, dtype: torch.dtype) -> Prepared:
         """What ``commit`` writes; nothing is changed here. Raises ``InputError`` for what does not fit."""
         known = {name: self._packed(name, *given[:2], wcscale, k, dtype) for name, given in adapters.items()}
         wanted = {
-            known[name].packed: _strength(name, strength) for name, (_, _, strength) in adapters.items()
+            known[name].packed: require_strength(name, strength)
+            for name, (_, _, strength) in adapters.items()
         }
+        self.require_room(wanted)
+        return known, wanted
+
+    def require_room(self, wanted: Iterable[PackedAdapter]) -> None:
+        """Raises ``InputError`` where these need more columns than there are."""
         room, needed = self.stop - self.start, sum(one.width for one in wanted)
         if needed > room:
             raise InputError(
                 f"adapters need {needed} columns, and the layer has {room}: reserve_adapters(max_rank) makes room"
             )
-        return known, wanted
 
     def commit(self, prepared: Prepared, down: torch.Tensor, up: torch.Tensor) -> None:
         """Let exactly these count, in packed ``down`` and ``up`` of the layer; in place."""
         known, wanted = prepared
         self._known |= known
-        with torch.no_grad():
-            self._write(wanted, down, up)
+        self.write(wanted, down, up)
 
     def _packed(
         self,
@@ -112,27 +126,31 @@ class Adapters:
         wcscale: torch.Tensor,
         k: int,
         dtype: torch.dtype,
-    ) -> _Known:
+    ) -> Known:
         """The adapter of that name as it was packed before, if nothing about it changed."""
-        looks = tuple(map(_looks, (down, up, wcscale)))
-        before = self._known.get(name)
-        if before is not None and before.looks == looks:
+        before, tensors = self._known.get(name), (down, up, wcscale)
+        if before is not None and before.is_of(tensors):
             return before
-        packed = PackedAdapter.of(down, up, wcscale, k, dtype)
-        return _Known(given=(down, up), looks=looks, packed=packed)
+        return Known(tensors, PackedAdapter.of(down, up, wcscale, k, dtype))
 
-    def _write(self, wanted: Mapping[PackedAdapter, float], down: torch.Tensor, up: torch.Tensor) -> None:
+    def write(self, wanted: Mapping[PackedAdapter, float], down: torch.Tensor, up: torch.Tensor) -> None:
+        """Let exactly these count, with their strengths, in packed ``down`` and ``up``; in place."""
         new = self._place(wanted)
-        if new or self._active - wanted.keys():
+        with torch.no_grad():
             # First, so that no half of an old adapter meets one of a new.
-            up[:, self.start : self.stop].zero_()
-        for one in new:
-            at = self._held[one]
-            down[:, at : at + one.width].copy_(one.down)
-        for one, strength in wanted.items():
-            at = self._held[one]
-            up[:, at : at + one.width].copy_(one.up * strength)
-        self._active = set(wanted)
+            if self._foreign:
+                up[:, self.start : self.stop].zero_()
+            for one, at in self._active.items():
+                if one in new or one not in wanted:
+                    up[:, at : at + one.width].zero_()
+            for one in new:
+                at = self._held[one]
+                down[:, at : at + one.width].copy_(one.down)
+            for one, strength in wanted.items():
+                at = self._held[one]
+                torch.mul(one.up, strength, out=up[:, at : at + one.width])
+        self._active, self._foreign = {one: self._held[one] for one in wanted}, False
+        self.writes += 1
 
     def _place(self, wanted: Mapping[PackedAdapter, float]) -> list[PackedAdapter]:
         """Find columns for ``wanted``; returns those whose ``down`` must be written. Others stay if there is room."""
@@ -148,22 +166,35 @@ class Adapters:
         return new
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
-class _Known:
-    """An adapter as it was given, and packed. ``given`` is kept, so that no other tensor comes to lie there."""
+class Known:
+    """An adapter as it was given, and packed. Its tensors are kept, so that no others come to lie there."""
 
-    given: tuple[torch.Tensor, torch.Tensor]
-    looks: tuple[Any, ...]
-    packed: PackedAdapter
+    __slots__ = ("_looks", "_tensors", "_versions", "packed")
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...], packed: PackedAdapter) -> None:
+        """``tensors``: all that ``packed`` was made from."""
+        self.packed, self._tensors = packed, tensors
+        # torch counts no writes to tensors of inference mode: they are never the same
+        self._versions = [None if one.is_inference() else one._version for one in tensors]
+        self._looks = list(map(_looks, tensors))
+
+    def is_of(self, tensors: tuple[torch.Tensor, ...]) -> bool:
+        """Whether these are the same memory, not written to since; a view made anew is the same."""
+        try:
+            same = [one._version for one in tensors] == self._versions
+        except RuntimeError:  # of inference mode
+            return False
+        return same and (
+            all(map(operator.is_, tensors, self._tensors)) or list(map(_looks, tensors)) == self._looks
+        )
 
 
 def _looks(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What two tensors agree in that are the same memory, not written to since; a view made anew is the same."""
-    version = object() if tensor.is_inference() else tensor._version  # torch counts no writes to those
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device, version
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device
 
 
-def _strength(name: str, strength: float) -> float:
+def require_strength(name: str, strength: float) -> float:
+    """Raises ``InputError`` unless it is a finite number."""
     if isinstance(strength, bool) or not isinstance(strength, int | float) or not math.isfinite(strength):
         raise InputError(f"the strength of adapter {name!r} must be a finite number, got {strength!r:.40}")
     return float(strength)

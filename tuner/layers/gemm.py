@@ -157,7 +157,7 @@ def run(
         raise InputError(f"y must be float16 or bfloat16, got {str(out_dtype).removeprefix('torch.')}")
     if act.ndim == 2 and not act.shape[0]:
         return _no_rows(inputs, out, out_dtype)
-    return CALLER.run(inputs, outputs, (_NAMES[out_dtype],), asked=asked, quick=quick)[0]
+    return CALLER.run(inputs, outputs, (_NAMES[out_dtype], "none"), asked=asked, quick=quick)[0]
 
 
 def _no_rows(

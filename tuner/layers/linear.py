@@ -44,7 +44,7 @@ class SVDQuantLinear(torch.nn.Module):
     ``activations``: ``nvfp4`` quantizes x, ``16bit`` leaves it as it is, which is closer to the original layer, and
     ``auto`` takes what is faster on the card where the layer is (``chosen`` tells). An attribute too: it may change.
 
-    Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 up to 256.
+    Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 from 0 up to 512.
     """
 
     wgt: torch.Tensor
@@ -71,7 +71,7 @@ class SVDQuantLinear(torch.nn.Module):
         self.activations = require_activations(activations)
         _problem(in_features, out_features, rank, dtype)
         self.in_features, self.out_features, self.rank, self.dtype = in_features, out_features, rank, dtype
-        self._adapters = Adapters(rank, rank)
+        self.adapters = Adapters(rank, rank)
 
         def buffer(name: str, shape: tuple[int, ...], of: torch.dtype) -> None:
             self.register_buffer(name, torch.zeros(shape, dtype=of, device=device))
@@ -110,7 +110,7 @@ class SVDQuantLinear(torch.nn.Module):
 
         Raises ``InputError`` for sizes, dtypes and values that cannot be quantized.
         """
-        weight = linear.weight.detach()
+        weight = linear.weight.detach().contiguous()  # the same bits whatever its strides
         if dtype is None:
             dtype = weight.dtype if weight.dtype in TORCH_DTYPES.values() else torch.bfloat16
         n, k = weight.shape
@@ -187,7 +187,7 @@ class SVDQuantLinear(torch.nn.Module):
     @property
     def max_rank(self) -> int:
         """Columns of the branch and of adapters together; ``rank`` unless ``reserve_adapters`` was asked for more."""
-        return self._adapters.stop
+        return self.adapters.stop
 
     def reserve_adapters(self, max_rank: int) -> Self:
         """Room for adapters of ``max_rank - rank`` columns, those that are set are dropped. New memory: before a CUDA
@@ -199,7 +199,7 @@ class SVDQuantLinear(torch.nn.Module):
         down, up = self.get_buffer(_PACKED), self.get_buffer("lora_up")
         self._buffers[_PACKED] = pad_packed(down[:, : self.rank], max_rank)
         self._buffers["lora_up"] = pad_rank(up[:, : self.rank], max_rank)
-        self._adapters = Adapters(self.rank, max_rank)
+        self.adapters = Adapters(self.rank, max_rank)
         self._pad_branch()
         return self
 
@@ -214,11 +214,11 @@ class SVDQuantLinear(torch.nn.Module):
 
     def prepare_adapters(self, adapters: Given) -> Prepared:
         """The checks and the packing of ``set_adapters``: what ``commit_adapters`` writes. Raises ``InputError``."""
-        return self._adapters.prepare(adapters, self.wcscale, self.in_features, self.dtype)
+        return self.adapters.prepare(adapters, self.wcscale, self.in_features, self.dtype)
 
     def commit_adapters(self, prepared: Prepared) -> None:
         """The writes of ``set_adapters``: copies into the branch, without waiting for the device."""
-        self._adapters.commit(prepared, self.lora_down_packed, self.lora_up)
+        self.adapters.commit(prepared, self.lora_down_packed, self.lora_up)
 
     @property
     def relative_error(self) -> float:
@@ -231,6 +231,12 @@ class SVDQuantLinear(torch.nn.Module):
         """``[..., K]`` float16, bfloat16 or float32 -> ``[..., N]`` in the same dtype, under autocast in autocast's.
 
         Raises ``InputError``.
+        """
+        return self.activated(x)
+
+    def activated(self, x: torch.Tensor, activation: str = "none") -> torch.Tensor:
+        """``forward`` and then ``activation``: ``none``, ``gelu_tanh``, ``silu``, or ``swiglu``, which makes N/2
+        columns and takes the first 8 of 16 outputs for gates of the others (``interleave_gates``).
         """
         if x.dtype not in X_DTYPES:
             came = str(x.dtype).removeprefix("torch.")
@@ -248,8 +254,9 @@ class SVDQuantLinear(torch.nn.Module):
             self.wcscale,
             self.bias,
             self.activations,
+            activation,
         )
-        return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], self.out_features)
+        return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], y.shape[1])
 
     def chosen(self, rows: int) -> Decision:
         """What a call of ``rows`` rows does with activations where the layer is, and why."""
@@ -327,7 +334,7 @@ class SVDQuantLinear(torch.nn.Module):
             else:
                 came = list(given.shape) if isinstance(given, torch.Tensor) else type(given).__name__
                 errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
-        self._adapters = Adapters(self.rank, self.max_rank)  # a state_dict has none
+        self.adapters = Adapters(self.rank, self.max_rank)  # a state_dict has none
         self._pad_branch()  # loading may assign tensors, of another device
 
 

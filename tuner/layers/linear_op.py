@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import torch
 
+from kernel_space.numerics.activation import activated
+from kernel_space.operators.svdquant_gemm.problem import SWIGLU
 from kernel_space.operators.svdquant_linear.runtime import problem_of
 from tuner.layers.activations import AUTO, NVFP4, OPERATORS, decide, require_activations
+from tuner.layers.fusion import is_fused
 from tuner.layers.gemm import LIBRARY
 from tuner.runtime.caller import Caller
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
@@ -21,7 +24,7 @@ _autos: Recent[tuple, str] = Recent(MAX_CALLS, of_tables=True)
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY.define(
     "linear(Tensor x, Tensor smooth, Tensor lora_down, Tensor wgt, Tensor wscales, Tensor lora_up, Tensor wcscale, "
-    f'Tensor bias, str activations="{AUTO}") -> Tensor',
+    f'Tensor bias, str activations="{AUTO}", str activation="none") -> Tensor',
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -36,26 +39,28 @@ def linear(
     wcscale: torch.Tensor,
     bias: torch.Tensor,
     activations: str = AUTO,
+    activation: str = "none",
 ) -> torch.Tensor:
-    """``y`` ``[M, N]`` of ``x`` ``[M, K]``: smoothed, multiplied, in the dtype of both, float16 or bfloat16.
+    """``y`` ``[M, N]`` of ``x`` ``[M, K]``: smoothed, multiplied, activated, in the dtype of x, fp16 or bf16.
 
     ``smooth`` fp32 ``[K]``; ``lora_down`` as ``pack_lora_down`` gives it; the others as in ``PackedSVDQuant``, with
     lora_up in the dtype of x. ``activations``: ``nvfp4``, ``16bit``, or ``auto`` for what is faster on this card.
-    Raises as ``svdquant_gemm``, and ``InputError`` for other ``activations``.
+    ``activation``: what is done with y, in the kernel or after it (``fusion``); ``swiglu`` makes ``[M, N/2]``. Raises
+    as ``svdquant_gemm``, and ``InputError`` for other ``activations`` and another ``activation``.
     """
     if not _compiling() and type(x) is torch.Tensor:
         name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up))
         if name is not None:
             made = _QUICK[name](
-                x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN[name], None
+                x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN[name], activation
             )
             if made is not None:
                 return made[_Y[name]]
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     if not needs_dispatcher(x):
-        return _linear(*inputs, activations)
+        return _linear(*inputs, activations, activation)
     CALLER.require_no_grad(inputs, None)
-    return torch.ops.svdquant.linear(*inputs, activations)
+    return torch.ops.svdquant.linear(*inputs, activations, activation)
 
 
 def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor) -> tuple:
@@ -72,23 +77,41 @@ def _linear(
     wcscale: torch.Tensor,
     bias: torch.Tensor,
     activations: str = AUTO,
+    activation: str = "none",
 ) -> torch.Tensor:
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     name = require_activations(activations)
     if x.ndim == 2 and not x.shape[0]:
-        return _no_rows(inputs)
+        return _no_rows(inputs, activation)
     if name == AUTO:
         name = decide(problem_of(CALLER.named(inputs)), wgt.device).activations
         _autos.put(_look(x, wgt, lora_up), name)
-    return CALLERS[name].run(inputs, None, (), quick=True)[_Y[name]]
+    if activation != "none":
+        problem = problem_of(CALLER.named(inputs), activation=activation)
+        if not is_fused(name, problem, wgt.device):
+            return _after(_linear(*inputs, name), activation)
+    return CALLERS[name].run(inputs, None, (activation,), asked=activation, quick=True)[_Y[name]]
 
 
-def _no_rows(inputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
+def _after(y: torch.Tensor, activation: str) -> torch.Tensor:
+    """By kernels of torch: GELU and SiLU are one each."""
+    if activation == "gelu_tanh":
+        return torch.nn.functional.gelu(y, approximate="tanh")
+    if activation == "silu":
+        return torch.nn.functional.silu(y)
+    return activated(y.float(), activation).to(y.dtype)
+
+
+def _no_rows(inputs: tuple[torch.Tensor, ...], activation: str) -> torch.Tensor:
     """There is nothing to launch, but tensors must fit as ever."""
     CALLER.require_no_grad(inputs, None)
-    problem = problem_of(CALLER.named(inputs))
+    problem = problem_of(CALLER.named(inputs), activation=activation)
     CALLER.require_placed(inputs)
-    return inputs[0].new_empty((0, problem.n))
+    return inputs[0].new_empty((0, _columns(problem.n, activation)))
+
+
+def _columns(n: int, activation: str) -> int:
+    return n // 2 if activation == SWIGLU else n
 
 
 for _key in ("CPU", "CUDA"):
@@ -100,4 +123,5 @@ def _fake_linear(*arguments: torch.Tensor | str) -> torch.Tensor:
     inputs = tuple(one for one in arguments if isinstance(one, torch.Tensor))
     CALLER.require_no_grad(inputs, None)
     x, wgt = inputs[0], inputs[3]
-    return x.new_empty((x.shape[0], wgt.shape[0]))
+    activation = arguments[-1] if len(arguments) > len(inputs) + 1 else "none"
+    return x.new_empty((x.shape[0], _columns(wgt.shape[0], str(activation))))

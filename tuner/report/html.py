@@ -1,29 +1,21 @@
-"""``report.html``: one self-contained page of a sweep. No script, no external reference; tooltips are SVG titles."""
+"""``report.html``: the page of a sweep. What it says stands in it; ``pages.js`` draws, sorts and filters its trials."""
 
 from __future__ import annotations
 
-from kernel_space.core.budget import Table
-from tuner.report.charts.charts import (
-    budget_chart,
-    convergence_chart,
-    importance_chart,
-    knob_panel,
-    terms_chart,
-)
+from tuner.report.charts.bars import budget_bar, shares
+from tuner.report.charts.charts import knob_panel, terms_bars
 from tuner.report.charts.compare import compared_sections
-from tuner.report.charts.roofline import roofline_chart, roofline_legend
-from tuner.report.charts.style import STYLE
+from tuner.report.data.pairs import behind, default_speedup
 from tuner.report.data.published import published_trial
-from tuner.report.data.roofline import counts_fill, l2_note, roofs
-from tuner.report.data.standing import standing, status_rows
+from tuner.report.data.record import sweep_record
+from tuner.report.data.roofline import counts_fill, groups, l2_note, roofs
+from tuner.report.data.standing import standing
+from tuner.report.data.state import in_state, largest, state_of, states, timing_words
 from tuner.report.data.sweep import (
-    Importance,
     Sweep,
     default_trial,
     differences,
-    failures,
     knob_importance,
-    knob_of,
     knobs_of,
     microseconds,
     numerical_check,
@@ -32,48 +24,51 @@ from tuner.report.data.sweep import (
     timed,
     varying_knobs,
     winner_and_runner_up,
-    winner_first,
 )
 from tuner.report.marks.svg import escape, number
 from tuner.report.marks.text import html_table
+from tuner.report.page import document, section
+from tuner.report.rejected import failure_table, rejected_sections
+from tuner.trials.final_order import FINAL
 from tuner.trials.outcome import Kind, Trial
 
-TOP = 10
-MAX_REASONS = 60  # the most frequent; trials.parquet has every rejected point
+UP = "../../"  # from a page to the folder of its device
+HALVES = frozenset({"Conditions of the measurement", "Peers, measured"})
 KIND_MEANS = {
     Kind.MEASURED: "taken on hardware",
     Kind.SIMULATED: "from executing the kernel's PTX with a clock, not on hardware",
     Kind.MODELLED: "from a formula, not on hardware",
 }
+FIRST_TIMINGS = (
+    "Times here are what the search was told of each: a short timing on a card that has hardly warmed up. The final "
+    "times its contenders longer, when the card is hot and its clock is lower; it stands in a section of its own."
+)
+NO_SCRIPT = (
+    "<noscript><p>This part needs scripts; the same trials are in report.md and trials.csv beside this page.</p>"
+    "</noscript>"
+)
 
 
 def render_html(sweep: Sweep) -> str:
     """The page. Every figure says whether it is measured, simulated or modelled."""
     winner, runner_up = winner_and_runner_up(sweep)
-    importance = knob_importance(sweep.trials)
-    parts = [_header(sweep, winner)]
+    parts, data = [_header(sweep, winner)], None
     if winner is None:
-        parts.append(_section("No winner", _no_winner(sweep)))
+        parts.append(section("No winner", _no_winner(sweep)))
     else:
         parts += _winner_parts(sweep, winner, runner_up)
-        parts += [_section(one.title, one.body) for one in compared_sections(sweep, winner)]
-        parts += _sweep_parts(sweep, winner, importance)
-    parts += [_section(section.title, section.body) for section in sweep.sections]
-    parts += [
-        _section("Trials and rejected configurations", _rejected(sweep)),
-        _section("How it was made", _facts(sweep)),
-    ]
-    title = escape(f"{sweep.problem.operator} {sweep.problem} on {sweep.device}")
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head>\n<body><main>\n{chr(10).join(parts)}\n</main></body></html>\n"
-    )
-
-
-def _section(title: str, body: str, note: str = "") -> str:
-    told = f'<p class="about">{escape(note)}</p>' if note else ""
-    return f"<section><h2>{escape(title)}</h2>{told}{body}</section>"
+        others = compared_sections(sweep, winner)
+        both = {one.title for one in others} >= HALVES  # one of them alone would leave a hole beside it
+        for one in others:
+            parts.append(section(one.title, one.body, css="half" if both and one.title in HALVES else ""))
+        marked = _marked(sweep, winner)
+        data = sweep_record(sweep, winner, runner_up, marked)
+        parts += [*_pictures(sweep, winner), _trials(sweep), *_knob_parts(sweep, winner)]
+    parts += [section(one.title, one.body) for one in sweep.sections]
+    parts += [*rejected_sections(sweep), section("How it was made", _facts(sweep))]
+    title = f"{sweep.problem.operator} {sweep.problem} on {sweep.device}"
+    page = f"{sweep.problem.operator}/{sweep.problem.slug}"
+    return document(title, parts, up=UP, page=page, data=data)
 
 
 def _header(sweep: Sweep, winner: Trial | None) -> str:
@@ -81,27 +76,28 @@ def _header(sweep: Sweep, winner: Trial | None) -> str:
     sizes = " ".join(f"{name.upper()}={value}" for name, value in problem.sizes.items())
     options = "".join(f", {name} {value}" for name, value in problem.options.items())
     about = f"{problem.operator} on {sweep.device} ({sweep.arch.name}){options}"
-    return f"<header><h1>{sizes}</h1><p>{escape(about)}</p>{_tiles(sweep, winner)}</header>"
+    way = f'<nav class="way"><a href="{UP}index.html">all problems of {escape(sweep.device)}</a></nav>'
+    return f"<header>{way}<h1>{sizes}</h1><p>{escape(about)}</p>{_tiles(sweep, winner)}</header>"
 
 
 def _tiles(sweep: Sweep, winner: Trial | None) -> str:
-    counted = len(timed(sweep.trials))
-    tiles = []
-    if winner is not None:
-        best = microseconds(winner)
-        tiles.append((f"{number(best)} µs", f"winner, {winner.kind}"))
-        if winner.low_us is not None and winner.high_us is not None:
-            tiles.append((f"{number(winner.low_us)} – {number(winner.high_us)} µs", "its interval"))
-        value, unit = speed(sweep.problem, best)
-        tiles.append((f"{number(value)}", f"{unit}, {winner.kind}"))
-        if default := default_trial(sweep.trials):
-            tiles.append(
-                (f"{microseconds(default) / best:.2f}×", f"as fast as the default rule, {winner.kind}")
-            )
-    tiles.append((f"{counted} of {len(sweep.evaluated)}", "trials with a time"))
+    tiles = _winner_tiles(sweep, winner) if winner else []
+    tiles.append((f"{len(timed(sweep.trials))} of {len(sweep.evaluated)}", "trials with a time"))
     shown = "".join(f"<div><b>{escape(value)}</b><span>{escape(name)}</span></div>" for value, name in tiles)
     badge = "" if winner is None else _badge(winner)
     return f'{badge}<div class="tiles">{shown}</div>'
+
+
+def _winner_tiles(sweep: Sweep, winner: Trial) -> list[tuple[str, str]]:
+    best = microseconds(winner)
+    tiles = [(f"{number(best)} µs", f"winner, {winner.kind}{', in the final' * (FINAL in winner.evidence)}")]
+    if winner.low_us is not None and winner.high_us is not None:
+        tiles.append((f"{number(winner.low_us)} – {number(winner.high_us)} µs", "its interval"))
+    value, unit = speed(sweep.problem, best)
+    tiles.append((f"{number(value)}", f"{unit}, {winner.kind}"))
+    if faster := default_speedup(sweep.trials, winner):
+        tiles.append((f"{faster:.2f}×", f"as fast as the default rule, {winner.kind}"))
+    return tiles
 
 
 def _badge(winner: Trial) -> str:
@@ -114,33 +110,36 @@ def _no_winner(sweep: Sweep) -> str:
     if not sweep.evaluated:
         return "<p>No trial was made.</p>"
     return (
-        f"<p>None of the {len(sweep.evaluated)} trials has a time. They ended so:</p>{_failure_table(sweep)}"
+        f"<p>None of the {len(sweep.evaluated)} trials has a time. They ended so:</p>{failure_table(sweep)}"
     )
 
 
 def _winner_parts(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
-    parts = [_section("Winner", _winner(sweep, winner, runner_up) + _budget(sweep))]
+    budget = _budget(sweep)
+    parts = [section("Winner", _winner(winner, runner_up), css="half" if budget else "")]
+    parts += [section("Budget", budget, css="half")] if budget else []
     named = [("winner", winner)]
     named += [("runner-up", runner_up)] if runner_up else []
     default = default_trial(sweep.trials)
     named += [("default", default)] if default and default is not winner and default is not runner_up else []
     clocked = winner.kind is Kind.SIMULATED and sweep.clocks is not None and sweep.clocks.shown
-    if not clocked and (causes := terms_chart(named)):
-        parts.append(_section(f"Time by cause, {winner.kind}", causes, f"Where the {winner.kind} time goes."))
+    if not clocked and (causes := terms_bars(named)):
+        parts.append(
+            section(f"Time by cause, {winner.kind}", causes, f"Where the {winner.kind} time goes, µs.")
+        )
     return parts
 
 
-def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> str:
+def _winner(winner: Trial, runner_up: Trial | None) -> str:
     knobs = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
         for name, value in knobs_of(winner.resolved).items()
     )
-    lines = [f'<dl class="knobs">{knobs}</dl>', f"<pre>{escape(winner.resolved)}</pre>"]
+    lines = [f'<dl class="knobs">{knobs}</dl>', f"<pre data-copy>{escape(winner.resolved)}</pre>"]
     if runner_up:
-        margin = microseconds(runner_up) / microseconds(winner) - 1
         lines.append(
-            f"<p>Runner-up: trial {runner_up.number}, {number(microseconds(runner_up))} µs {runner_up.kind} "
-            f"({margin:+z.1%}), with {_changes(runner_up, winner)}. {escape(standing(winner, runner_up))}</p>"
+            f"<p>Runner-up: trial #{runner_up.number}{behind(runner_up, winner)}, with "
+            f"{_changes(runner_up, winner)}. {escape(standing(winner, runner_up))}</p>"
         )
     lines.append(f"<p>Numerical check: {escape(numerical_check(winner))}.</p>")
     return "".join(lines)
@@ -155,70 +154,68 @@ def _changes(trial: Trial, base: Trial) -> str:
 
 
 def _budget(sweep: Sweep) -> str:
-    if sweep.budget is None:
-        return ""
-    tables = [table for table in sweep.budget.tables if table.rows]
-    if not tables:
-        return ""
-    charts = "".join(_budget_chart(table) for table in tables)
-    texts = "".join(f"<pre>{escape(str(table))}</pre>" for table in tables)
-    return f'{charts}<div class="side">{texts}</div>'
-
-
-def _budget_chart(table: Table) -> str:
-    return budget_chart(table.title, table.unit, [(row.name, row.total) for row in table.rows], table.limit)
-
-
-def _sweep_parts(sweep: Sweep, winner: Trial, importance: Importance) -> list[str]:
-    kind = winner.kind
-    usable = timed(sweep.trials)
-    knobs = sorted(varying_knobs(usable), key=lambda name: -importance.shares.get(name, 0.0))
-    panels = "".join(
-        f"<figure><figcaption>{escape(name)}</figcaption>{knob_panel(sweep, name)}</figure>" for name in knobs
+    tables = [table for table in sweep.budget.tables if table.rows] if sweep.budget else []
+    bars = "".join(
+        budget_bar(table.title, table.unit, [(row.name, row.total) for row in table.rows], table.limit)
+        for table in tables
     )
-    bars = importance_chart(importance) if importance.shares else f"<p>{escape(importance.note)}</p>"
-    method = f"Method: {importance.note}. It says what mattered among the points the search chose to try."
+    texts = "".join(f"<pre>{escape(str(table))}</pre>" for table in tables)
+    return f'{bars}<div class="side">{texts}</div>' if tables else ""
+
+
+def _timing_note(sweep: Sweep) -> str:
+    return FIRST_TIMINGS if "first" in timing_words(sweep) else f"All times {timing_words(sweep)}."
+
+
+def _pictures(sweep: Sweep, winner: Trial) -> list[str]:
+    """Convergence, roofline and the knobs; empty places that the script fills."""
+    hint = "Point at a dot to see its trial, click to find it in the table."
+    wide = not operations(sweep.problem)
+    parts = [
+        section(
+            "Convergence",
+            f'<div class="plot" id="convergence"></div>{NO_SCRIPT}{_CONVERGENCE_LEGEND}',
+            f"{_timing_note(sweep)} {hint}",
+            css="" if wide else "half",
+        )
+    ]
+    if not wide:
+        parts.append(_roofline(sweep, winner))
+    about = (
+        "One line a trial: the value of each knob that varies, and its time. Red: the winner; orange: the fastest "
+        "tenth. Click a value to see its trials alone, here and in all that follows; click again to take that back."
+    )
     return [
-        _section("Best candidates", _top_table(sweep, winner)),
-        _section("Convergence", convergence_chart(sweep) + _CONVERGENCE_LEGEND, f"All times {kind}."),
-        _section(
-            "Time per knob value",
-            f'<div class="panels">{panels}</div>'
-            if knobs
-            else "<p>No knob varies among the timed trials.</p>",
-            f"{str(kind).capitalize()} µs of all trials with that value: box = quartiles and median, line = extremes, "
-            "dot = best. Other knobs vary too.",
-        ),
-        _section("Knob importance", bars, method if importance.shares else ""),
-        *_roofline(sweep, winner),
+        *parts,
+        section("Parallel coordinates", f'<div class="coords" id="coordinates"></div>{NO_SCRIPT}', about),
     ]
 
 
-def _roofline(sweep: Sweep, winner: Trial) -> list[str]:
-    """Left out for an operator that counts no operations."""
-    if not operations(sweep.problem):
-        return []
-    kind, machine = winner.kind, sweep.known_class
+def _roofline(sweep: Sweep, winner: Trial) -> str:
+    machine = sweep.known_class
     known = l2_note(sweep.problem, machine)
-    if not roofs(sweep.problem, machine, sweep.sm_count):
+    if not (lines := roofs(sweep.problem, machine, sweep.sm_count)):
         known = f"No roofs are known for {sweep.device}."
-    return [
-        _section(
-            "Roofline",
-            roofline_chart(sweep, winner, _marked(sweep, winner)) + roofline_legend(sweep),
-            f"Speeds {kind}; the roofs' own kind is written on them. {_dots(sweep, winner)} {known}".rstrip(),
-        ),
-    ]
+    sources = "".join(f"<li>{escape(f'{one.name}: {one.kind}, {one.source}')}</li>" for one in lines)
+    found = groups(timed(sweep.trials)).items()
+    items = "".join(f'<span><i class="pt {css}"></i>{escape(name)}</span>' for name, css in found)
+    fills = counts_fill(sweep.problem, winner)
+    diamond = '<span><i class="dram"></i>winner by DRAM bytes</span>' if fills else ""
+    body = (
+        f'<div class="plot" id="roofline"></div>{NO_SCRIPT}<p class="legend">{items}{diamond}</p>'
+        f'<details class="about"><summary>Where the roofs come from</summary><ul>{sources}</ul></details>'
+    )
+    about = f"Speeds {winner.kind}; the roofs' own kind is written on them. {_dots(fills)} {known}".rstrip()
+    return section("Roofline", body, about, css="half")
 
 
-def _dots(sweep: Sweep, winner: Trial) -> str:
-    told = "tooltips have what the fastest differ in from the winner."
-    if counts_fill(sweep.problem, winner):
+def _dots(fills: bool) -> str:
+    if fills:
         return (
-            f"Dots: every candidate by the bytes that it brings into SMEM, which its tile decides; {told} "
+            "Dots: every candidate by the bytes that it brings into SMEM, which its tile decides. "
             "Diamond: the winner by the bytes that must cross DRAM once; the DRAM line is about it alone."
         )
-    return f"Dots: every candidate by the bytes that must cross DRAM once; {told}"
+    return "Dots: every candidate by the bytes that must cross DRAM once."
 
 
 def _marked(sweep: Sweep, winner: Trial) -> dict[str, Trial]:
@@ -231,7 +228,9 @@ def _marked(sweep: Sweep, winner: Trial) -> dict[str, Trial]:
     }
     marked: dict[str, Trial] = {}
     for name, trial in named.items():
-        same = next((label for label, one in marked.items() if one is trial), None)
+        same = next(
+            (label for label, one in marked.items() if trial and one.resolved == trial.resolved), None
+        )
         if same:
             marked[f"{same}, {name}"] = marked.pop(same)
         elif trial is not None and trial.resolved != winner.resolved:
@@ -240,100 +239,54 @@ def _marked(sweep: Sweep, winner: Trial) -> dict[str, Trial]:
 
 
 _CONVERGENCE_LEGEND = (
-    '<p class="legend"><span><i class="pt"></i>sampled</span><span><i class="pt default"></i>default rule</span>'
+    '<p class="legend"><span><i class="pt sampled"></i>sampled</span>'
+    '<span><i class="pt default"></i>default rule</span>'
     '<span><i class="pt neighbour"></i>neighbour\'s winner</span>'
     '<span><i class="pt published"></i>published configuration</span><span><i class="line"></i>best so far</span>'
     '<span><i class="tick"></i>failed</span></p>'
 )
 
 
-def _top_table(sweep: Sweep, winner: Trial) -> str:
-    """One column per candidate: ten of them fit beside the names of the knobs."""
-    best = winner_first(sweep.trials, winner)[:TOP]
-    knobs = varying_knobs(best)
-    chosen = knobs_of(winner.resolved)
-    rows = [
-        [f"µs, {winner.kind}", *(f"<b>{microseconds(trial):.2f}</b>" for trial in best)],
-        ["interval", *(_interval(trial) for trial in best)],
-        ["to the winner", *(f"{microseconds(trial) / microseconds(winner) - 1:+z.1%}" for trial in best)],
-    ]
-    for name in knobs:
-        values = [knob_of(trial, name) for trial in best]
-        rows.append([escape(name), *(_deviating(value, chosen.get(name)) for value in values)])
-    common = ", ".join(
-        f"<code>{escape(name)}={escape(chosen[name])}</code>" for name in chosen if name not in knobs
+def _trials(sweep: Sweep) -> str:
+    found = states(sweep)
+    about = (
+        f"{_timing_note(sweep)} Place 1 is the winner, 2 the runner-up; then by place in the final, then by time. "
+        "A ratio marked final is that of the rounds in which both ran; any other is of the times here."
     )
-    same = f'<p class="about">The same in all of them: {common}.</p>' if common else ""
-    return html_table(["trial", *(f"#{trial.number}" for trial in best)], rows, css="best10") + same
+    if len(found) > 1:
+        about += " Times of another card, driver or judge do not compare: choose which ones are shown."
+    body = f'<div class="bar" id="controls"></div><div id="trials"></div>{NO_SCRIPT}'
+    return section("Trials", body, about, name="all")
 
 
-def _deviating(value: str, chosen: str | None) -> str:
-    return escape(value) if value == chosen else f"<em>{escape(value)}</em>"
-
-
-def _interval(trial: Trial) -> str:
-    return f"{number(trial.low_us)}–{number(trial.high_us)}" if trial.low_us and trial.high_us else ""
-
-
-def _rejected(sweep: Sweep) -> str:
-    parts = []
-    if sweep.trials:
-        head = ["status", "trials", "meaning"]
-        parts.append("<h3>How the trials ended</h3>" + html_table(head, status_rows(sweep.trials)))
-    if sweep.space:
-        parts.append(_space_table(sweep))
-    if sweep.evaluated:
-        parts.append("<h3>Trials that failed</h3>" + _failure_table(sweep))
-    if filtered := sweep.filtered:
-        about = f"{len(filtered)} legal proposals, never compiled; the first: {filtered[0].reason}."
-        parts.append(f"<h3>Hopeless by the timing model</h3><p>{escape(about)}</p>")
-    if sweep.illegal:
-        parts.append(_proposed(sweep))
-    return "".join(parts) or "<p>Nothing was counted.</p>"
-
-
-def _space_table(sweep: Sweep) -> str:
-    space = sweep.space
-    if space is None:
-        return ""
-    rows = [
-        [escape(rule), f"{count:,}", f"{count / space.raw:.1%}"]
-        for rule, count in sorted(space.rejected.items(), key=lambda item: -item[1])
-        if count
-    ]
-    about = f"{space.raw:,} points, {space.legal:,} distinct legal kernels."
-    if rows:
-        about += " A point counts for the first rule it breaks."
-    table = html_table(["rule", "points it rejects", "share"], rows) if rows else ""
-    return f"<h3>The whole space</h3><p>{about}</p>{table}"
-
-
-def _failure_table(sweep: Sweep) -> str:
-    groups = failures(sweep.evaluated)
-    if not groups:
-        return "<p>None.</p>"
-    rows = [
-        [escape(group.status), str(group.count), escape(group.reason[:400]), f"#{group.example.number}"]
-        for group in groups
-    ]
-    return html_table(["status", "trials", "reason (of the first)", "first"], rows)
-
-
-def _proposed(sweep: Sweep) -> str:
-    groups = failures(sweep.illegal)
-    counts: dict[str, int] = {}
-    for group in groups:
-        rule = group.reason.split(":")[0]
-        counts[rule] = counts.get(rule, 0) + group.count
-    told = ", ".join(
-        f"{escape(rule)} {count}" for rule, count in sorted(counts.items(), key=lambda item: -item[1])
+def _knob_parts(sweep: Sweep, winner: Trial) -> list[str]:
+    """Time per value of each knob and their importance, of the times that most trials share."""
+    state = largest(sweep)
+    usable = in_state(sweep.trials, state)
+    importance = knob_importance(usable)
+    knobs = sorted(varying_knobs(usable), key=lambda name: -importance.shares.get(name, 0.0))
+    panels = "".join(
+        f"<figure><figcaption>{escape(name)}</figcaption>{knob_panel(usable, name)}</figure>"
+        for name in knobs
     )
-    shown = [[str(group.count), escape(group.reason)] for group in groups[:MAX_REASONS]]
-    more = f"<p>and {len(groups) - MAX_REASONS} rarer ones.</p>" if len(groups) > MAX_REASONS else ""
-    return (
-        f"<h3>Illegal points that the search proposed</h3><p>{len(sweep.illegal)}, never compiled: {told}.</p>"
-        f"{html_table(['points', 'rule: reason (of the first)'], shown)}{more}"
+    bars = shares(importance.shares.items()) if importance.shares else f"<p>{escape(importance.note)}</p>"
+    method = f"Method: {importance.note}. It says what mattered among the points the search chose to try."
+    others = (
+        ""
+        if state == state_of(winner)
+        else " These are the times of the sweep, before some were timed again."
     )
+    return [
+        section(
+            "Time per knob value",
+            f'<div class="panels">{panels}</div>'
+            if knobs
+            else "<p>No knob varies among the timed trials.</p>",
+            f"{timing_words(sweep).capitalize()}, µs, of all trials with that value: box = quartiles and median, "
+            f"line = extremes, dot = best. Other knobs vary too.{others}",
+        ),
+        section("Knob importance", bars, method if importance.shares else "", css="half"),
+    ]
 
 
 def _facts(sweep: Sweep) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tuner.report.charts.compare import compared_sections
+from tuner.report.data.pairs import Pair, behind, compared, default_speedup, order
 from tuner.report.data.standing import standing, status_rows
+from tuner.report.data.state import in_state, largest, states, timing_words
 from tuner.report.data.sweep import (
     Section,
     Sweep,
-    default_trial,
     differences,
     failures,
     knob_importance,
@@ -21,7 +22,6 @@ from tuner.report.data.sweep import (
     timed,
     varying_knobs,
     winner_and_runner_up,
-    winner_first,
 )
 from tuner.report.marks.svg import number
 from tuner.report.marks.text import markdown_table
@@ -66,17 +66,13 @@ def _winner(sweep: Sweep, winner: Trial, runner_up: Trial | None) -> list[str]:
         f"- **{number(best)} us, {winner.kind}**, interval {_interval(winner)} us, "
         f"{number(value)} {unit} (trial {winner.number})"
     ]
-    if default := default_trial(sweep.trials):
-        us = microseconds(default)
-        lines.append(
-            f"- default rule: {number(us)} us {default.kind}, the winner is {us / best:.2f}x as fast"
-        )
+    if faster := default_speedup(sweep.trials, winner):
+        lines.append(f"- {faster:.2f}x as fast as the default rule, {winner.kind}")
     if runner_up:
-        us = microseconds(runner_up)
         changed = (
             " ".join(f"{name}={value}" for name, value in _changes(runner_up, winner).items()) or "no change"
         )
-        lines.append(f"- runner-up: {number(us)} us {runner_up.kind} ({us / best - 1:+z.1%}), `{changed}`")
+        lines.append(f"- runner-up: trial {runner_up.number}{behind(runner_up, winner)}, `{changed}`")
         lines.append(f"- {standing(winner, runner_up)}")
     lines.append(f"- numerical check: {numerical_check(winner)}")
     blocks = ["## Winner", f"```\n{winner.resolved}\n```", "\n".join(lines)]
@@ -95,29 +91,40 @@ def _changes(trial: Trial, base: Trial) -> dict[str, str]:
 
 def _interval(trial: Trial) -> str:
     if trial.low_us is None or trial.high_us is None:
-        return "not stated"
+        return "–"
     return f"{number(trial.low_us)} to {number(trial.high_us)}"
 
 
 def _best(sweep: Sweep, winner: Trial) -> list[str]:
-    best = winner_first(sweep.trials, winner)[:TOP]
+    """Of one state of clock and card: what the search was told of each."""
+    usable = in_state(sweep.trials, states(sweep)[0])
+    runner_up = winner_and_runner_up(sweep)[1]
+    known = {trial.resolved: trial for trial in usable}
+    best = [known[one.resolved] for one in order(sweep, winner, runner_up) if one.resolved in known][:TOP]
     knobs = varying_knobs(best)
     rows = [
         (
             f"#{trial.number}",
             f"{microseconds(trial):.2f}",
             _interval(trial),
-            f"{microseconds(trial) / microseconds(winner) - 1:+z.1%}",
+            f"{pair.ratio - 1:+z.1%}{', final' * pair.paired}"
+            if (pair := _pair(sweep, trial, winner))
+            else "–",
             *(knob_of(trial, name) for name in knobs),
         )
         for trial in best
     ]
-    head = ("trial", f"us {winner.kind}", "interval", "to winner", *knobs)
+    head = ("trial", f"us {timing_words(sweep)}", "interval", "to winner", *knobs)
     return ["## Best candidates", markdown_table(head, rows)]
 
 
+def _pair(sweep: Sweep, trial: Trial, winner: Trial) -> Pair | None:
+    own = next(one for one in sweep.trials if one.number == trial.number and one.resolved == trial.resolved)
+    return compared(own, winner)
+
+
 def _importance(sweep: Sweep) -> list[str]:
-    importance = knob_importance(sweep.trials)
+    importance = knob_importance(in_state(sweep.trials, largest(sweep)))
     if not importance.shares:
         return ["## Knob importance", importance.note]
     rows = [(name, f"{share:.1%}") for name, share in importance.shares.items()]

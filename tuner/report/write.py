@@ -64,13 +64,15 @@ def report_files(folder: AnyPath) -> ReportFiles:
     return ReportFiles(markdown, page, table, trials)
 
 
-def write_report(folder: AnyPath, sweep: Sweep) -> ReportFiles:
-    """Write the four files, each atomically. Raises ``InputError`` for a bad folder, ``StoreError`` for a full disk."""
+def write_report(folder: AnyPath, sweep: Sweep, *, pages_only: bool = False) -> ReportFiles:
+    """Write the four files, each atomically; ``pages_only``: all but the trials. Raises ``InputError`` for a bad
+    folder, ``StoreError`` for a full disk."""
     folder = make_folder(Path(folder))
     sweep = completed(sweep, folder)
     files = report_files(folder)
-    atomic_write(files.csv, trials_csv(sweep.evaluated))
-    atomic_write(files.parquet, trials_parquet(sweep.trials, sweep.facts))
+    if not pages_only:
+        atomic_write(files.csv, trials_csv(sweep.evaluated))
+        atomic_write(files.parquet, trials_parquet(sweep.trials, sweep.facts))
     atomic_write(files.markdown, render_markdown(sweep))
     atomic_write(files.html, render_html(sweep))
     return files

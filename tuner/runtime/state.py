@@ -48,6 +48,10 @@ class RuntimeState:
     def path(self) -> Path:
         return user_results() if self._path is None else self._path
 
+    def anew(self) -> RuntimeState:
+        """The same tables, as they are now."""
+        return RuntimeState(self._path)
+
     def choice(self, problem: Problem, device_class: DeviceClass) -> Choice:
         """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
         return self.library(device_class).choose(problem)
@@ -149,6 +153,11 @@ def _activate(state: RuntimeState) -> RuntimeState:
 def forget_calls() -> None:
     """Let every call go the long way once more."""
     _activate(active()[0])
+
+
+def reload_tables() -> None:
+    """Look at tables and objects anew: rows were added since."""
+    _activate(active()[0].anew())
 
 
 def workspaces(device: int) -> Workspaces:

@@ -23,6 +23,9 @@ from kernel_space.core.plain_files import NotPlain, open_plain
 from tuner.space.space import KERNEL, SearchSpace
 from tuner.trials.outcome import Trial
 
+# It says on stderr which study it opens, at every one.
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
 FILE_NAME = "optuna.journal"
 CONFIG = "config"
 _Distributions = dict[str, optuna.distributions.BaseDistribution]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.config import KernelConfig
@@ -34,14 +34,23 @@ class Change:
 
 
 def best_changes(
-    config: KernelConfig, time: SimulatedTime, problem: Problem, device: Chip, *, limit: int
+    config: KernelConfig,
+    time: SimulatedTime,
+    problem: Problem,
+    device: Chip,
+    *,
+    limit: int,
+    begins: Callable[[str], None] = lambda what: None,
 ) -> list[Change]:
     """The ``limit`` most promising neighbours, by simulated time, the fastest first.
 
     ``config`` as asked for, with ``auto`` where the budget decides: a changed knob then finds its own stage counts.
+    ``begins``: told what each is, before it is compiled.
     """
     changes = []
-    for knob, choice, legal in _promising(_neighbours(config, problem, device), problem, device)[:limit]:
+    chosen = _promising(_neighbours(config, problem, device), problem, device)[:limit]
+    for number, (knob, choice, legal) in enumerate(chosen, start=1):
+        begins(f"change {number} of {len(chosen)}, {knob}={choice}")
         changed = _simulated(legal, problem, device)
         if changed is not None:
             faster_in = agreement(changed, time)

@@ -35,15 +35,17 @@ def choose_candidates(
     first: Sequence[KernelConfig] = (),
     best: Sequence[KernelConfig] = (),
     known: Collection[str] = (),
+    ranked: Sequence[KernelConfig] = (),
     rules: Legalize = legalize,
 ) -> list[Candidate]:
     """At most ``trials`` distinct legal kernels, the same for the same arguments: the default, ``best`` (of this
     problem: its row, its trials), ``first`` (of neighbours), then what is not in ``known``: ``space.starts`` and
-    sampled ones.
+    sampled ones. ``ranked``: what estimates find best, tried after those starts; samples are near them too.
     """
     others = [
         start for start in space.starts(problem) if space.spell(start, problem, arch, rules) is not None
     ]
+    others += ranked
     seeds = [space.default(problem), *best, *first, *others]
     origins = [Origin.DEFAULT, *[Origin.NEIGHBOUR] * len([*best, *first]), *[Origin.SAMPLED] * len(others)]
     chosen: dict[str, Candidate] = {}

@@ -20,7 +20,9 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
+from tuner.search.guided import Guide
 from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
+from tuner.search.ranked import Estimate
 from tuner.search.sampler import Proposal, Sampler
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
@@ -37,8 +39,10 @@ CARD_WINDOW = 32  # on a card, which judges faster than 16 cores compile: no cor
 FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
 # Where candidates come from in turn: one knob of the best known changed, the sampler, several of a good one changed.
 # A sampler alone needs many results before it knows that most of a large space is slow or illegal.
-STEP, LEAP, SAMPLER = "step", "leap", "sampler"
+STEP, LEAP, SAMPLER, GUIDE = "step", "leap", "sampler", "guide"
 MIX = (STEP, STEP, LEAP, SAMPLER)
+# Where times can be estimated, or at least learnt from.
+GUIDED_MIX = (GUIDE, GUIDE, GUIDE, STEP, GUIDE, GUIDE, GUIDE, SAMPLER)
 GOOD = 3  # leaps start from one of so many of the best, steps from the best
 RANDOM_LIMIT = 20_000  # random points tried before the space counts as used up
 
@@ -77,6 +81,7 @@ class Search:
         published: KernelConfig | None = None,
         rules: Legalize = legalize,
         prefilter: Prefilter | None = None,
+        estimate: Estimate | None = None,
     ) -> None:
         self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
         self._prefilter = prefilter
@@ -97,7 +102,11 @@ class Search:
         self._fixed = self._fixed_points(tuple(first), published)
         self._used_up = False
         self._random = random.Random(seed)
-        self._sources = itertools.cycle(MIX)
+        self._sources = itertools.cycle(GUIDED_MIX if estimate else MIX)
+        self._guide = Guide(
+            space, problem, arch, estimate=estimate or _unknown, rules=rules,
+            generator=random.Random(f"{seed} guide"),
+        )  # fmt: skip
         self._base: KernelConfig | None = None  # where steps start, and those that are left
         self._steps: Iterator[KernelConfig] = iter(())
         self._sampler = Sampler(space, seed)
@@ -178,6 +187,7 @@ class Search:
             return False
         self._waiting.popleft()
         oldest.applied = True
+        self._guide.tell(oldest.candidate.legal.config, oldest.us)
         for proposal in oldest.proposals:
             self._tell_sampler(proposal, oldest.us)
         return True
@@ -195,6 +205,9 @@ class Search:
         if source == SAMPLER:
             proposal = self._sampler.propose()
             return self._space.config(proposal.params), proposal
+        if source == GUIDE:
+            guided = self._guide.propose([one.candidate.legal.config for one in self._waiting])
+            return guided, self._learnt(guided) if guided else None
         good = self._good()
         draws: Iterator[KernelConfig]
         if source == LEAP:
@@ -257,6 +270,7 @@ class Search:
             return None
         if rejection := self._hopeless(legal, origin):
             self.rejected.setdefault(config, rejection)
+            self._guide.leave_out(legal.config)
             if proposal:
                 self._sampler.refuse(proposal, PREFILTER)
             return None
@@ -264,6 +278,7 @@ class Search:
         candidate = Candidate(number=number, config=config, legal=legal, origin=origin, seed=self.seed)
         asked = _Asked(candidate=candidate, proposals=[proposal] if proposal else [])
         self._asked[candidate.resolved] = asked
+        self._guide.leave_out(legal.config)
         self._by_number.append(asked)
         self._waiting.append(asked)
         return candidate
@@ -278,3 +293,7 @@ class Search:
             self._sampler.refuse(proposal, "evaluated")
         else:
             self._sampler.tell(proposal, us)
+
+
+def _unknown(config: KernelConfig) -> None:
+    """No estimate of anything."""

@@ -10,7 +10,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import traceback
 from concurrent.futures import Future
@@ -18,6 +17,7 @@ from multiprocessing.connection import Connection, Pipe
 from typing import Any
 
 from kernel_space.core.errors import InputError
+from tuner.processes import call_command, start
 
 LIMIT_S = 600.0  # a candidate takes seconds, a full problem at most a minute or two on a busy machine
 
@@ -75,17 +75,10 @@ class CheckPool:
 class _Worker:
     def __init__(self, function: str) -> None:
         self._pipe, end = Pipe()
-        # Not multiprocessing's spawn: that imports the parent's main module again, whatever it imports.
-        program = (
-            f"import sys; sys.path[:] = {sys.path!r}; "
-            f"from tuner.simulated.check_worker import main; main({end.fileno()}, {os.getpid()}, {function!r})"
-        )
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program],
+        self._process = start(
+            call_command(__name__, "main", end.fileno(), os.getpid(), function),
             pass_fds=[end.fileno()],
-            stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C is for the tuner
         )
         end.close()
 
@@ -118,7 +111,7 @@ def main(descriptor: int, parent: int, function: str) -> None:
     """Answers each task that comes through the pipe ``descriptor`` with ("answer", value) or ("bug", traceback)."""
     import importlib
 
-    from tuner.compile.worker import die_with
+    from tuner.processes import die_with
 
     die_with(parent)
     import torch

@@ -12,7 +12,7 @@ import json
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.core.plain_files import read_plain
@@ -113,14 +113,21 @@ def describe(result: CheckResult, task: Task) -> str:
     return f"the full problem takes too long, so {result.problem}, with edges cut as its are, once, {worst}"
 
 
+class Tasks(Protocol):
+    """What is asked of ``CheckPool``, wherever its processes are."""
+
+    def submit(self, task: Any) -> Future[Any]: ...
+
+
 class MachineChecker:
     """Answers from the verdicts on disk, else runs the check in one of at most ``jobs`` processes.
 
-    A process that dies or hangs is a ``FAILED`` outcome, which is not kept on disk. ``pool`` also takes other tasks.
+    A process that dies or hangs is a ``FAILED`` outcome, which is not kept on disk. ``pool`` also takes other tasks;
+    another one may be given, whose processes are elsewhere.
     """
 
-    def __init__(self, jobs: int | None = None) -> None:
-        self.pool = CheckPool(jobs or os.cpu_count() or 1, f"{__name__}:run_task")
+    def __init__(self, jobs: int | None = None, pool: Tasks | None = None) -> None:
+        self.pool: Tasks = pool or CheckPool(jobs or os.cpu_count() or 1, f"{__name__}:run_task")
         self._running: dict[Path, Future[Outcome]] = {}
         self._lock = threading.Lock()
 

@@ -22,6 +22,7 @@ from kernel_space.machine.clock.clock import Times
 from kernel_space.machine.clock.constants import cluster_places
 from kernel_space.machine.clock.estimate import TimedRun, joined_runs, simulate_launch
 from kernel_space.machine.clock.occupancy import SYSTEM_SMEM, ctas_per_sm
+from kernel_space.machine.clock.power import slowdown
 from tuner.simulated.constants.hash import simulation_hash
 from tuner.simulated.constants.sets import ConstantSets, admissible_sets
 from tuner.trials.outcome import Kind, Timing
@@ -51,6 +52,7 @@ CAUSES: Final = {
     "tensor: scale factor copy": "tensor, scale-factor copies",
     "tensor: kind switch": "tensor, change of kind",
 }
+MMA: Final = "tensor: mma "  # and the kind
 LOADS: Final = "wait: tma "  # and the operand's name
 
 
@@ -60,6 +62,7 @@ class SimulatedTime:
 
     ``sets_us``  Times: under each admissible set of constants, nominal first
     ``discrepancy``  share by which the interval goes beyond the extremes of ``sets_us``
+    ``throttled``  at least 1: how much further its slow end lies because the card may hold its power
     ``about``    which sets these are
     ``terms``    nominal microseconds by cause; they add up to ``us``
     ``run``      what the clocked run saw, in cycles; of several launches, one after the other
@@ -70,6 +73,7 @@ class SimulatedTime:
     about: str
     terms: dict[str, float]
     run: TimedRun
+    throttled: float = 1.0
 
     @property
     def us(self) -> float:
@@ -81,7 +85,7 @@ class SimulatedTime:
 
     @property
     def high_us(self) -> float:
-        return float(self.sets_us.max()) * (1 + self.discrepancy)
+        return float(self.sets_us.max()) * (1 + self.discrepancy) * self.throttled
 
     @property
     def bound(self) -> str:
@@ -181,8 +185,15 @@ def time_of_launches(
         terms[name] = terms.get(name, 0.0) + cycles * per_cycle
     sets_us = sets.microseconds(run.cycles) + launch
     return SimulatedTime(
-        sets_us=sets_us, discrepancy=sets.discrepancy, about=sets.about, terms=terms, run=run
-    )
+        sets_us=sets_us, discrepancy=sets.discrepancy, about=sets.about, terms=terms, run=run,
+        throttled=slowdown(float(sets_us[0]), mma_duty(run), float(sets.values["clock_ghz"].min())),
+    )  # fmt: skip
+
+
+def mma_duty(run: TimedRun) -> float:
+    """Share of the nominal cycles in which the tensor pipe multiplies."""
+    busy = sum(cycles for cause, cycles in run.account.items() if cause.startswith(MMA))
+    return busy / float(run.cycles[0])
 
 
 def cause_name(cause: str, own: Mapping[str, str]) -> str:

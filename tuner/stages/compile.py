@@ -41,9 +41,14 @@ class Compile:
             job.trial,
             status=answer.status,
             reason=answer.reason,
-            build=build_record(answer.compiled, job.legal),
+            build=build_record(answer.compiled, job.legal) | host_record(answer),
             compile_seconds=answer.seconds,
         )
+
+
+def host_record(answer: CompileResult) -> dict[str, str]:
+    """Which host of a fleet compiled it; nothing where this machine did."""
+    return {"compiled_on": answer.host} if answer.host else {}
 
 
 def kernel_of(run: Run, trial: Trial) -> CompiledKernel | None:

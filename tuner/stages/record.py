@@ -1,4 +1,4 @@
-"""Record: the winner's row of the dispatch table, however the search ended."""
+"""Record: the winner's row of the dispatch table, however the search ended; and the index over all rows."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import contextlib
 import dataclasses
 import importlib.metadata
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from kernel_space.build.key import toolchain
-from kernel_space.core.plain_files import below
+from kernel_space.core.plain_files import AnyPath, below
+from kernel_space.core.problem import Problem
 from tuner.devices.device import Device, driver_of
 from tuner.devices.simulated import models_of
+from tuner.report.index_files import write_index
 from tuner.stages.compile import kernel_of
 from tuner.stages.run import Run
 from tuner.stages.stage import When
-from tuner.tables.dispatch import FILE_NAME, record
+from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.tables.merge import Current, own_kernel_source, own_oracle
 from tuner.tables.row import ObjectRef, Row, make_row
 from tuner.trials.checked import NEVER_CHECKED
@@ -87,3 +89,18 @@ def versions() -> dict[str, str]:
         **found,
         **dict(package.split("==") for package in toolchain().packages),
     }
+
+
+def renew_index(out: AnyPath, device: Device) -> None:
+    """The device's index from its table as it is now. Raises ``StoreError``, and ``InputError`` for a table that is
+    none."""
+
+    def rows() -> Iterable[tuple[Problem, Row]]:
+        table = DispatchTable.load(below(out, device.name), arch=device.arch, say=_silent)
+        return ((row.key.problem, row) for row in table.rows.values())
+
+    write_index(out, device.name, rows)
+
+
+def _silent(text: str) -> None:
+    """Whoever read the table before has said what is wrong with its rows."""

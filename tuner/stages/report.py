@@ -27,11 +27,12 @@ from tuner.search.prefilter import prefilter_fact
 from tuner.search.trial_of import illegal_trial, utc_now
 from tuner.space.count import Count
 from tuner.stages.journal import count_space, identity
-from tuner.stages.record import versions
+from tuner.stages.record import renew_index, versions
 from tuner.stages.run import Run
 from tuner.stages.stage import When
 from tuner.tables.row import Row
-from tuner.trials.final_order import row_first
+from tuner.trials.candidate import distinct
+from tuner.trials.final_order import FINAL, PLACE, row_first
 from tuner.trials.outcome import NEVER_COMPILED, Kind, Trial
 from tuner.trials.rank_stability import JUDGE, ranked
 from tuner.trials.renewed import RENEWED, renewed, renewed_fact
@@ -132,12 +133,15 @@ def write_sweep(
     cache_dir: Path | None = None,
     row: Row | None = None,
     ahead: Collection[str] = (),
+    pages_only: bool = False,
 ) -> ReportFiles:
     """The report of ``trials``, illegal points among them or not; its timelines are of kernels in ``cache_dir``.
     ``row``: of the dispatch table; its trial, if it is here and usable, is the winner, else the best ranked one.
     ``provenance``: where the times come from, when not from ``device`` as it is today. ``earlier``: facts of the
     sweep, when the report is written again. ``ahead``: resolved configs whose trials rank before all others, as they
-    are of another judge. Raises ``StoreError``."""
+    are of another judge. ``pages_only``: the trials were read from beside the page, where they stay as they are.
+    The device's index follows. Raises ``StoreError``."""
+    trials = distinct(trials)
     order = sorted(ranked(trials), key=lambda trial: bool(ahead) and trial.resolved not in ahead)
     if row is not None:
         order = row_first(order, row.config, row.kind)
@@ -154,13 +158,29 @@ def write_sweep(
         device_class=recorded_class(out, device.name),
         trials=trials,
         winner=order[0] if order else None,
-        runner_up=order[1] if len(order) > 1 else None,
+        runner_up=runner_up_of(order, row),
         budget=budget,
         space=space,
         facts={**(earlier or {}), **made, **(facts or {})},
         cache_dir=cache_dir,
     )
-    return write_report(report_folder(out, device.name, problem), sweep)
+    files = write_report(report_folder(out, device.name, problem), sweep, pages_only=pages_only)
+    renew_index(out, device)
+    return files
+
+
+def runner_up_of(order: Sequence[Trial], row: Row | None) -> Trial | None:
+    """Of ``order``, whose first is the winner: whom the row names, else the next one of the final that the winner is
+    of, else the next one."""
+    if len(order) < 2:
+        return None
+    winner, *others = order
+    named = row.runner_up.config if row and row.runner_up and row.config == winner.resolved else ""
+    if found := next((one for one in others if one.resolved == named), None):
+        return found
+    final = winner.evidence.get(FINAL)
+    placed = [one for one in others if final and one.evidence.get(FINAL) == final]
+    return min(placed, key=lambda one: one.evidence[PLACE], default=others[0])
 
 
 def recorded_provenance(trials: Iterable[Trial]) -> dict[str, str]:

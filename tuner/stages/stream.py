@@ -2,7 +2,7 @@
 
 Compilers always have the next ones. A device that takes several requests gets each candidate as soon as it is compiled.
 A card gets one after another; while it is busy the next ones are asked, and while it waits for compilers it does other
-useful work.
+useful work. At a card of another host a few of them wait, so that it never waits for the way there.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from tuner.devices.abilities import Abilities
 from tuner.search.trial_of import utc_now
@@ -31,7 +31,10 @@ class Candidates:
 
     def __init__(self, ask: Ask, steps: Sequence[Step], meanwhile: Sequence[Stage], can: Abilities) -> None:
         self.parts = (ask, *steps, *meanwhile)
-        self._ask, self._meanwhile, self._works_alone = ask, meanwhile, can.works_alone
+        self._ask, self._meanwhile = ask, meanwhile
+        self._works_alone = can.works_alone and not can.elsewhere
+        self._line = can.line if can.elsewhere else 0
+        self._there: set[concurrent.futures.Future[Trial]] = set()  # of those in flight, what a far card has
         ahead = len(steps) if can.at_once else 1
         self._ahead, self._in_turn = steps[:ahead], steps[ahead:]
 
@@ -43,7 +46,10 @@ class Candidates:
             run.progress.update(run.state)
             if not run.in_flight:
                 return bool(run.fresh)
-            self._collect(run)
+            if self._line:
+                self._collect_from_afar(run)
+            else:
+                self._collect(run)
 
     def _fill(self, run: Run) -> None:
         for job in self._ask.jobs(run):
@@ -55,7 +61,7 @@ class Candidates:
         if not finished and any(stage.run(run) for stage in self._meanwhile):
             return
         if not finished:
-            finished = self._wait(run)
+            finished = self._wait(run, run.in_flight)
         if not finished:
             return
         future = min(finished, key=lambda future: run.in_flight[future].trial.number)
@@ -63,13 +69,46 @@ class Candidates:
         job = run.in_flight.pop(future)
         with run.usage.busy(), self._announced(run, job), self._asking_meanwhile(run):
             trial = self._judged(run, job)
+        self._take(run, job, trial)
+
+    def _collect_from_afar(self, run: Run) -> None:
+        """Line up what is compiled, then take the verdicts that have come. What runs there cannot hurt this process:
+        nothing is announced."""
+        self._line_up(run)
+        if not self._there and any(stage.run(run) for stage in self._meanwhile):
+            return
+        full = len(self._there) >= self._line
+        with run.usage.busy() if self._there else contextlib.nullcontext():
+            judged = self._wait(run, self._there if full else run.in_flight)
+            for future in sorted(
+                self._there.intersection(judged), key=lambda one: run.in_flight[one].trial.number
+            ):
+                self._there.remove(future)
+                trial = future.result()  # a bug goes up
+                self._take(run, run.in_flight.pop(future), trial)
+
+    def _line_up(self, run: Run) -> None:
+        """The first candidates that are compiled, while there is room in the line."""
+        while len(self._there) < self._line:
+            compiled = [future for future in run.in_flight.keys() - self._there if future.done()]
+            if not compiled:
+                return
+            future = min(compiled, key=lambda future: run.in_flight[future].trial.number)
+            trial, job = future.result(), run.in_flight.pop(future)
+            there = carry(run, job, self._in_turn) if trial.status is Status.OK else future
+            run.in_flight[there] = job
+            self._there.add(there)
+
+    def _take(self, run: Run, job: Job, trial: Trial) -> None:
         if job.compiled is not None:
             run.compiled[trial.resolved] = job.compiled
         run.take(dataclasses.replace(trial, finished=utc_now()))
 
-    def _wait(self, run: Run) -> list[concurrent.futures.Future[Trial]]:
+    def _wait(
+        self, run: Run, futures: Iterable[concurrent.futures.Future[Trial]]
+    ) -> list[concurrent.futures.Future[Trial]]:
         done, _ = concurrent.futures.wait(
-            run.in_flight, timeout=run.patience(POLL_S), return_when=concurrent.futures.FIRST_COMPLETED
+            futures, timeout=run.patience(POLL_S), return_when=concurrent.futures.FIRST_COMPLETED
         )
         return list(done)
 

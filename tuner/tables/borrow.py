@@ -14,6 +14,7 @@ from kernel_space.core.plain_files import below
 from kernel_space.places import layers
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
 from tuner.tables.dispatch import FILE_NAME, DispatchTable
+from tuner.tables.estimates import Estimates
 from tuner.tables.row import Row
 
 
@@ -49,22 +50,25 @@ def table_of(path: Path, device_class: DeviceClass, **options: Any) -> Source:
         owner = path.resolve().name
         lent = owner in DEVICE_CLASSES and owner != device_class.name
         why = _borrowed(owner, device_class, f"its table was named for {device_class.name}") if lent else ""
-        table = DispatchTable.load(path, arch=device_class.arch, **options)
+        estimates = Estimates.over([path], device_class)
+        table = DispatchTable.load(path, arch=device_class.arch, estimates=estimates, **options)
         return Source(table=table, folders=(path,), owner=owner if lent else device_class.name, borrowed=why)
-    own = _load(path, device_class, options)
+    own = _load(path, device_class, device_class, options)
     if own.table.rows:
         return own
     for sibling in siblings(device_class):
-        lender = _load(path, sibling, options)
+        lender = _load(path, sibling, device_class, options)
         if lender.table.rows:
             why = _borrowed(sibling.name, device_class, f"no table for {device_class.name}")
             return dataclasses.replace(lender, borrowed=why)
     return own
 
 
-def _load(path: Path, one: DeviceClass, options: dict[str, Any]) -> Source:
+def _load(path: Path, one: DeviceClass, asked: DeviceClass, options: dict[str, Any]) -> Source:
+    """That of ``one``, with estimates for ``asked``."""
     folders = tuple(below(layer, one.name) for layer in layers(path))
-    table = DispatchTable.over(folders, arch=one.arch, **options)
+    estimates = Estimates.over(folders, asked)
+    table = DispatchTable.over(folders, arch=one.arch, estimates=estimates, **options)
     return Source(table=table, folders=folders, owner=one.name)
 
 

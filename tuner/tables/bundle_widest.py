@@ -8,11 +8,10 @@ default rule's.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import itertools
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from kernel_space.build.key import kernel_source_hash, toolchain
@@ -22,6 +21,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Form, Problem
 from kernel_space.core.registry import kernel_of, operator, operator_of, parse_config
 from kernel_space.core.rules import Legal, knob_rejection, legalize
+from kernel_space.core.stand_in import Widest, widest_of
 from tuner.files.store import is_whole
 from tuner.space.space import SearchSpace
 from tuner.tables.bundle import Bundle, Entry
@@ -30,13 +30,13 @@ from tuner.tables.row import Row
 
 
 def widest_problems(problems: Iterable[Problem]) -> list[Problem]:
-    """One problem of the widest class for each set of options among ``problems``, of the other sizes of the first of
+    """One problem of every widest class for each set of options among ``problems``, of the other sizes of the first of
     them; none for operators that name no ``WIDEST``."""
     found: dict[Any, Problem] = {}
     for problem in problems:
         if sizes := _widest(problem.operator):
-            wider = dataclasses.replace(problem, **sizes)
-            found.setdefault((problem.operator, wider.problem_class), wider)
+            for wider in widest_of(problem, sizes):
+                found.setdefault((problem.operator, wider.problem_class), wider)
     return list(found.values())
 
 
@@ -81,7 +81,7 @@ def widest_config(rows: Sequence[Row], problem: Problem, arch: Arch) -> KernelCo
     raise InputError(f"no config is legal for every shape of {problem.problem_class} on {arch.name}")
 
 
-def _widest(op: str) -> Mapping[str, int]:
+def _widest(op: str) -> Widest:
     """``WIDEST`` of an operator, by its own word."""
     name = operator(op).runtime
     return getattr(importlib.import_module(name), "WIDEST", {}) if name else {}
@@ -107,11 +107,29 @@ def _is_for_any_shape(text: str, problem: Problem, arch: Arch) -> bool:
     return all(knob_rejection(config, corner, arch) is None for corner in _corners(problem))
 
 
+MOST_STEPS = 8  # that a size is moved by its multiple
+
+
 def _corners(problem: Problem) -> Iterator[Problem]:
     """The smallest and the largest of every size that is not compiled in: rules bound them from below or above."""
     free = {name: _ends(form) for name, form in problem.forms().items() if not form.compiled}
     for extents in itertools.product(*free.values()):
-        yield type(problem)(**problem.record() | dict(zip(free, extents, strict=True)))
+        yield _nearest(problem, dict(zip(free, extents, strict=True)))
+
+
+def _nearest(problem: Problem, sizes: dict[str, int]) -> Problem:
+    """The problem of these sizes; where an option asks for coarser ones, of the nearest inside that are."""
+    forms = problem.forms()
+    for steps in range(MOST_STEPS):
+        moved = {
+            name: size + steps * forms[name].multiple * (1 if size < forms[name].most // 2 else -1)
+            for name, size in sizes.items()
+        }
+        try:
+            return type(problem)(**problem.record() | moved)
+        except InputError:
+            continue
+    raise InputError(f"{problem.operator} has no problem near {sizes}")
 
 
 def _ends(form: Form) -> tuple[int, int]:

@@ -22,7 +22,9 @@ from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 from tuner.tables.dispatch_file import SCHEMA, TableFile, one_arch, read_table
 from tuner.tables.distance import batch_names, batch_order, doublings, shown_bucket, shown_sizes
+from tuner.tables.estimates import Estimates
 from tuner.tables.merge import Current, Decision, choose, outdated_reason
+from tuner.tables.order import Offer, by_estimate, in_steps
 from tuner.tables.row import DispatchKey, Row
 from tuner.trials.checked import Check
 
@@ -82,6 +84,7 @@ class DispatchTable:
         rules: Legalize = legalize,
         thorough: bool = False,
         checked_only: bool = False,
+        estimates: Estimates | None = None,
     ) -> None:
         self.rows = {row.key: row for row in sorted(rows, key=lambda row: row.key)}
         self.arch = arch
@@ -90,6 +93,7 @@ class DispatchTable:
         self._rules = rules
         self._thorough = thorough
         self._checked_only = checked_only
+        self.estimates = estimates
         self._buckets: dict[tuple, list[Row]] = defaultdict(list)
         for row in self.rows.values():
             self._buckets[row.key.bucket].append(row)
@@ -192,11 +196,34 @@ class DispatchTable:
         return lookup
 
     def _candidates(self, key: DispatchKey) -> list[Row]:
-        """Rows of the bucket by distance in powers of two of their batch; of two equally near the larger first."""
-        return sorted(
-            self._buckets.get(key.bucket, ()),
-            key=lambda row: batch_order(key.problem, row.key.problem),
+        """Rows of the bucket by distance in powers of two of their batch; of two equally near the larger first.
+
+        With estimates all rows of the problem's class, its own first, then by estimate.
+        """
+        problem = key.problem
+        bucket = sorted(
+            self._buckets.get(key.bucket, ()), key=lambda row: batch_order(problem, row.key.problem)
         )
+        if self.estimates is None or (bucket and bucket[0].key == key):
+            return bucket
+        others = [row for row in self._of_class(key) if row.key.bucket != key.bucket]
+        near = sorted(others, key=functools.partial(_distance, problem))
+        asked = in_steps(problem)
+        offers = [
+            Offer(item=row, config=config, launched=asked, known=row.key.problem)
+            for row in [*bucket, *near]
+            if (config := _config_of(row, self.arch)) is not None
+        ]
+        return by_estimate(offers, self.estimates) if offers else bucket
+
+    def _of_class(self, key: DispatchKey) -> list[Row]:
+        """Rows whose objects could compute ``key``."""
+        wanted = key.problem.problem_class
+        return [
+            row
+            for row in self.rows.values()
+            if row.key.op == key.op and row.key.problem.problem_class == wanted
+        ]
 
     def _try(self, row: Row, problem: Problem) -> Lookup | str:
         """The answer that ``row`` gives for ``problem``, or why it gives none.
@@ -206,7 +233,7 @@ class DispatchTable:
         needs no DSL, from whose layouts the budgets are read.
         """
         known = row.key.problem
-        source = "exact" if known == problem else f"nearest {shown_sizes(known, batch_names(known))}"
+        source = self._source(known, problem)
         if self._checked_only and row.check is Check.NONE:
             return f"{source}: {row.check}"
         stale = outdated_reason(row, self._current)
@@ -222,10 +249,23 @@ class DispatchTable:
         elif rejection := knob_rejection(config, problem, self.arch):
             return f"{source}: {rejection}"
         check = "" if row.check is Check.WINNER else f", {row.check}"
-        reason = f"{source} row, {row.kind} {row.time_us:.4g} us{check}" + (
+        estimate = self.estimate(config, problem) if known != problem else ""
+        reason = f"{source} row, {estimate}{row.kind} {row.time_us:.4g} us{check}" + (
             f", of {row.date[:10] or 'no date'}, stale ({stale})" if stale else ""
         )
         return self._lookup(config, problem, source, row, reason)
+
+    def _source(self, known: Problem, problem: Problem) -> str:
+        if known == problem:
+            return "exact"
+        layer = "" if known.bucket == problem.bucket else f"layer {known}"
+        return f"nearest {layer or shown_sizes(known, batch_names(known))}"
+
+    def estimate(self, config: KernelConfig, problem: Problem) -> str:
+        """For people, before what is measured of it: what ``config`` is estimated to take for the step of batches that
+        ``problem`` is in; empty if nobody knows."""
+        found = self.estimates and self.estimates.of(config, in_steps(problem))
+        return f"{found}, " if found else ""
 
     def _default_lookup(self, problem: Problem) -> Lookup:
         legal = self._rules(self._default(problem), problem, self.arch)
@@ -250,11 +290,15 @@ class DispatchTable:
 
 
 def _is_readable(row: Row, arch: Arch) -> bool:
+    return _config_of(row, arch) is not None
+
+
+def _config_of(row: Row, arch: Arch) -> KernelConfig | None:
+    """The row's config, None if it names a knob that this version no longer has."""
     try:
-        parse_config(row.key.op, arch, row.config)
+        return parse_config(row.key.op, arch, row.config)
     except InputError:
-        return False
-    return True
+        return None
 
 
 def table_path(path: AnyPath) -> Path:

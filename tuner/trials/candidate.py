@@ -1,4 +1,5 @@
-"""What a search proposes, and what a loop needs of a search. Imports no sampler."""
+"""What a search proposes, what a loop needs of a search, and how candidates of several searches are numbered. Imports
+no sampler."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import Protocol
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.rules import Legal, Rejection
-from tuner.trials.outcome import Origin
+from tuner.trials.outcome import Origin, Trial
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,3 +65,31 @@ class Listed:
 
     def tell(self, number: int, us: float | None) -> None:
         """What was chosen beforehand does not depend on times."""
+
+
+class Numbers:
+    """Numbers by which people name trials: two tuners that work side by side count each from 0.
+
+    Gives each candidate one number, in the order in which candidates come: its own unless another one has it, else
+    the next that nobody has. So the same journal gives the same numbers to whoever reads it, now and later.
+    """
+
+    def __init__(self) -> None:
+        self._number_of: dict[str, int] = {}
+        self._taken: set[int] = set()
+
+    def given(self, trial: Trial) -> Trial:
+        """``trial`` under its candidate's number; a point that is no candidate (no ``resolved``) stays as it is."""
+        if not trial.resolved:
+            return trial
+        if trial.resolved not in self._number_of:
+            number = trial.number if trial.number not in self._taken else 1 + max(self._taken)
+            self._number_of[trial.resolved] = number
+            self._taken.add(number)
+        number = self._number_of[trial.resolved]
+        return trial if number == trial.number else dataclasses.replace(trial, number=number)
+
+
+def distinct(trials: Iterable[Trial]) -> list[Trial]:
+    numbers = Numbers()
+    return [numbers.given(trial) for trial in trials]

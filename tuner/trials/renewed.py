@@ -1,4 +1,4 @@
-"""A sweep of which some candidates were judged again: what its page shows then."""
+"""A sweep of which some candidates were judged again, or that others were added to: what its page shows then."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import Final
 
 from tuner.trials.outcome import Origin, Trial
 
-RENEWED: Final = "retimed"  # fact of a sweep; a page without it holds trials of one journal
+# Facts of a sweep; a page without them holds trials of one journal.
+RENEWED: Final = "retimed"
+JOINED: Final = "merged"
 
 
 def renewed(sweep: Iterable[Trial], again: Mapping[str, Trial]) -> list[Trial]:

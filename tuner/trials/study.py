@@ -30,6 +30,7 @@ from tuner.files.notice import Say, notice
 from tuner.files.record_checks import check_file_name, check_texts, shown
 from tuner.files.store import StoreError, locked, make_folder
 from tuner.trials.attempt import Attempt, blame
+from tuner.trials.candidate import Numbers
 from tuner.trials.journal_lines import ATTEMPT, GIVEN_UP, IDENTITY, MOST_BYTES, NOTE, read_line, write_line
 from tuner.trials.outcome import Trial
 from tuner.trials.subject import MIGRATE, subject_of
@@ -113,8 +114,8 @@ class OtherVersion(InputError):
 
 
 class Study:
-    """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance;
-    ``notes`` are other JSON values by key (``recall``).
+    """An open journal. ``trials`` maps a resolved config to its latest trial, in the order of first appearance, each
+    under a number of its own (``candidate.Numbers``); ``notes`` are other JSON values by key (``recall``).
 
     ``damaged``: (number, what is wrong) of lines that are not what this class writes; ``say`` is told of them.
     ``unverified``: lines without a checksum.
@@ -132,6 +133,7 @@ class Study:
         self._lines = 0
         self._is_named = False  # whether a line says whose trials these are
         self.trials: dict[str, Trial] = {}
+        self._numbers = Numbers()
         self.notes: dict[str, Any] = {}
         self._attempts: dict[str, list[Attempt]] = {}  # without a verdict yet
         self._read_bytes = 0
@@ -253,7 +255,7 @@ class Study:
             self.damaged.append((self._lines, str(error)))
 
     def _take_trial(self, trial: Trial) -> None:
-        self.trials[trial.resolved] = trial
+        self.trials[trial.resolved] = self._numbers.given(trial)
         self._attempts.pop(trial.resolved, None)
 
     def _forget(self, resolved: str, attempt: Attempt) -> None:

@@ -38,9 +38,10 @@ def problem_from_record(op: Any, record: Any) -> Problem:
 
 
 def subject_of(op: Any, sizes: str, options: dict[str, str]) -> Problem:
-    """The problem that prints as ``sizes``, with every one of its ``options``. Raises likewise."""
+    """The problem that prints as ``sizes``, with every one of its ``options`` that it says. Raises likewise."""
     found = problem_type(op)
-    if not isinstance(options, dict) or set(options) != set(found.option_names()):
+    must = {name for name in found.option_names() if not found.forms()[name].unsaid}
+    if not isinstance(options, dict) or not must <= set(options) <= set(found.option_names()):
         names = " ".join(found.option_names()) or "nothing"
         raise InputError(f"the options of a problem of {op} must name {names}, got {shown(options)}")
     if len(sizes) > 1000:

@@ -6,7 +6,8 @@ it is followed. What was named in it was checked when it was parsed.
 The order makes a merge repeatable. Journals come first, which know a trial that they have; then, under the lock of the
 table, the objects and the reports of the rows that are about to stand; the rows last. So a kill at any point leaves a
 table whose rows have what belongs to them, and the next merge brings the rest: a row that is not there yet is taken
-again, and of one that is there already whatever the target lacks is brought.
+again, and of one that is there already whatever the target lacks is brought. Last, pages of which both sides have
+trials are joined, whichever row stands.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from tuner.devices.select import device_class_of, select_device
 from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import make_folder, read_bytes, write_if_new
 from tuner.report.data.peers import FILE_NAME as PEERS_FILE
-from tuner.report.write import FINAL_FILE, REPORT_FILES, report_folder
+from tuner.report.write import FINAL_FILE, REPORT_FILES, read_trials, report_folder
 from tuner.stages.journal import STUDY_FOLDER
-from tuner.stages.record import current
+from tuner.stages.record import current, renew_index
 from tuner.tables.bundle import FOLDER, INDEX, Bundle
 from tuner.tables.bundle_write import take_over
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
@@ -39,6 +40,7 @@ from tuner.trials.outcome import Trial
 from tuner.trials.study import Study
 from tuner.trials.subject import MIGRATE, NotInstalled, foreign_lines
 from tuner.tune.earlier import supersedes
+from tuner.tune.joined_pages import TRIALS, has_others, join_page
 
 FILES = (
     *REPORT_FILES,
@@ -120,6 +122,9 @@ def merge(source: Source, out: AnyPath, *, say: Say = notice) -> Merged:
             _bring_report(source, out, row, decision)
 
     decisions = record(folder / FILE_NAME, source.rows, current(source.device), say=say, before=bring)
+    for decision in decisions:
+        _join_page(source, out, decision.row, say)
+    renew_index(out, source.device)
     return Merged(decisions=tuple(decisions), trials=trials, objects=objects)
 
 
@@ -139,9 +144,31 @@ def _bring_report(source: Source, out: AnyPath, row: Row, decision: Decision) ->
     other = any(data is not None and data != theirs[name] for name, data in ours.items())
     if other and not decision.recorded and not _stands(row, decision):
         return
+    keep = REPORT_FILES if ours.get(TRIALS) and _has_others(target, folder) else ()
     for name, data in theirs.items():
-        if decision.recorded or ours[name] is None:
+        if ours[name] is None or (decision.recorded and name not in keep):
             write_if_new(make_folder(target) / name, data)
+
+
+def _has_others(target: Path, folder: Path) -> bool:
+    """A page that is no table any more has nothing to keep."""
+    try:
+        return has_others(below(target, TRIALS), below(folder, TRIALS))
+    except InputError:
+        return False
+
+
+def _join_page(source: Source, out: AnyPath, row: Row, say: Say) -> None:
+    """Where both sides have trials. A page that cannot be read is left as it is."""
+    name, problem = source.device.name, row.key.problem
+    ours, theirs = (below(report_folder(folder, name, problem), TRIALS) for folder in (out, source.folder))
+    if not (ours.is_file() and theirs.is_file()) or read_bytes(ours) == read_bytes(theirs):
+        return
+    try:
+        trials = [one for one in read_trials(theirs) if not one.resolved or _is_legal(one, source.device)]
+        join_page(out, source.device, row, trials)
+    except InputError as error:
+        say(f"{error}: the trials of {problem} are not joined with those of {source.folder}")
 
 
 def _journals(folder: Path, say: Say) -> Iterator[Journal]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,20 +19,23 @@ from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.places import layers
 from tuner.devices.device import Device
+from tuner.devices.select import class_of_device
 from tuner.search.prefilter import Prefilter
 from tuner.search.progress import Progress
+from tuner.search.ranked import Estimate
 from tuner.space.published import published_config
 from tuner.space.space import SearchSpace
 from tuner.stages.ask import IN_FLIGHT_PER_JOB
 from tuner.stages.compile import Pool
 from tuner.stages.journal import open_study
 from tuner.stages.record import current
-from tuner.stages.run import Run, TuneOptions
+from tuner.stages.run import OutOfTime, Run, TuneOptions
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.trials.candidate import Asks
 from tuner.trials.outcome import Kind
 from tuner.trials.study import Study
 from tuner.tune.joined_rows import joined_rows
+from tuner.tune.promising import SMALL, estimate_for, promising
 
 if TYPE_CHECKING:
     from tuner.compile.pool import CompileResult
@@ -53,7 +57,9 @@ def prepare(
     """A tune that has not asked anything yet. ``start``: when it began, a time of ``time.monotonic()``."""
     waiting = device.begin()
     _mend_table(options.out, device, progress)
-    ahead = {} if search else _compile_ahead(pool, space, options, problem, device)
+    check_time = functools.partial(_check_time, options, start)
+    begins = functools.cache(lambda: _begins(space, options, problem, device, check_time))
+    ahead = {} if search else _compile_ahead(pool, space, options, problem, device, begins)
     study = open_study(options.out, problem, device)
     ready = start if waiting else time.monotonic()
     return Run(
@@ -61,7 +67,8 @@ def prepare(
         device=device,
         options=options,
         space=space,
-        search=search or _search(space, _first(study, options, problem, device), options, problem, device),
+        search=search
+        or _search(space, _first(study, options, problem, device, begins), options, problem, device),
         study=study,
         pool=pool,
         progress=progress,
@@ -74,7 +81,12 @@ def prepare(
 
 
 def _compile_ahead(
-    pool: Pool, space: SearchSpace, options: TuneOptions, problem: Problem, device: Device
+    pool: Pool,
+    space: SearchSpace,
+    options: TuneOptions,
+    problem: Problem,
+    device: Device,
+    begins: Callable[[], list[str]],
 ) -> dict[str, Future[CompileResult]]:
     """While a card gets ready, its first candidates go to the compilers, as far as a search asks without being told
     anything: one of the same seed, which is thrown away. What comes of each by resolved config.
@@ -83,7 +95,10 @@ def _compile_ahead(
     then some are compiled for nothing."""
     if device.kind is not Kind.MEASURED:
         return {}
-    neighbours = readable_configs(problem.operator, _neighbours(options, problem, device), device.arch)
+    try:
+        neighbours = readable_configs(problem.operator, begins(), device.arch)
+    except OutOfTime:
+        return {}
     scout = _search(space, neighbours, options, problem, device)
     begun: dict[str, Future[CompileResult]] = {}
     while len(begun) < IN_FLIGHT_PER_JOB * options.jobs and (candidate := scout.ask()):
@@ -115,7 +130,15 @@ def _search(
         window=CARD_WINDOW if device.kind is Kind.MEASURED else WINDOW,
         published=published.config if published else None,
         prefilter=Prefilter(problem, device) if device.kind is Kind.SIMULATED else None,
+        estimate=_estimate(space, options, problem, device),
     )
+
+
+def _estimate(space: SearchSpace, options: TuneOptions, problem: Problem, device: Device) -> Estimate | None:
+    """None for a space of which a search sees most anyway."""
+    if space.raw_size <= SMALL:
+        return None
+    return estimate_for(problem, class_of_device(device, options.out), options.out)
 
 
 def _mend_table(out: Path, device: Device, progress: Progress) -> None:
@@ -125,15 +148,53 @@ def _mend_table(out: Path, device: Device, progress: Progress) -> None:
         record(path, [], current(device), say=progress.say)
 
 
-def _first(study: Study, options: TuneOptions, problem: Problem, device: Device) -> Iterator[KernelConfig]:
-    """Winners of this problem and the nearest ones in the table, or those that the first run of this search began with.
+def _first(
+    study: Study, options: TuneOptions, problem: Problem, device: Device, begins: Callable[[], list[str]]
+) -> Iterator[KernelConfig]:
+    """What ``begins`` gives, or what the first run of this search began with.
 
     The table changes from run to run. A search that started from other neighbours would take another course, and
     a resumed one would evaluate most of its candidates for the first time.
     """
     key = f"neighbours at the start of seed {options.seed}"
-    there = study.recall(key, lambda: _neighbours(options, problem, device), anew=not options.resume)
+    try:
+        there = study.recall(key, begins, anew=not options.resume)
+    except OutOfTime:  # nothing will be asked; the next run looks for itself
+        there = []
     return readable_configs(problem.operator, there, device.arch)
+
+
+def _check_time(options: TuneOptions, start: float) -> None:
+    """Raises ``OutOfTime``."""
+    if options.timeout_s is not None and time.monotonic() >= start + options.timeout_s:
+        raise OutOfTime
+
+
+def _begins(
+    space: SearchSpace,
+    options: TuneOptions,
+    problem: Problem,
+    device: Device,
+    check_time: Callable[[], None],
+) -> list[str]:
+    """Winners of this problem and the nearest ones in the table; without a row of its own, what estimates find best.
+    Raises what ``check_time`` does."""
+    near = _neighbours(options, problem, device)
+    folders = [below(layer, device.name) for layer in layers(options.out)]
+    if DispatchTable.over(folders, arch=device.arch).own(problem):
+        return near
+    configs = list(readable_configs(problem.operator, near, device.arch))
+    found = promising(
+        space,
+        problem,
+        device,
+        options.out,
+        trials=options.trials,
+        first=configs,
+        seed=options.seed,
+        check_time=check_time,
+    )
+    return [*near, *map(str, found)]
 
 
 def _neighbours(options: TuneOptions, problem: Problem, device: Device) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
@@ -29,8 +28,6 @@ from tuner.tables.row import Row
 from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Origin
 from tuner.tune.earlier import earlier_visits
-
-RUNNERS_UP: Final = 3  # beside the row's config and the default
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +76,7 @@ def outdated_rows(
 
 
 def candidates_of(
-    row: Row, results: AnyPath, device: Device, *, runners_up: int = RUNNERS_UP, say: Say
+    row: Row, results: AnyPath, device: Device, *, runners_up: int, say: Say
 ) -> list[Candidate]:
     """The row's config, the default, the published one where there is one, and ``runners_up`` others: the row's
     runner-up, then the best of earlier visits.

@@ -1,4 +1,4 @@
-"""Which plain accesses to global memory the clock follows to their addresses.
+"""Which plain accesses to global memory the clock follows to their addresses, and what waits for what they load.
 
 An address is *known* when launch parameters, special registers and integer arithmetic decide it, or what the reduced
 kernel computes anyway. Data that decide an address (a gather) or a guard are not there in a clocked run: such an
@@ -7,14 +7,17 @@ access counts as one whose lanes stand side by side, a guard as one that holds.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
-from kernel_space.machine.clock.weights import FLOATS, memory_space
+from kernel_space.machine.clock.weights import FLOATS, memory_space, sass_instructions
+from kernel_space.machine.ptx.cfg import EXIT, Block, Graph
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import WIDTHS, Imm, Mem, Reg
 from kernel_space.machine.ptx.parse import Kernel
 
-LOAD, STORE, COPY = "load", "store", "copy"
+LOAD, STRONG, STORE, COPY = "load", "strong", "store", "copy"
+PAST_L1: Final = frozenset({"acquire", "relaxed", "volatile", "mmio", "cg", "cv", "L1::no_allocate"})
 _GROUPS: Final = frozenset({"commit_group", "wait_group", "wait_all", "mbarrier", "bulk"})
 _INTEGER: Final = frozenset({
     "abs", "activemask", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cnot", "cvt", "cvta", "div", "elect",
@@ -31,6 +34,8 @@ def access_of(instr: Instr, unknown: int) -> Instr | None:
     where = instr.operands[number]
     assert isinstance(where, Mem)
     guard = instr.guard if instr.guard is None or not unknown >> instr.guard.slot & 1 else None
+    if kind == LOAD and not PAST_L1.isdisjoint(instr.tokens):
+        kind = STRONG
     blind = isinstance(where.base, Reg) and unknown >> where.base.slot & 1
     return Instr(
         instr.line, f"timed.{kind}.blind" if blind else f"timed.{kind}",
@@ -85,3 +90,38 @@ def _is_opaque(instr: Instr) -> bool:
     if tokens[0] == "ld":
         return memory_space(tokens) not in ("param", "const")
     return tokens[0] not in _INTEGER or not FLOATS.isdisjoint(tokens)
+
+
+def waiting_uses(graph: Graph, loads: Collection[int]) -> set[int]:
+    """Instructions (by id) that a warp cannot issue before what it has loaded is there: the first to work with it.
+
+    ``loads``: ids of loads. Copying a loaded register is no use of it; a wait is for all loads so far.
+    """
+    entering = [0] * len(graph.blocks)
+    todo = [block.index for block in reversed(graph.blocks)]
+    while todo:
+        index = todo.pop()
+        leaving = _pass(graph.blocks[index], entering[index], loads, set())
+        for target in graph.blocks[index].successors:
+            if target != EXIT and leaving & ~entering[target]:
+                entering[target] |= leaving
+                todo.append(target)
+    waits: set[int] = set()
+    for block in graph.blocks:
+        _pass(block, entering[block.index], loads, waits)
+    return waits
+
+
+def _pass(block: Block, pending: int, loads: Collection[int], waits: set[int]) -> int:
+    """Registers whose loads nobody has waited for behind ``block``, given those before it; adds to ``waits``."""
+    for instr in block.instrs:
+        reads = instr.source_bits & pending
+        copies = reads and instr.definitions and not sass_instructions(instr, elects=False)
+        if reads and not copies:
+            waits.add(id(instr))
+            pending = 0
+        if id(instr) in loads or copies:
+            pending |= instr.written_bits
+        else:
+            pending &= ~instr.written_bits
+    return pending

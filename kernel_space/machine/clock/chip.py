@@ -13,6 +13,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
 from kernel_space.machine.clock.maps import TimedMap, timed_map
+from kernel_space.machine.clock.occupancy import l1_sectors
 from kernel_space.machine.clock.pipe import TimedPipe
 from kernel_space.machine.clock.plain import Touched
 from kernel_space.machine.clock.program import TimedProgram
@@ -27,7 +28,7 @@ Record = list[tuple[str, str, float, float]]
 """(lane, what, begin, end) in cycles of the nominal set."""
 
 
-ISSUED = frozenset({"issue", "vector"})  # costs that are counts of instructions
+ISSUED = frozenset({"issue", "vector", "special"})  # costs that are counts of instructions
 
 
 class TimedDeadlock(Fault):
@@ -39,17 +40,22 @@ class TimedDeadlock(Fault):
 class TimedWarp(Lockstep):
     """32 lanes. ``t``: now; ``blame``: nominal cycles waited since the tensor pipe last took something, by cause.
 
-    ``issued``: instructions; ``loaded``, ``stored``, ``copied``: sectors of plain accesses that are not charged yet,
-    ``fresh_*``: bytes that pass DRAM for them, of the whole chip; ``copies_at``: when the copies so far have come.
+    ``issued``: instructions, ``special``: special functions among them. Of plain accesses that are not charged yet:
+    ``loaded``, ``stored``, ``copied``: sectors that pass L2; ``found``: those in L1, which are there at ``found_at``;
+    ``coming``: what L1 will hold; ``fresh_*``: bytes that pass DRAM, of the whole chip. ``copies_at``,
+    ``loads_at``: when the copies and the loads so far have come.
     """
 
     def __init__(self, cta: TimedCta, number: int) -> None:
         self.cta, self.machine, self.number = cta, cta.cluster.machine, number
         self.clock = self.machine.clock
-        self.costs, self.slots = self.machine.costs, self.machine.slots
-        self.issued = 0.0
+        self.costs, self.slots, self.specials = self.machine.costs, self.machine.slots, self.machine.specials
+        self.issued = self.special = 0.0
         self.loaded = self.stored = self.copied = 0
         self.fresh_loads = self.fresh_stores = self.fresh_copies = 0
+        self.found = 0
+        self.found_at: Times = self.machine.zero
+        self.coming: set[int] = set()
         self.R = [0] * len(self.machine.program.kernel.registers)
         self.pc, self.rpc = 0, EXIT
         self.frames = []
@@ -61,7 +67,7 @@ class TimedWarp(Lockstep):
         self.blame: dict[str, float] = {}
         self.bulk_open: Times | None = None
         self.bulk_groups: list[Times] = []
-        self.copies_at: Times = self.machine.zero
+        self.copies_at = self.loads_at = self.machine.zero
         self.copy_groups: list[Times] = []
         self.shared_base = cta.rank << 24
         self.alive = self.mask = self._special_registers(self.machine.launch.block, cta.special)
@@ -100,6 +106,7 @@ class TimedWarp(Lockstep):
                     return False
             elif following != SPLIT and self.leave_lanes():
                 self.done = True
+                self.t = np.maximum(self.t, self.loads_at)
                 return False
             if self.t.item(0) > horizon:
                 return True
@@ -107,7 +114,8 @@ class TimedWarp(Lockstep):
 
 class TimedCta:
     """``fill_free``, ``l2_free``, ``store_free``: when its port, its L2 share and its store queue are free again;
-    ``plain_free``: when what plain accesses have asked for has passed.
+    ``plain_free``, ``l1_free``: when what plain accesses have asked for has passed L2, and L1. ``l1``: sector ->
+    when it is there.
     """
 
     def __init__(self, cluster: TimedCluster, rank: int, position: tuple[int, int, int]) -> None:
@@ -117,8 +125,9 @@ class TimedCta:
         self.named: dict[int, TimedNamed] = {}
         self.words: dict[int, int] = {}
         self.released = machine.zero
-        self.fill_free = self.l2_free = self.store_free = self.plain_free = machine.zero
-        self.filled = self.stored = self.plain_bytes = self.atomics = 0
+        self.fill_free = self.l2_free = self.store_free = self.plain_free = self.l1_free = machine.zero
+        self.l1: dict[int, Times] = {}
+        self.filled = self.stored = self.plain_bytes = self.l1_bytes = self.atomics = 0
         self.descriptors_at = machine.clock.start + machine.clock.tensor_map
         threads = int(np.prod(machine.launch.block))
         self.threads = -(-threads // LANES) * LANES
@@ -204,6 +213,7 @@ class TimedMachine:
         self.zero: Times = np.zeros(clock.sets)
         self.costs = [self._cost(cost) for cost in program.costs]
         self.slots = [sum(amount for field, amount in cost if field in ISSUED) for cost in program.costs]
+        self.specials = [dict(cost).get("special", 0.0) for cost in program.costs]
         self.param_bytes = self._params()
         names = map_names or {}
         self.maps: dict[int, TimedMap] = {
@@ -215,6 +225,8 @@ class TimedMachine:
         self.l2_rate = clock.l2_rate * (sm_count / active_sms / share)
         self.fill_narrow = clock.fill_narrow / share
         self.plain_rate = np.minimum(self.l2_rate, self.fill_narrow)
+        self.l1_rate = clock.l1_rate / share
+        self.l1_sectors = l1_sectors(launch.smem_bytes, share)
         self.sf_copy = clock.sf_copy * share
         self.dram_extra = clock.tma_latency_cold - clock.tma_latency
         self.touched = Touched(tensors or {}, clusters_active)
@@ -227,7 +239,7 @@ class TimedMachine:
         self.seen: set[Any] = set()
         self.unread = {info.index: info.tensor_bytes for info in self.maps.values()}
         self.dram_free = self.plain_dram = self.zero
-        self.dram_bytes = 0
+        self.dram_bytes = self.dram_written = 0
         self.record: Record | None = [] if record else None
         self._queue: list[tuple[float, int, TimedWarp]] = []
         self._pushed = 0
@@ -253,6 +265,11 @@ class TimedMachine:
         if found is None:
             found = self._cache[key] = make()
         return found
+
+    def dram_cycles(self) -> Times:
+        """What DRAM needs for all that has passed it, first touches of the whole chip."""
+        both = min(self.dram_written, self.dram_bytes - self.dram_written)
+        return (self.dram_bytes + 2 * both * (1 / self.clock.dram_mixed - 1)) / self.clock.dram_rate
 
     def push(self, warp: TimedWarp) -> None:
         self._pushed += 1

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
+
+# Special functions take their quarter's four results per clock (CUDA programming guide, cc 9.0 and 10.0): 8 clocks a
+# warp, which is four data instructions of nominally 2.
+SPECIAL_VECTORS: Final = 4.0
+SPECIAL_CLK: Final = 8.0
 
 Times: TypeAlias = np.ndarray
 """float64 of shape [sets]: SM cycles, or a rate, under each set of constants; entry 0 is the nominal set."""
@@ -17,8 +22,10 @@ class Clock:
     """Every field of type ``Times`` has the same length. Cycles unless said otherwise.
 
     issue, vector, spin         a dependent scalar instruction, a data instruction of a warp, a barrier poll
-    shared_load, global_load    latency of a run of such loads before the first use
-    global_line                 128 bytes of plain global loads or stores, per warp
+    special                     a special function of a warp, as four data instructions
+    shared_load, global_load    latency of a run of shared loads; of plain loads that L2 holds
+    l1_load, l1_rate            latency of loads that L1 holds; bytes per cycle and SM of sectors through L1
+    dram_mixed                  share of dram_rate that is left when as much is written as read
     fence_proxy, fence_gpu      fence.proxy.async, fence at gpu scope (an atomic round trip as well)
     wake, remote_arrive         phase completion -> waiting warp runs; arrival in another CTA of the cluster
     named_barrier, cluster_barrier   last arrival -> warps run
@@ -41,7 +48,9 @@ class Clock:
     spin: Times
     shared_load: Times
     global_load: Times
-    global_line: Times
+    l1_load: Times
+    l1_rate: Times
+    dram_mixed: Times
     fence_proxy: Times
     fence_gpu: Times
     wake: Times
@@ -67,6 +76,10 @@ class Clock:
     start: Times
     drain: Times
     mma_cycles: Callable[[int, int, int], Times]
+
+    @property
+    def special(self) -> Times:
+        return SPECIAL_VECTORS * self.vector
 
     @property
     def sets(self) -> int:

@@ -173,6 +173,7 @@ def _store(w: TimedWarp, size: int, fresh: int) -> None:
     """
     clock, cta = w.clock, w.cta
     w.machine.dram_bytes += fresh
+    w.machine.dram_written += fresh
     cost = size / w.machine.fill_narrow
     cta.store_free = maximum(cta.store_free, w.t) + cost
     cta.fill_free = maximum(cta.fill_free, w.t) + cost * clock.store_share
@@ -183,12 +184,12 @@ def _store(w: TimedWarp, size: int, fresh: int) -> None:
         w.machine.record.append((f"CTA {cta.rank} stores", "store", float(w.t[0]), float(read[0])))
 
 
-def bulk_commit(w: TimedWarp) -> None:
+def bulk_commit(w: TimedWarp, mask: int) -> None:
     w.bulk_groups.append(w.bulk_open if w.bulk_open is not None else w.machine.zero)
     w.bulk_open = None
 
 
-def bulk_wait(w: TimedWarp, most: int, reads: bool, site: int) -> bool:
+def bulk_wait(w: TimedWarp, most: int, reads: bool, mask: int, site: int) -> bool:
     """Never sleeps: the times of all stores are known at their issue."""
     while len(w.bulk_groups) > most:
         done = w.bulk_groups.pop(0)
@@ -199,7 +200,7 @@ def bulk_wait(w: TimedWarp, most: int, reads: bool, site: int) -> bool:
 # -- tensor core -----------------------------------------------------------------------------------------------
 def tensor_mma(
     w: TimedWarp, d: int, a: int, a_in_tmem: bool, b: int, idesc: int, sfa: int | None, sfb: int | None, disabled: Any,
-    enable: int, kind: str, block: int, group: int, mask: int, site: int,
+    enable: int, kind: str, block: int, group: int, mask: int, site: int, collector: str = "",
 ) -> None:  # fmt: skip
     n, m = (idesc >> 17 & 63) << 3, (idesc >> 24 & 31) << 4
     cycles = w.machine.mma_cycles(group, m, n)

@@ -11,9 +11,9 @@ import numpy as np
 
 from kernel_space.core.errors import InputError
 from kernel_space.launch.capture import Launch
-from kernel_space.machine.clock.chip import Record, TimedCluster, TimedMachine
-from kernel_space.machine.clock.clock import Clock, Times
-from kernel_space.machine.clock.occupancy import SCHEDULERS
+from kernel_space.machine.clock.chip import Record, TimedCluster, TimedCta, TimedMachine
+from kernel_space.machine.clock.clock import SPECIAL_CLK, Clock, Times
+from kernel_space.machine.clock.occupancy import quarter_loads
 from kernel_space.machine.clock.program import TimedProgram, timed_program
 
 
@@ -118,7 +118,7 @@ class _Ran:
     def busy(self) -> Times:
         """Cycles that the busiest of DRAM, L2, ports, issue slots and tensor pipes needs for what was asked of it."""
         machine, clock = self.machine, self.machine.clock
-        needs = [machine.dram_bytes / clock.dram_rate]
+        needs = [machine.dram_cycles()]
         for cta in self.cluster.ctas:
             needs.append((cta.filled + cta.plain_bytes) / machine.l2_rate)
             needs.append(
@@ -126,16 +126,23 @@ class _Ran:
             )
             needs.append(cta.stored / machine.fill_narrow)
             needs.append(machine.zero + sum(cta.pipe.busy.values()))
-            needs.append(machine.zero + sum(warp.issued for warp in cta.warps) * machine.share / SCHEDULERS)
+            needs.append(cta.l1_bytes / machine.l1_rate)
+            needs.append(machine.zero + self._schedulers(cta))
         return np.max(needs, axis=0)
+
+    def _schedulers(self, cta: TimedCta) -> float:
+        """Cycles of the busiest scheduler of the SM of ``cta``: of its issue slots or its special functions."""
+        slots = quarter_loads([warp.issued for warp in cta.warps], self.machine.share)
+        special = quarter_loads([warp.special for warp in cta.warps], self.machine.share)
+        return max(*slots, SPECIAL_CLK * max(special))
 
     @functools.cached_property
     def end(self) -> Times:
         """When the last CTA has gone: not before what warps do not wait for is done, such as plain stores."""
         machine = self.machine
-        floor = [machine.dram_bytes / machine.clock.dram_rate, *(cta.plain_free for cta in self.cluster.ctas)]
+        floor = [machine.dram_cycles(), *(cta.plain_free for cta in self.cluster.ctas)]
         for cta in self.cluster.ctas:
-            floor.append(machine.zero + sum(warp.issued for warp in cta.warps) * machine.share / SCHEDULERS)
+            floor += [cta.l1_free, machine.zero + self._schedulers(cta)]
         return np.max([*floor, *(warp.t for warp in self.cluster.warps)], axis=0) + machine.clock.drain
 
 

@@ -7,6 +7,7 @@ units of 256 (cuda_occupancy.h).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from kernel_space.core.arch import Arch
@@ -16,6 +17,9 @@ WARPS: Final = 64
 REGISTERS: Final = 64 * 1024
 REGISTER_UNIT: Final = 256
 SYSTEM_SMEM: Final = 1024
+L1_BYTES: Final = 256 * 1024
+"""L1 and shared memory of an SM together (CUDA programming guide, compute capability 9.0, 10.0)."""
+SECTOR: Final = 32
 SCHEDULERS: Final = 4
 """Warp instructions that an SM issues per cycle: one by each (CUDA programming guide, compute capability 9.0, 10.0)."""
 
@@ -32,3 +36,18 @@ def ctas_per_sm(*, threads: int, smem_bytes: int, registers: int, arch: Arch) ->
         1,
         min(CTAS, WARPS // warps, REGISTERS // of_a_warp // warps, smem // (smem_bytes + SYSTEM_SMEM)),
     )
+
+
+def l1_sectors(smem_bytes: int, ctas: int) -> int:
+    """Sectors of L1 for each of ``ctas`` on an SM: what their shared memory leaves. ``smem_bytes``: as above."""
+    return max(0, L1_BYTES // ctas - smem_bytes - SYSTEM_SMEM) // SECTOR
+
+
+def quarter_loads(of_warps: Sequence[float], ctas: int) -> list[float]:
+    """What each of an SM's four schedulers has to do for ``ctas`` that do the same; warps go to them in turn."""
+    loads = [0.0] * SCHEDULERS
+    for cta in range(min(ctas, SCHEDULERS)):
+        times = -(-(ctas - cta) // SCHEDULERS)
+        for number, load in enumerate(of_warps):
+            loads[(cta * len(of_warps) + number) % SCHEDULERS] += times * load
+    return loads

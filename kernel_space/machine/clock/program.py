@@ -20,7 +20,8 @@ from kernel_space.machine.translate.translate import Program
 
 @opcode("timed.cost")
 def cost(c: Writer, i: Instr, m: Modifiers) -> None:
-    c.emit(f"w.t = w.t + w.costs[{_number(i)}]; w.issued += w.slots[{_number(i)}]")
+    number = _number(i)
+    c.emit(f"w.t = w.t + w.costs[{number}]; w.issued += w.slots[{number}]; w.special += w.specials[{number}]")
 
 
 @opcode("timed.memory")
@@ -28,12 +29,18 @@ def memory(c: Writer, i: Instr, m: Modifiers) -> None:
     c.emit(f"memory(w, {_number(i)})")
 
 
-@opcode("timed.load", "timed.store", "timed.copy")
+@opcode("timed.load", "timed.strong", "timed.store", "timed.copy")
 def access(c: Writer, i: Instr, m: Modifiers) -> None:
     kind, size = i.tokens[1], _number(i, 1)
     if m.take("blind"):
         return c.emit(f"blind_access(w, {kind!r}, {size}, {c.mask})")
-    c.emit(f"plain_{kind}(w, {address(c, i.operands[0])}, {size}, {c.mask})")
+    name = "strong_load" if kind == "strong" else f"plain_{kind}"
+    c.emit(f"{name}(w, {address(c, i.operands[0])}, {size}, {c.mask})")
+
+
+@opcode("timed.arrived")
+def arrived(c: Writer, i: Instr, m: Modifiers) -> None:
+    c.emit("loads_arrived(w)")
 
 
 @opcode("timed.commit")

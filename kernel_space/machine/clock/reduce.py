@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from kernel_space.machine.clock.accesses import access_of, unknown_registers
+from kernel_space.machine.clock.accesses import access_of, unknown_registers, waiting_uses
 from kernel_space.machine.clock.weights import Cost, Tally, elected_branches, memory_space
 from kernel_space.machine.ptx.cfg import Block, Graph, build_graph, ends_flow
 from kernel_space.machine.ptx.instruction import Instr
@@ -21,6 +21,7 @@ from kernel_space.machine.ptx.parse import Kernel
 from kernel_space.machine.ptx.uniformity import divergent_region
 from kernel_space.machine.values.faults import Unsupported
 
+LOADS = ("load", "strong")
 ZERO = Imm(0)
 NOWHERE = Mem(ZERO)
 _SYNC = frozenset({"mbarrier", "bar", "barrier", "nanosleep"})
@@ -53,6 +54,8 @@ def event_of(instr: Instr) -> Instr | None:
         return _bulk_event(instr)
     if tokens[:2] == ("cp", "async"):
         return _copy_event(instr)
+    if tokens[:2] == ("st", "async"):
+        return _async_store_event(instr)
     if tokens[:4] == ("cp", "reduce", "async", "bulk"):
         return _bulk_event(instr)
     if tokens[0] == "clusterlaunchcontrol":
@@ -98,6 +101,13 @@ def _bulk_event(instr: Instr) -> Instr | None:
     )
 
 
+def _async_store_event(instr: Instr) -> Instr:
+    """What counts is which barrier learns of how many bytes."""
+    value = instr.operands[1]
+    data: Operand = Vec(tuple(ZERO for _ in value.items)) if isinstance(value, Vec) else ZERO
+    return dataclasses.replace(instr, operands=(NOWHERE, data, instr.operands[2]))
+
+
 def _copy_event(instr: Instr) -> Instr | None:
     """Groups and barriers of ``cp.async``; the copies themselves are accesses."""
     tokens = instr.tokens
@@ -128,6 +138,7 @@ class _Reducer:
         self.elected = elected_branches(graph)
         self.events |= {id(instr): instr for instr in self._flag_stores()}
         self.accesses: dict[int, Instr] = {}
+        self.waits: set[int] = set()
         self.open_accesses = False
 
     def run(self) -> Reduced:
@@ -160,6 +171,8 @@ class _Reducer:
             access = access_of(instr, unknown)
             if access is not None:
                 self.accesses[id(instr)] = access
+        loads = {number for number, access in self.accesses.items() if access.tokens[1] in LOADS}
+        self.waits = waiting_uses(self.graph, loads)
         branches = [
             block
             for block in self.graph.blocks
@@ -214,6 +227,9 @@ class _Reducer:
         tally = Tally()
         for instr in block.instrs:
             event = self.events.get(id(instr))
+            if id(instr) in self.waits:
+                self._flush(tally, instr, out)
+                out.append(Instr(instr.line, "timed.arrived", (), loc=instr.loc, text="timed.arrived"))
             if ends_flow(instr):
                 self._end(block, instr, tally, out)
                 return out

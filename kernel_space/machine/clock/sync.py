@@ -89,7 +89,7 @@ def mbarrier_inval(w: TimedWarp, address: int, site: int) -> None:
 
 
 def mbarrier_arrive(
-    w: TimedWarp, where: Value, amount: Value, expects: bool, drop: bool, release: bool, mask: int, site: int
+    w: TimedWarp, where: Value, amount: Value, expects: bool, drop: bool, release: str, mask: int, site: int
 ) -> int:
     if isinstance(where, int) and isinstance(amount, int):
         return _arrive(w, where, amount, expects, mask.bit_count())
@@ -116,6 +116,16 @@ def mbarrier_expect_tx(w: TimedWarp, where: int, tx_bytes: int, mask: int, site:
 
 def mbarrier_complete_tx(w: TimedWarp, where: int, tx_bytes: int, mask: int, site: int) -> None:
     find(w, where)[1].complete(tx_bytes * mask.bit_count(), w.t, "arrive")
+
+
+def st_async(
+    w: TimedWarp, to: Value, size: int, values: tuple, where: Value, mask: int, site: int
+) -> None:  # fmt: skip
+    """Each lane's bytes complete on the barrier that it names, mostly one of another CTA."""
+    for lane in lane_list(mask):
+        cta, barrier = find(w, first_lane(where, 1 << lane))
+        when = w.t if cta is w.cta else w.t + w.clock.remote_arrive
+        barrier.complete(size * len(values), when, "arrive")
 
 
 def mbarrier_wait(w: TimedWarp, where: int, phase: int, parity: bool, acquire: bool, site: int) -> bool:
@@ -222,10 +232,19 @@ def store_shared(w: TimedWarp, where: Value, size: int, values: tuple, mask: int
         w.cta.words[(where & 0xFFFFFF) + size * number] = first_lane(value, mask)
 
 
+def aligned(w: TimedWarp, mask: int, site: int) -> None:
+    """Who executes it together is the checking run's business, as are the fences below."""
+
+
+def warp_synced(w: TimedWarp, mask: int) -> None:
+    """See ``aligned``."""
+
+
 NAMES: dict[str, Any] = {
     function.__name__: function
     for function in (
-        mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_expect_tx, mbarrier_complete_tx, mbarrier_wait,
-        mbarrier_look, bar_arrive, bar_sync, cluster_arrive, cluster_wait, pause, load_shared, store_shared,
+        mbarrier_init, mbarrier_inval, mbarrier_arrive, mbarrier_expect_tx, mbarrier_complete_tx, st_async,
+        mbarrier_wait, mbarrier_look, bar_arrive, bar_sync, cluster_arrive, cluster_wait, pause, load_shared,
+        store_shared, aligned, warp_synced,
     )
 }  # fmt: skip

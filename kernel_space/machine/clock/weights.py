@@ -19,26 +19,28 @@ from typing import TypeAlias
 
 from kernel_space.machine.ptx.cfg import Block, Graph
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.ptx.operands import Special, Vec
+from kernel_space.machine.ptx.operands import Special
 
 Cost: TypeAlias = tuple[tuple[str, float], ...]
 """(field of ``Clock``, how many of it), sorted by field."""
 
 VANISHES = frozenset({"mov", "cvta", "elect", "not", "prefetch", "prefetchu", "pragma", "nop"})
 DATA = frozenset({"fma", "ex2", "rcp", "tanh", "lg2", "rsqrt", "sqrt", "stmatrix", "ldmatrix", "prmt"})
+SPECIAL = frozenset({"ex2", "rcp", "tanh", "lg2", "rsqrt", "sqrt", "sin", "cos"})
 FLOATS = frozenset({"f32", "f16", "bf16", "f16x2", "bf16x2", "f32x2", "f64"})
 DIVISION = 20.0
 SASS_OF = {"tcgen05.cp": 1.5, "tcgen05.mma": 4.0, "cp.async": 3.0, "div": DIVISION, "rem": DIVISION}
-LINE = 128
 BULK_GROUPS = frozenset({"commit_group", "wait_group"})
 
 
 @dataclasses.dataclass
 class Tally:
-    """Costs of a run of instructions; loads that stand together share one latency."""
+    """Costs of a run of instructions; shared loads that stand together share one latency. Accesses of global memory
+    cost no more than their issue here: ``plain`` knows when they come.
+    """
 
     counts: dict[str, float] = dataclasses.field(default_factory=dict)
-    last_load: str = ""
+    shared_open: bool = False
 
     def add(self, field: str, amount: float = 1.0) -> None:
         self.counts[field] = self.counts.get(field, 0.0) + amount
@@ -47,35 +49,23 @@ class Tally:
         """Count ``instr``; ``elects``: it branches around elected code."""
         tokens = instr.tokens
         space = memory_space(tokens)
-        if tokens[0] == "ld" and space in ("shared", "global"):
-            self._load(instr, space)
+        if tokens[0] == "ld" and space == "shared":
+            self._shared_load()
             return
         if tokens[0] in ("fence", "membar"):
             self._fence(tokens)
         elif tokens[0] == "atom":
             self.add("fence_gpu")
-        elif tokens[0] == "st" and space == "global":
-            self._lines(instr)
         elif is_data(tokens):
-            self.add("vector")
+            self.add("special" if tokens[0] in SPECIAL else "vector")
         else:
             self.add("issue", sass_instructions(instr, elects=elects))
 
-    def _load(self, instr: Instr, space: str) -> None:
+    def _shared_load(self) -> None:
         self.add("vector")
-        if self.last_load != space:
-            self.add(f"{space}_load")
-        self.last_load = space
-        if space == "global":
-            self._lines(instr)
-
-    def _lines(self, instr: Instr) -> None:
-        width = (
-            sum(register.width for register in instr.definitions)
-            if instr.tokens[0] == "ld"
-            else _stored(instr)
-        )
-        self.add("global_line", 32 * width / 8 / LINE)
+        if not self.shared_open:
+            self.add("shared_load")
+        self.shared_open = True
 
     def _fence(self, tokens: tuple[str, ...]) -> None:
         if "proxy" in tokens:
@@ -88,7 +78,7 @@ class Tally:
     def take(self) -> Cost:
         """The costs so far; starts again."""
         cost = tuple(sorted((field, amount) for field, amount in self.counts.items() if amount))
-        self.counts, self.last_load = {}, ""
+        self.counts, self.shared_open = {}, False
         return cost
 
 
@@ -130,12 +120,6 @@ def memory_space(tokens: tuple[str, ...]) -> str:
         if space in ("shared", "global", "param", "local", "const"):
             return space
     return ""
-
-
-def _stored(instr: Instr) -> int:
-    value = instr.operands[1]
-    items = value.items if isinstance(value, Vec) else (value,)
-    return sum(getattr(item, "width", 32) for item in items)
 
 
 def elected_branches(graph: Graph) -> set[int]:

@@ -83,7 +83,7 @@ def atomic(
         place = first_lane(address, bit)
         groups = [[value] for value in values] if vector else [values]
         for number, group in enumerate(groups):
-            view, at = _cell(w, place + number * size, size, shared, site, order)
+            view, at = _cell(w, place + number * size, size, shared, bit, site, order, scope)
             olds[lane] = old = int(view[at])
             view[at] = function(old, *group)
             if tracks:
@@ -130,7 +130,9 @@ def _undefined_cell(w: Warp, address: int, size: int, shared: bool) -> tuple[Und
     return region.bits(), region.name, address - region.base
 
 
-def _cell(w: Warp, address: int, size: int, shared: bool, site: int, order: str) -> tuple[Array, int]:
+def _cell(
+    w: Warp, address: int, size: int, shared: bool, bit: int, site: int, order: str, scope: str
+) -> tuple[Array, int]:
     from kernel_space.machine.memory.global_memory import _check_alignment
 
     _check_alignment(address, size, "atomic")
@@ -138,9 +140,9 @@ def _cell(w: Warp, address: int, size: int, shared: bool, site: int, order: str)
         cta, offset = w.cta.peer((address & 0xFFFFFFFF) >> 24), address & 0xFFFFFF
         cta.smem.check(offset, offset + size, size, "atomic")
         if w.races is not None:
-            w.races.shared_atomic(w, cta, offset, size, order, site)
+            w.races.shared_strong(w, cta, offset, size, order, scope, bit, site, "atomic")
         return cta.smem.views[size], offset // size
     region = w.machine.memory.find(address, address + size, "atomic")
     if w.races is not None:
-        w.races.global_atomic(w, region, address - region.base, size, order, site)
+        w.races.global_atomic(w, region, address - region.base, size, order, scope, bit, site)
     return region.views[size], (address - region.base) // size

@@ -14,6 +14,7 @@ from kernel_space.machine.values.lanes import Value, first_lane, lane_list
 from kernel_space.machine.values.undefined import where
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.bulk_groups import BulkOp
     from kernel_space.machine.memory.global_memory import Region
     from kernel_space.machine.memory.smem import Smem
     from kernel_space.machine.run.machine import Cta, Warp
@@ -48,9 +49,9 @@ class BulkLoad:
 
 class PlainStore(BulkStore):
     def __init__(
-        self, cta: Cta, warp: Warp, group: int, to: int, offset: int, size: int, how: str, kind: str
+        self, cta: Cta, warp: Warp, operation: BulkOp, to: int, offset: int, size: int, how: str, kind: str
     ) -> None:
-        super().__init__(cta, warp, group)
+        super().__init__(cta, warp, operation)
         self.to, self.offset, self.size, self.how, self.element = to, offset, size, how, kind
 
     def move(self) -> None:
@@ -107,7 +108,8 @@ def bulk_load(
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
     if w.races is not None:
         if is_global:
-            w.races.copied_read(w, region, come - region.base, size, site)
+            read = w.races.by_barrier(targets[0][2], site)
+            w.races.copied_read(w, region, come - region.base, size, read)
         else:
             w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
         w.races.bulk_load(w, size, targets, site)
@@ -121,35 +123,37 @@ def bulk_store(w: Warp, to: int, come: int, size: int, how: str, kind: str, mask
     offset = come & 0xFFFFFF
     w.cta.smem.check(offset, offset + size, 16, "bulk store")
     region = w.machine.memory.find(to, to + size, "bulk store")
-    for _ in range(mask.bit_count() if how else 1):
-        store = PlainStore(w.cta, w, w.bulk_open(), to, offset, size, how, kind)
-        if w.races is not None:
-            w.races.async_read(w, w.cta, offset, size, site)
-            w.races.async_global_write(w, region, to - region.base, size, how, site)
-        w.machine.issue(store, w.cta)
+    times = mask.bit_count() if how else 1
+    operation = w.bulk.open(mask, times)
+    if w.races is not None:
+        w.races.async_read(w, w.cta, offset, size, operation, site)
+        w.races.async_global_write(w, region, to - region.base, size, how, operation, site)
+    for _ in range(times):
+        w.machine.issue(PlainStore(w.cta, w, operation, to, offset, size, how, kind), w.cta)
 
 
-def bulk_commit(w: Warp) -> None:
-    """Close the current bulk group of the warp."""
-    w.bulk_current += 1
+def bulk_commit(w: Warp, mask: int) -> None:
+    """Close the open bulk group of each lane that executes it."""
+    w.bulk.commit(mask)
 
 
-def bulk_wait(w: Warp, most: int, reads: bool, site: int) -> bool:
-    """True: more than ``most`` groups are pending, sleep. Reading the source and writing the result end together."""
+def bulk_wait(w: Warp, most: int, reads: bool, mask: int, site: int) -> bool:
+    """True: a lane has more than ``most`` groups pending, sleep. Reading and writing end together here."""
     w.site = site
-    limit = w.bulk_current - most
-    if any(group < limit for group in w.bulk_pending):
+    if w.bulk.must_wait(most, mask):
         w.sleep(("bulk", None, most, site))
         w.bulk_waits = True
         return True
+    known = w.bulk.waited(most, reads, mask)
     if w.races is not None:
-        w.races.bulk_waited(w, limit, reads)
+        w.races.bulk_waited(w, known)
     return False
 
 
 def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int, site: int) -> None:
-    """Completes at issue: what follows must still wait, which the race checker cannot tell here."""
+    """The bytes are there at once; that nobody counts on them before the wait is what the race checker sees to."""
     w.site = site
+    number = w.copies.open(mask)
     for lane in lane_list(mask):
         bit = 1 << lane
         source, offset = first_lane(come, bit), first_lane(to, bit) & 0xFFFFFF
@@ -164,14 +168,28 @@ def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int,
             at = source - region.base
             block[:count] = region.u8[at : at + count]
             if w.races is not None:
-                w.races.copied_read(w, region, at, count, site, bulk=False)
+                w.races.copied_read(w, region, at, count, w.races.now(w, site), bulk=False)
             if cta.smem.undefined is not None and region.undefined is not None:
                 copy_bytes(
                     cta.smem.undefined, offset, count, region.undefined, at, where(w, site), region.name
                 )
         if w.races is not None:
-            w.races.shared_write(w, cta, offset, size, site)
+            w.races.copy_write(w, cta, offset, size, number, bit, site)
         cta.smem.u8[offset : offset + size] = block
+
+
+def cp_async_commit(w: Warp, mask: int) -> None:
+    w.copies.commit(mask)
+
+
+def cp_async_wait(w: Warp, most: int, mask: int, site: int) -> None:
+    """Until ``most`` groups of each lane are left; -1: all that it has issued, closed or not."""
+    w.site = site
+    if most < 0:
+        w.copies.commit(mask)
+    known = w.copies.waited(max(most, 0), mask)
+    if w.races is not None:
+        w.races.copies_waited(w, known)
 
 
 def cp_async_arrive(w: Warp, address: int, keeps: bool, mask: int, site: int) -> None:
@@ -179,7 +197,7 @@ def cp_async_arrive(w: Warp, address: int, keeps: bool, mask: int, site: int) ->
     w.site = site
     barrier = find(w, address)
     if w.races is not None:
-        w.races.arrive(w, barrier, True, site)
+        w.races.copies_arrive(w, barrier, w.copies.issued, mask, site)
     if not keeps:
         barrier.pending += mask.bit_count()
     barrier.arrive(mask.bit_count(), w.who)

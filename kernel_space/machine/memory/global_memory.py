@@ -79,6 +79,10 @@ class GlobalMemory:
 def load_param(w: Warp, address: int, size: int, count: int) -> list[int]:
     data = w.machine.param_bytes
     at = address - PARAM_WINDOW
+    if not 0 <= at <= len(data) - size * count:
+        raise IllegalAccess(
+            f"ld.param touches parameter bytes {at}..{at + size * count}, there are {len(data)}"
+        )
     return [int.from_bytes(data[at + size * n : at + size * (n + 1)], "little") for n in range(count)]
 
 
@@ -107,14 +111,14 @@ def load_global(
         _check_alignment(address, span, "ld.global")
         region = w.machine.memory.find(address, address + span, "ld.global")
         if w.races is not None:
-            w.races.global_read(w, region, address - region.base, span, order, site)
+            w.races.global_read(w, region, address - region.base, span, order, scope, site)
         if region.undefined is not None:
             load_bits(w, region.undefined, region.name, address - region.base, size, count, mask, site)
         first = (address - region.base) // size
         return region.views[size][first : first + count].tolist()
     region, at = _locate(w, address, span, mask, "ld.global")
     if w.races is not None:
-        w.races.global_read(w, region, at, span, order, site)
+        w.races.global_read(w, region, at, span, order, scope, site)
     if mask != FULL:
         full = np.full(32, at[0])
         full[lane_flags(mask)] = at
@@ -150,7 +154,7 @@ def store_global(
         flags = lane_flags(mask)
         lanes = [value if type(value) is not ndarray or mask == FULL else value[flags] for value in values]
     if w.races is not None:
-        w.races.global_write(w, region, at, span, order, site)
+        w.races.global_write(w, region, at, span, order, scope, mask, site)
     if w.storing is not None or region.undefined is not None:
         store_bits(w, region.bits(), at, size, len(values), mask, site)
     view, at = region.views[size], at // size
@@ -170,7 +174,7 @@ def load_generic(
     w: Warp, address: Value, size: int, count: int, mask: int, site: int, order: str, scope: str
 ) -> list[Value]:
     if _is_shared(address, mask):
-        return load_shared(w, _to_shared(address), size, count, mask, site)
+        return load_shared(w, _to_shared(address), size, count, mask, site, order, scope)
     if first_lane(address, mask) >> 60 == LOCAL_WINDOW >> 60:
         return list(load_local(w, address, size, count, mask, site))
     return load_global(w, address, size, count, mask, site, order, scope)
@@ -187,7 +191,7 @@ def store_generic(
     scope: str,
 ) -> None:
     if _is_shared(address, mask):
-        return store_shared(w, _to_shared(address), size, values, mask, site)
+        return store_shared(w, _to_shared(address), size, values, mask, site, order, scope)
     if first_lane(address, mask) >> 60 == LOCAL_WINDOW >> 60:
         return store_local(w, address, size, values, mask, site)
     store_global(w, address, size, values, mask, site, order, scope)

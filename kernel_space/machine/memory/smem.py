@@ -83,21 +83,23 @@ def _split_address(w: Warp, address: Array, mask: int) -> tuple[Cta, Array]:
     return w.cta.peer(rank), (address & OFFSET_MASK).astype(np.int64)
 
 
-def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site: int) -> list[Value]:
+def load_shared(
+    w: Warp, address: Value, size: int, count: int, mask: int, site: int, order: str = "weak", scope: str = ""
+) -> list[Value]:
     """``count`` values of ``size`` bytes from each lane's address."""
     w.site = site
     if isinstance(address, int):
         cta, offset = w.cta.peer(address >> 24), address & OFFSET_MASK
         cta.smem.check(offset, offset + size * count, size * count, "ld.shared")
         if w.races is not None:
-            w.races.shared_read(w, cta, offset, size * count, site)
+            _note_read(w, cta, offset, size * count, order, scope, mask, site)
         if cta.smem.undefined is not None:
             load_bits(w, cta.smem.undefined, f"SMEM{cta.suffix}", offset, size, count, mask, site)
         first = offset // size
         return cta.smem.views[size][first : first + count].tolist()
     parts = _lanes_by_cta(address, mask)
     if len(parts) > 1:
-        loaded = [load_shared(w, address, size, count, part, site) for part in parts]
+        loaded = [load_shared(w, address, size, count, part, site, order, scope) for part in parts]
         merged = loaded[0]
         for part, values in zip(parts[1:], loaded[1:], strict=True):
             merged = [blend(new, old, part, 8 * size) for new, old in zip(values, merged, strict=True)]
@@ -106,7 +108,7 @@ def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site:
     active = offsets if mask == FULL else offsets[lane_flags(mask)]
     _check_lanes(cta, active, size * count, "ld.shared")
     if w.races is not None:
-        w.races.shared_read(w, cta, active, size * count, site)
+        _note_read(w, cta, active, size * count, order, scope, mask, site)
     if mask != FULL:
         offsets = np.where(lane_flags(mask), offsets, active[0])
     if cta.smem.undefined is not None:
@@ -116,7 +118,26 @@ def load_shared(w: Warp, address: Value, size: int, count: int, mask: int, site:
     return [view[at + n] for n in range(count)]
 
 
-def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int, site: int) -> None:
+def _note_read(w: Warp, cta: Cta, at: Value, size: int, order: str, scope: str, mask: int, site: int) -> None:
+    if order in ("weak", "nc"):
+        w.races.lanes_read(w, cta, at, size, mask, site)
+        return w.races.shared_read(w, cta, at, size, site, mask)
+    w.races.shared_strong(w, cta, at, size, order, scope, mask, site, "load")
+
+
+def _note_write(
+    w: Warp, cta: Cta, at: Value, size: int, order: str, scope: str, mask: int, site: int
+) -> None:
+    if order == "weak":
+        w.races.lanes_wrote(w, cta, at, size, mask, site)
+        return w.races.shared_write(w, cta, at, size, mask, site)
+    w.races.shared_strong(w, cta, at, size, order, scope, mask, site, "store")
+
+
+def store_shared(
+    w: Warp, address: Value, size: int, values: tuple[Value, ...], mask: int, site: int, order: str = "weak",
+    scope: str = "",
+) -> None:  # fmt: skip
     """Where lanes write to one place the highest lane wins."""
     w.site = site
     span = size * len(values)
@@ -124,7 +145,7 @@ def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], 
         cta, offset = w.cta.peer(address >> 24), address & OFFSET_MASK
         cta.smem.check(offset, offset + span, span, "st.shared")
         if w.races is not None:
-            w.races.shared_write(w, cta, offset, span, site)
+            _note_write(w, cta, offset, span, order, scope, mask, site)
         if cta.smem.undefined is not None:
             store_bits(w, cta.smem.undefined, offset, size, len(values), mask, site)
         view, last = cta.smem.views[size], 1 << (mask.bit_length() - 1)
@@ -134,14 +155,14 @@ def store_shared(w: Warp, address: Value, size: int, values: tuple[Value, ...], 
     parts = _lanes_by_cta(address, mask)
     if len(parts) > 1:
         for part in parts:
-            store_shared(w, address, size, values, part, site)
+            store_shared(w, address, size, values, part, site, order, scope)
         return
     cta, offsets = _split_address(w, address, mask)
     flags = lane_flags(mask)
     active = offsets if mask == FULL else offsets[flags]
     _check_lanes(cta, active, span, "st.shared")
     if w.races is not None:
-        w.races.shared_write(w, cta, active, span, site)
+        _note_write(w, cta, active, span, order, scope, mask, site)
     if cta.smem.undefined is not None:
         store_bits(w, cta.smem.undefined, active, size, len(values), mask, site)
     lanes = [value if type(value) is not ndarray or mask == FULL else value[flags] for value in values]
@@ -179,13 +200,14 @@ def store_matrix(
 ) -> None:
     """``stmatrix.m8n8.b16``: lane t holds elements (t / 4, 2 (t % 4)) and the next one of each matrix."""
     w.site = site
+    w.meetings += 1
     cta, rows = _matrix_rows(w, address, len(values), mask, "stmatrix")
     if byte:
         if not transposed:
             raise ProtocolError("stmatrix.m16n8 needs .trans")
         return _store_bytes(w, cta, rows, values, site)
     if w.races is not None:
-        w.races.shared_write(w, cta, rows, 16, site)
+        w.races.shared_write(w, cta, rows, 16, mask, site)
     cta.smem.chunks[rows >> 4] = _matrix_chunks([spread(value, 32) for value in values], transposed)
     if cta.smem.undefined is not None:
         bits = _stored_words(w)
@@ -211,7 +233,7 @@ def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site
     Columns are stored.
     """
     if w.races is not None:
-        w.races.shared_write(w, cta, rows, 16, site)
+        w.races.shared_write(w, cta, rows, 16, FULL, site)
     cta.smem.chunks[rows >> 4] = _byte_chunks([spread(value, 32) for value in values])
     if cta.smem.undefined is not None:
         bits = _stored_words(w)
@@ -227,6 +249,7 @@ def _byte_chunks(words: list[Array]) -> Array:
 def load_matrix(w: Warp, address: Value, count: int, transposed: bool, mask: int, site: int) -> list[Array]:
     """``ldmatrix.m8n8.b16``, the inverse of ``store_matrix``."""
     w.site = site
+    w.meetings += 1
     cta, rows = _matrix_rows(w, address, count, mask, "ldmatrix")
     if w.races is not None:
         w.races.shared_read(w, cta, rows, 16, site)

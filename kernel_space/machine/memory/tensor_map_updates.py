@@ -14,7 +14,7 @@ import numpy as np
 from kernel_space.launch.tensor_map import TENSOR_MAP_BYTES
 from kernel_space.machine.values.address_windows import SHARED_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError
-from kernel_space.machine.values.lanes import Array
+from kernel_space.machine.values.lanes import FULL, Array
 from kernel_space.machine.values.undefined import UndefinedValue
 
 if TYPE_CHECKING:
@@ -107,8 +107,10 @@ def _shared_map(w: Warp, where: int, site: int, *, writes: bool = True) -> Array
     cta, offset = w.cta.peer((where & 0xFFFFFFFF) >> 24), where & 0xFFFFFF
     cta.smem.check(offset, offset + TENSOR_MAP_BYTES, 64, "tensor map")
     if w.races is not None:
-        touch = w.races.shared_write if writes else w.races.shared_read
-        touch(w, cta, offset, TENSOR_MAP_BYTES, site)
+        if writes:
+            w.races.shared_write(w, cta, offset, TENSOR_MAP_BYTES, FULL, site)
+        else:
+            w.races.shared_read(w, cta, offset, TENSOR_MAP_BYTES, site)
     bits = cta.smem.undefined
     if bits is not None and not writes and bits.any(offset, offset + _MEANT_BYTES):
         raise UndefinedValue(f"the tensor map at shared offset {offset:#x} has undefined bytes")
@@ -122,7 +124,7 @@ def _global_map(w: Warp, where: int, site: int) -> Array:
     at = where - region.base
     w.machine.global_version += 1
     if w.races is not None:
-        w.races.global_write(w, region, at, TENSOR_MAP_BYTES, "weak", site)
+        w.races.global_write(w, region, at, TENSOR_MAP_BYTES, "weak", "", FULL, site)
         w.races.map_written(w, where, site)
     return region.views[4][at >> 2 : (at + TENSOR_MAP_BYTES) >> 2]
 

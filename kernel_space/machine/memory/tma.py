@@ -28,6 +28,7 @@ from kernel_space.machine.values.packed_operands import spread_groups
 from kernel_space.machine.values.undefined import Birth, UndefinedValue, where
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.bulk_groups import BulkOp
     from kernel_space.machine.memory.global_memory import Region
     from kernel_space.machine.memory.smem import Smem
     from kernel_space.machine.run.machine import Cta, Machine, Warp
@@ -99,6 +100,11 @@ class TmaTensor:
         last = first + sum((n - 1) * pitch for n, pitch in zip(shape, pitches, strict=True)) + 1
         region = machine.memory.find(first, last, what)
         return np.ndarray(shape, np.uint8, region.u8, first - region.base, pitches), where
+
+    def region_of(self, machine: Machine, start: tuple[int, ...]) -> Region | None:
+        """The region that a load of the part of the box inside the tensor reads; None: that part is empty."""
+        view, _ = self.window(machine, start, "TMA load")
+        return None if view is None else machine.memory.find(view.ctypes.data, view.ctypes.data + 1, "TMA")
 
     def region_words(
         self, machine: Machine, start: tuple[int, ...], *, stores: bool = False
@@ -255,13 +261,13 @@ class BulkStore:
 
     kind = "store"
 
-    def __init__(self, cta: Cta, warp: Warp, group: int) -> None:
-        self.cta, self.warp, self.group = cta, warp, group
+    def __init__(self, cta: Cta, warp: Warp, operation: BulkOp) -> None:
+        self.cta, self.warp, self.operation = cta, warp, operation
         self.site: int = warp.site
 
     def run(self) -> None:
         self.move()
-        self.warp.bulk_done(self.group)
+        self.warp.bulk_done(self.operation)
 
     def move(self) -> None:
         raise NotImplementedError
@@ -272,13 +278,13 @@ class TensorStore(BulkStore):
         self,
         cta: Cta,
         warp: Warp,
-        group: int,
+        operation: BulkOp,
         tensor: TmaTensor,
         start: tuple[int, ...],
         offset: int,
         how: str,
     ) -> None:
-        super().__init__(cta, warp, group)
+        super().__init__(cta, warp, operation)
         self.tensor, self.start, self.offset, self.how = tensor, start, offset, how
 
     def move(self) -> None:
@@ -443,8 +449,9 @@ def tma_store(
     if offset % ALIGNMENT:
         raise IllegalAccess(f"TMA reads shared offset {offset:#x}, which is not aligned to {ALIGNMENT} bytes")
     cta.smem.check(offset, offset + tensor.footprint(), 16, "TMA store")
-    for _ in range(mask.bit_count() if how else 1):
-        store = TensorStore(cta, w, w.bulk_open(), tensor, start, offset, how)
-        if w.races is not None:
-            w.races.tma_store(w, tensor, start, offset, how, site)
-        w.machine.issue(store, cta)
+    times = mask.bit_count() if how else 1
+    operation = w.bulk.open(mask, times)
+    if w.races is not None:
+        w.races.tma_store(w, tensor, start, offset, how, operation, site)
+    for _ in range(times):
+        w.machine.issue(TensorStore(cta, w, operation, tensor, start, offset, how), cta)

@@ -14,13 +14,14 @@ import numpy as np
 from kernel_space.machine.memory.smem import OFFSET_MASK
 from kernel_space.machine.memory.undefined import UndefinedWords, carry
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, Unsupported
-from kernel_space.machine.values.lanes import Array, Value, spread
+from kernel_space.machine.values.lanes import FULL, Array, Value, spread
 from kernel_space.machine.values.undefined import Carried, where
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
 
 LANES, COLUMNS = 128, 512
+ALLOCATIONS = (32, 64, 128, 256, 512)
 
 
 class Tmem:
@@ -73,8 +74,9 @@ def tmem_alloc(w: Warp, target: int, columns: int, group: int, site: int) -> boo
     Under cta_group::2 the allocation happens in both CTAs of the pair at once, when both have asked.
     """
     w.site = site
-    tmem = w.cta.tmem
-    if columns not in (32, 64, 128, 256, 512):
+    tmem, holder, place = w.cta.tmem, w.cta.peer(target >> 24), target & OFFSET_MASK
+    holder.smem.check(place, place + 4, 4, "tcgen05.alloc")
+    if columns not in ALLOCATIONS:
         raise ProtocolError(f"tcgen05.alloc needs 32, 64, 128, 256 or 512 columns, got {columns}")
     if not tmem.permit:
         raise ProtocolError("tcgen05.alloc after relinquish_alloc_permit")
@@ -90,12 +92,11 @@ def tmem_alloc(w: Warp, target: int, columns: int, group: int, site: int) -> boo
         return True
     base, tmem.granted, tmem.asked = tmem.granted, -1, 0
     if w.races is not None:
-        w.races.shared_write(w, w.cta, target & OFFSET_MASK, 4, site)
+        w.races.shared_write(w, holder, place, 4, FULL, site)
         w.races.tmem_alloc(w, ctas)
-    smem, word = w.cta.peer(target >> 24).smem, (target & OFFSET_MASK) >> 2
-    smem.views[4][word] = base
-    if smem.undefined is not None:
-        smem.undefined.views[4][word] = 0
+    holder.smem.views[4][place >> 2] = base
+    if holder.smem.undefined is not None:
+        holder.smem.undefined.views[4][place >> 2] = 0
     return False
 
 
@@ -118,6 +119,8 @@ def _grant(w: Warp, ctas: list[Cta], columns: int) -> None:
 def tmem_dealloc(w: Warp, address: int, columns: int, group: int, site: int) -> None:
     w.site = site
     tmem, base = w.cta.tmem, address & 0xFFFF
+    if columns not in ALLOCATIONS:
+        raise ProtocolError(f"tcgen05.dealloc needs 32, 64, 128, 256 or 512 columns, got {columns}")
     if base + columns > COLUMNS or (tmem.owner[base : base + columns] != base).any():
         raise ProtocolError(f"tcgen05.dealloc of {columns} columns at {base}: that is not one allocation")
     if w.races is not None:

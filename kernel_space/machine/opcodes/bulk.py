@@ -118,7 +118,7 @@ def reduce_bulk(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("cp.async.bulk.commit_group")
 def commit_group(c: Writer, i: Instr, m: Modifiers) -> None:
-    c.emit("bulk_commit(w)")
+    c.emit(f"bulk_commit(w, {c.mask})")
 
 
 @opcode("cp.async.bulk.wait_group")
@@ -126,7 +126,7 @@ def wait_group(c: Writer, i: Instr, m: Modifiers) -> None:
     reads = bool(m.take("read"))
     operand = i.operands[0]
     assert isinstance(operand, Imm)
-    c.emit(f"if bulk_wait(w, {operand.value}, {reads}, {c.site}): return -2")
+    c.emit(f"if bulk_wait(w, {operand.value}, {reads}, {c.mask}, {c.site}): return -2")
 
 
 @opcode("cp.async")
@@ -147,7 +147,15 @@ def cp_async(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("cp.async.commit_group", "cp.async.wait_all", "cp.async.wait_group")
 def cp_async_group(c: Writer, i: Instr, m: Modifiers) -> None:
-    """The copies of ``cp.async`` complete at issue in this machine."""
+    """``wait_all`` also waits for what no group holds yet."""
+    if i.tokens[2] == "commit_group":
+        return c.emit(f"cp_async_commit(w, {c.mask})")
+    most = -1
+    if i.tokens[2] == "wait_group":
+        operand = i.operands[0]
+        assert isinstance(operand, Imm)
+        most = operand.value
+    c.emit(f"cp_async_wait(w, {most}, {c.mask}, {c.site})")
 
 
 @opcode("cp.async.mbarrier.arrive")

@@ -34,6 +34,7 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
     del approximate  # computed correctly rounded, which lies inside the error the ISA allows
     ftz, saturate, relu = bool(m.take("ftz")), m.take("sat"), m.take("relu")
     nan = m.take("NaN")
+    magnitudes = name in ("min", "max") and len(i.operands) == 4 and m.take("abs")
     if m.take("xorsign"):
         raise c.fail("modifier is not modelled", modifier="xorsign")
     kind = m.need(*FLOAT_TYPES)
@@ -54,6 +55,8 @@ def float_arithmetic(c: Writer, i: Instr, m: Modifiers, name: str) -> None:
         args = [*first, c.read(i.operands[-1], width)]
     else:
         args = [c.read(operand, width) for operand in i.operands[1:]]
+    if magnitudes:
+        args = [f"f_abs({argument}, {kind!r}, {ftz})" for argument in args]
     if rounding == "rz":
         if kind != "f32" or name == "div" or narrow:
             raise c.fail("truncation is modelled for f32 add, sub, mul and fma", modifier=rounding)

@@ -12,7 +12,7 @@ from kernel_space.machine.values.lanes import MASKS
 _SHARED = ("shared", "shared::cta", "shared::cluster")
 _HINTS = ("L1::no_allocate", "L1::evict_normal", "L1::evict_first", "L1::evict_last", "L1::evict_unchanged",
           "L2::64B", "L2::128B", "L2::256B", "L2::cache_hint", "L2::evict_first", "L2::evict_last",
-          "L2::evict_normal", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "nc", "unified")  # fmt: skip
+          "L2::evict_normal", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "unified")  # fmt: skip
 _SCOPES = ("cta", "cluster", "gpu", "sys")
 _ORDERS = ("relaxed", "acquire", "release", "acq_rel", "weak", "volatile", "mmio")
 
@@ -46,6 +46,7 @@ def access_order(m: Modifiers) -> tuple[str, str]:
 @opcode("ld")
 def ld(c: Writer, i: Instr, m: Modifiers) -> None:
     order, scope = access_order(m)
+    order = m.take("nc") or order
     space = m.take("param", "global", "const", "local", *_SHARED)
     m.take("::entry")
     m.ignore(*_HINTS)
@@ -59,7 +60,8 @@ def ld(c: Writer, i: Instr, m: Modifiers) -> None:
     if space == "param":
         c.emit(f"{name} = load_param(w, {where}, {size}, {count})")
     elif space in _SHARED:
-        c.emit(f"{name} = load_shared(w, {where}, {size}, {count}, {c.mask}, {c.site})")
+        strong = "" if order == "weak" else f", {order!r}, {scope!r}"
+        c.emit(f"{name} = load_shared(w, {where}, {size}, {count}, {c.mask}, {c.site}{strong})")
     elif space in ("global", "const"):
         c.emit(f"{name} = load_global(w, {where}, {size}, {count}, {c.mask}, {c.site}, {order!r}, {scope!r})")
     elif space == "local":
@@ -89,7 +91,8 @@ def st(c: Writer, i: Instr, m: Modifiers) -> None:
     values = f"({', '.join(texts)},)"
     size = width // 8
     if space in _SHARED:
-        c.emit(f"store_shared(w, {where}, {size}, {values}, {c.mask}, {c.site})")
+        strong = "" if order == "weak" else f", {order!r}, {scope!r}"
+        c.emit(f"store_shared(w, {where}, {size}, {values}, {c.mask}, {c.site}{strong})")
     elif space == "global":
         c.emit(f"store_global(w, {where}, {size}, {values}, {c.mask}, {c.site}, {order!r}, {scope!r})")
     elif space == "local":

@@ -69,6 +69,7 @@ def _unpack(c: Writer, target: Vec, source: Operand, width: int) -> None:
 
 def check_members(c: Writer, operand: Operand) -> None:
     """Test a member mask; the whole warp naming itself, which is nearly every one, needs no test."""
+    c.meet()
     if not (c.converged and isinstance(operand, Imm) and operand.value & FULL == FULL):
         c.emit(f"members(w, {c.read(operand)}, {c.mask}, {c.site})")
 

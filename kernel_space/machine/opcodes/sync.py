@@ -28,15 +28,22 @@ def uniform(c: Writer, text: str, *operands: Operand) -> str:
     return f"first_lane({text}, {c.mask})" if any(c.varies(item) for item in operands) else text
 
 
+def converged(c: Writer) -> None:
+    """``.aligned``: every lane of the warp has to execute the same one."""
+    c.meet()
+    if not c.converged:
+        c.emit(f"aligned(w, {c.mask}, {c.site})")
+
+
 @opcode("bar", "barrier", "barrier.cta")
 def bar(c: Writer, i: Instr, m: Modifiers) -> None:
     if m.take("warp"):
         m.need("sync")
-        return check_members(c, i.operands[0])
-    how = m.need("sync", "arrive", "red")
-    m.ignore("aligned")
-    if how == "red":
-        raise c.fail("opcode is not modelled", modifier="red")
+        check_members(c, i.operands[0])
+        return c.emit(f"warp_synced(w, {c.mask})")
+    how = m.need("sync", "arrive")
+    if m.take("aligned") or i.tokens[0] == "bar":
+        converged(c)
     number = uniform(c, c.read(i.operands[0]), i.operands[0])
     count = uniform(c, c.read(i.operands[1]), i.operands[1]) if len(i.operands) > 1 else "0"
     if how == "arrive":
@@ -44,16 +51,39 @@ def bar(c: Writer, i: Instr, m: Modifiers) -> None:
     leave_by(c, f"bar_sync(w, {number}, {count}, NEXT, {c.site})")
 
 
+@opcode("deposit")
+def deposit(c: Writer, i: Instr, m: Modifiers) -> None:
+    """First part of ``bar.red`` (``guards.py``)."""
+    m.need("popc", "and", "or")
+    number = uniform(c, c.read(i.operands[0]), i.operands[0])
+    c.emit(f"bar_deposit(w, {number}, {c.predicate(i.operands[1])}, {c.mask})")
+
+
+@opcode("deposited")
+def deposited(c: Writer, i: Instr, m: Modifiers) -> None:
+    """Last part of ``bar.red``: (threads whose predicate was true, threads)."""
+    match m.need("popc", "and", "or"):
+        case "popc":
+            c.write(i.operands[0], "w.deposited[0]")
+        case "and":
+            c.write(i.operands[0], f"{FULL} if w.deposited[0] == w.deposited[1] else 0")
+        case _:
+            c.write(i.operands[0], f"{FULL} if w.deposited[0] else 0")
+
+
 @opcode("barrier.cluster.arrive")
 def cluster_arrive(c: Writer, i: Instr, m: Modifiers) -> None:
     order = m.take("release", "relaxed") or "release"
-    m.ignore("aligned")
+    if m.take("aligned"):
+        converged(c)
     c.emit(f"cluster_arrive(w, {order == 'release'}, {c.mask}, {c.site})")
 
 
 @opcode("barrier.cluster.wait")
 def cluster_wait(c: Writer, i: Instr, m: Modifiers) -> None:
-    m.ignore("acquire", "aligned")
+    m.ignore("acquire")
+    if m.take("aligned"):
+        converged(c)
     c.emit(f"if cluster_wait(w, {c.site}): return -2")
 
 
@@ -81,15 +111,15 @@ def mbarrier_arrive(c: Writer, i: Instr, m: Modifiers) -> None:
     expects = bool(m.take("expect_tx"))
     m.ignore("noComplete")
     order = m.take("release", "relaxed") or "release"
-    m.ignore(*_SCOPES, *_SHARED, "b64")
+    scope = m.take(*_SCOPES) or "cluster"  # the ISA's default is the CTA; NVIDIA's remote arrivals name none
+    m.ignore(*_SHARED, "b64")
+    release = scope if order == "release" else ""
     at = 0 if isinstance(i.operands[0], Mem) else 1
     operand = i.operands[at]
     assert isinstance(operand, Mem)
     amount = c.read(i.operands[at + 1]) if len(i.operands) > at + 1 else "1"
     where = address(c, operand)
-    call = (
-        f"mbarrier_arrive(w, {where}, {amount}, {expects}, {drop}, {order == 'release'}, {c.mask}, {c.site})"
-    )
+    call = f"mbarrier_arrive(w, {where}, {amount}, {expects}, {drop}, {release!r}, {c.mask}, {c.site})"
     if at and hasattr(i.operands[0], "slot"):
         c.write(i.operands[0], call)
     else:
@@ -134,20 +164,20 @@ def mbarrier_pending_count(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("fence", "membar")
 def fence(c: Writer, i: Instr, m: Modifiers) -> None:
-    """Only proxy fences and the order of global accesses matter here; both go to the race checker."""
+    """Fences move no data here; the race checker judges them."""
     if m.take("proxy"):
         kind = m.need("async", "async::generic", "alias", "tensormap::generic", "generic")
         space = m.take("shared::cta", "shared::cluster", "global", "generic")
         m.ignore("acquire", "release", "sync_restrict::shared::cta", "sync_restrict::shared::cluster",
                  "cluster", "gpu", "sys", "cta")  # fmt: skip
-        return c.emit(f"proxy_fence(w, {kind!r}, {space!r}, {c.site})")
+        return c.emit(f"proxy_fence(w, {kind!r}, {space!r}, {c.mask}, {c.site})")
     if m.take("mbarrier_init"):
         m.ignore("release", "cluster")
-        return c.emit(f"memory_fence(w, 'release', 'cluster', {c.site})")
+        return c.emit(f"init_fence(w, {c.site})")
     order = m.take("acq_rel", "sc", "acquire", "release") or "sc"
     m.ignore("sync_restrict::shared::cta", "sync_restrict::shared::cluster")
     scope = m.need(*_SCOPES, "gl")
-    c.emit(f"memory_fence(w, {order!r}, {scope!r}, {c.site})")
+    c.emit(f"memory_fence(w, {order!r}, {scope!r}, {c.mask}, {c.site})")
 
 
 @opcode("griddepcontrol.wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernel_space.machine.memory.tensor_map_updates import FIELDS, ORDINAL_FIELDS
 from kernel_space.machine.opcodes.memory import address
-from kernel_space.machine.opcodes.sync import uniform
+from kernel_space.machine.opcodes.sync import converged, uniform
 from kernel_space.machine.opcodes.table import Modifiers, opcode
 from kernel_space.machine.opcodes.writer import Writer
 from kernel_space.machine.ptx.instruction import Instr
@@ -43,6 +43,7 @@ def replace(c: Writer, i: Instr, m: Modifiers) -> None:
 def cp_fenceproxy(c: Writer, i: Instr, m: Modifiers) -> None:
     for word in ("global", "shared::cta", "tensormap::generic", "release", "sync", "aligned"):
         m.need(word)
+    converged(c)
     m.need(*_SCOPES)
     _whole_map(c, i)
     c.emit(f"tensormap_copy(w, {_where(c, i, 0)}, {_where(c, i, 1)}, {c.site})")

@@ -50,6 +50,11 @@ class Writer:
     def emit(self, line: str) -> None:
         self.lines.append("    " * self.depth + line)
 
+    def meet(self) -> None:
+        """The lanes that execute this wait for each other."""
+        if self.counts:
+            self.emit("w.meetings += 1")
+
     def temporary(self) -> str:
         self.temporaries += 1
         return f"t{self.temporaries}"

@@ -12,8 +12,25 @@ from kernel_space.machine.ptx.operands import Reg, Symbol
 from kernel_space.machine.ptx.parse import Kernel
 
 EXIT = -1
+POLLS = ("try_wait", "test_wait")
 PURE = frozenset(
-    {"mov", "add", "sub", "and", "or", "xor", "not", "selp", "setp", "shl", "shr", "cvt", "mad", "mul"}
+    {
+        "nanosleep",
+        "mov",
+        "add",
+        "sub",
+        "and",
+        "or",
+        "xor",
+        "not",
+        "selp",
+        "setp",
+        "shl",
+        "shr",
+        "cvt",
+        "mad",
+        "mul",
+    }
 )
 
 
@@ -41,13 +58,16 @@ class Block:
 
 @dataclasses.dataclass(slots=True)
 class Graph:
-    """Blocks with immediate post-dominators and live-in sets by block index; ``used``: registers anyone reads."""
+    """Blocks with immediate post-dominators and live-in sets by block index; ``used``: registers anyone reads;
+    ``mixes_groups``: tcgen05 instructions name both CTA groups.
+    """
 
     kernel: Kernel
     blocks: list[Block]
     ipdom: list[int]
     live_in: list[int]
     used: int
+    mixes_groups: bool
 
     def live_out(self, block: Block) -> int:
         live = 0
@@ -68,7 +88,7 @@ def starts_block(instr: Instr) -> bool:
     if tokens[0] == "timed":
         return tokens[1] == "memory"
     if tokens[0] == "mbarrier":
-        return tokens[1] == "try_wait"
+        return tokens[1] in POLLS
     if tokens[:3] == ("cp", "async", "bulk"):
         return tokens[3] == "wait_group"
     return tokens[:2] in (("tcgen05", "alloc"), ("setmaxnreg", "inc")) or (
@@ -93,7 +113,12 @@ def build_graph(kernel: Kernel) -> Graph:
     used = 0
     for instr in kernel.instrs:
         used |= instr.read_bits
-    return Graph(kernel, blocks, _post_dominators(blocks), _liveness(blocks), used)
+    return Graph(kernel, blocks, _post_dominators(blocks), _liveness(blocks), used, _mixes_groups(kernel))
+
+
+def _mixes_groups(kernel: Kernel) -> bool:
+    words = {word for instr in kernel.instrs if instr.tokens[0] == "tcgen05" for word in instr.tokens}
+    return {"cta_group::1", "cta_group::2"} <= words
 
 
 def _split(kernel: Kernel) -> list[Block]:
@@ -133,9 +158,10 @@ def _link(block: Block, kernel: Kernel, number: dict[int, int], count: int) -> N
 
 
 def _is_spin(block: Block, blocks: list[Block]) -> bool:
-    """True for ``L: try_wait p; ...pure...; @p bra D; bra L;`` in any of its spellings."""
+    """True for ``L: try_wait p; ...pure...; @p bra D; bra L;`` in any of its spellings, with ``test_wait`` or a nap."""
     first = block.instrs[0]
-    if not (first.tokens[:2] == ("mbarrier", "try_wait") and first.guard is None and block.guard is not None):
+    polls = first.tokens[0] == "mbarrier" and first.tokens[1] in POLLS
+    if not (polls and first.guard is None and block.guard is not None):
         return False
     return _pure(block.instrs[1:-1]) and any(
         _leads_to(target, block.index, blocks) for target in block.successors

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from kernel_space.machine.ptx.operands import Operand, Pair, Reg, Vec, registers_of
 
 NO_DESTINATION = frozenset(
-    {"bar", "barrier", "bra", "ret", "exit", "trap", "nanosleep", "setmaxnreg", "st", "red"}
+    {"bar", "barrier", "bra", "ret", "exit", "trap", "nanosleep", "setmaxnreg", "st", "red", "deposit"}
 )
 
 

@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
+from kernel_space.machine.ptx.guards import branch_around, split_reductions
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import WIDTHS, Operand, Reg, Symbol, parse_operand, split_top
 from kernel_space.machine.values.faults import Unsupported
@@ -89,12 +90,13 @@ def parse_ptx(text: str, kernel_name: str | None = None) -> Kernel:
     reader = _BodyReader(clean[: entry.end()].count("\n") + 1)
     reader.read(clean[entry.end() :])
     head = _outside_bodies(clean)
+    instrs, labels = branch_around(*split_reductions(reader.resolved(), reader.labels))
     return Kernel(
         name=entry[1],
         params=[_param(match) for match in _PARAM.finditer(entry[2] or "")],
         variables=[*_variables(head), *reader.variables],
-        instrs=reader.resolved(),
-        labels=reader.labels,
+        instrs=instrs,
+        labels=labels,
         registers=reader.registers,
         reqntid=_threads(entry[3], "reqntid"),
         maxntid=_threads(entry[3], "maxntid"),

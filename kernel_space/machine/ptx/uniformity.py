@@ -15,6 +15,9 @@ LANE_SPECIALS = frozenset({"tid.x", "tid.y", "tid.z", "laneid", "lanemask_lt", "
                            "lanemask_ge", "lanemask_eq"})  # fmt: skip
 SHARED_SPACES = frozenset({"global", "shared", "shared::cta", "shared::cluster", "const", "param"})
 LANE_SOURCES = frozenset({"elect", "match", "atom", "ldmatrix"})
+LANE_SOURCE_PAIRS = frozenset(
+    {("tcgen05", "ld"), ("tcgen05", "ld_red"), ("wgmma", "mma_async"), ("mma", "sync")}
+)
 
 
 def varying_registers(graph: Graph) -> int:
@@ -52,7 +55,7 @@ def _differs_by_lane(instr: Instr) -> bool:
     tokens = instr.tokens
     if tokens[0] == "ld" and SHARED_SPACES.isdisjoint(tokens):
         return True  # local memory is each lane's own, and a generic address may be local
-    if tokens[0] in LANE_SOURCES or tokens[:2] in (("tcgen05", "ld"), ("tcgen05", "ld_red")):
+    if tokens[0] in LANE_SOURCES or tokens[:2] in LANE_SOURCE_PAIRS:
         return True
     if tokens[0] in ("shfl", "mbarrier") and tokens[:2] != ("mbarrier", "arrive"):
         return False

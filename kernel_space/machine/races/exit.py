@@ -29,10 +29,10 @@ class ExitRaces(TensorRaces):
         self.consumed: dict[tuple[int, int], bool] = {}
 
     # -- arrivals in a CTA that may have ended ---------------------------------------------------------------------
-    def arrive(self, w: Warp, barrier: MBarrier, release: bool, site: int) -> None:
+    def arrive(self, w: Warp, barrier: MBarrier, release: str, mask: int, site: int) -> None:
         self._visit(w.cta, barrier, w.clock.slot, w.clock.epoch, site)
         self._settle_loads(w, site)
-        super().arrive(w, barrier, release, site)
+        super().arrive(w, barrier, release, mask, site)
 
     def named_arrive(self, w: Warp, barrier: NamedBarrier) -> None:
         self._settle_loads(w, w.site)
@@ -42,10 +42,11 @@ class ExitRaces(TensorRaces):
         self._settle_loads(w, w.site)
         super().cluster_arrive(w, cluster, release)
 
-    def tensor_commit(self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], site: int) -> Any:
+    def tensor_commit(self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], lane: int, site: int) -> Any:
+        slot, number = self.issuers.get(w, {}).get((pipe, lane), (pipe.slot, pipe.sequence))
         for barrier in barriers:
-            self._visit(w.cta, barrier, pipe.slot, pipe.sequence, site)
-        return super().tensor_commit(w, pipe, barriers, site)
+            self._visit(w.cta, barrier, slot, number, site)
+        return super().tensor_commit(w, pipe, barriers, lane, site)
 
     def _visit(self, cta: Cta, barrier: MBarrier, slot: int, value: int, site: int) -> None:
         if barrier.cta is not cta:
@@ -67,7 +68,10 @@ class ExitRaces(TensorRaces):
         super().cta_done(cta)
 
     def _check_stores(self, cta: Cta, warp: Warp) -> None:
-        slot = warp.clock.read_slot
+        for slot, _ in warp.clock.of_bulk.values():
+            self._check_store(cta, warp, slot)
+
+    def _check_store(self, cta: Cta, warp: Warp, slot: int) -> None:
         found = cta.shadow.readers.get(slot)
         if found is None:
             return
@@ -101,12 +105,8 @@ class ExitRaces(TensorRaces):
 
     # -- loads of TMEM that are still under way --------------------------------------------------------------------
     def tmem_read(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
-        """The read is over when it is waited for, or when its registers are used: then, not now, others may write."""
-        clock = w.clock
-        clock.loads += 1
-        self.loads.setdefault(w, []).append((clock.loads, site))
-        cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
-        self._tmem(w, w.cta, cells, False, Access(clock.load_slot, clock.loads, site), "tcgen05.ld")
+        super().tmem_read(w, lane, lanes, column, count, site)
+        self.loads.setdefault(w, []).append((w.clock.loads, site))
 
     def tmem_write(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
         self._settle_loads(w, site)

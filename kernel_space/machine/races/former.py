@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from kernel_space.machine.races.shadow import Access, GlobalShadow, cluster_key
-from kernel_space.machine.values.clocks import Clock
+from kernel_space.machine.values.clocks import Known
 
 if TYPE_CHECKING:
     from kernel_space.machine.memory.global_memory import GlobalMemory
@@ -25,9 +25,9 @@ class Former:
         self.names = [self.label]
         self.end_waiters: list[Any] = []
         self.before: Any = None
-        self.cells: dict[tuple[int, int], dict[int, Clock]] = {}
+        self.cells: dict[Any, Known] = {}
         self.clusters: dict[int, Any] = {cluster_key(0, 0): self}
-        self.passed_on: dict[int, Clock] = {}
+        self.passed_on: Known = {}
         self.shadows: dict[int, GlobalShadow] = {}
         for address, size in extents:
             if size > 0:

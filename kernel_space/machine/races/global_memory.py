@@ -8,6 +8,7 @@ relaxed and ordered loads and stores) race with plain ones, not with each other.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,25 +17,34 @@ from numpy.typing import NDArray
 from kernel_space.machine.races.shadow import (
     ATOMIC,
     COPIED,
+    COPIED_BEFORE,
+    NC,
     POLLED,
     READ,
+    READ_BEFORE,
     Access,
     Cells,
     GlobalShadow,
     ended_key,
 )
 from kernel_space.machine.races.sync import SyncRaces
+from kernel_space.machine.races.updates import Updates
+from kernel_space.machine.values.clocks import ASYNC_GLOBAL
 from kernel_space.machine.values.lanes import ndarray
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.bulk_groups import BulkOp
     from kernel_space.machine.memory.global_memory import Region
     from kernel_space.machine.memory.tma import TmaTensor
     from kernel_space.machine.races.former import Former
     from kernel_space.machine.run.machine import Machine, Warp
 
-GENERIC, ASYNC = 0, 1
-_DONE = {READ: "read", COPIED: "read", POLLED: "read", ATOMIC: "changed", "writer": "wrote"}
-_LETTER = {READ: "R", COPIED: "R", POLLED: "R", ATOMIC: "W", "writer": "W"}
+GENERIC = 0
+_DONE = {kind: "read" for kind in (READ, READ_BEFORE, COPIED, COPIED_BEFORE, POLLED)} | {
+    ATOMIC: "changed",
+    "writer": "wrote",
+}
+_LETTER = {kind: "W" if kind in (ATOMIC, "writer") else "R" for kind in _DONE}
 
 
 def words_of(offset: int | NDArray[np.int64], size: int) -> Cells:
@@ -46,84 +56,143 @@ def words_of(offset: int | NDArray[np.int64], size: int) -> Cells:
     return ((offset[:, None] + np.arange(0, size, 4)[None, :]) >> 2).reshape(-1)
 
 
+def places_of(at: Any) -> list[int]:
+    """The places that the lanes of an access mean."""
+    return [at] if isinstance(at, int) else np.unique(at).tolist()
+
+
+def _name(slots: Any, slot: int) -> str:
+    """Who has made an access; of a copy only the barrier is known that counts its bytes."""
+    name = str(slots.names[slot])
+    if not name.startswith("mbarrier "):
+        return name
+    machine = slots.cluster.machine
+    launch = f"{machine.label}, " if machine.in_a_row else ""
+    return f"a copy ({launch}counted by {name})"
+
+
+def _box_words(tensor: TmaTensor, machine: Machine, start: tuple[int, ...]) -> Cells:
+    located = tensor.region_words(machine, start)
+    assert located is not None
+    return located[1]
+
+
 class GlobalRaces(SyncRaces):
-    """Checks happen when an operation is issued, with the clock of the warp that issues it."""
+    """Checks happen when an operation is issued, with the clock of the warp that issues it.
+
+    ``unread``: reads of regions that nothing has written to yet. ``read_only``: the program has ``ld.global.nc``.
+    """
 
     def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
         super().__init__(program, before, in_a_row=in_a_row)
         self.shadows: dict[int, GlobalShadow] = before.shadows if before else {}
+        self.unread: dict[int, list[tuple[str, Callable[[], Cells], int, Access]]] = {}
+        instrs = program.kernel.instrs
+        self.read_only = any(instr.tokens[0] == "ld" and "nc" in instr.tokens for instr in instrs)
+        self.updates = Updates(instrs)
+
+    @staticmethod
+    def now(w: Warp, site: int) -> Access:
+        return Access(w.clock.slot, w.clock.epoch, site)
 
     # -- accesses of threads -------------------------------------------------------------------------------------
-    def global_read(self, w: Warp, region: Region, at: Any, size: int, order: str, site: int) -> None:
+    def global_read(
+        self, w: Warp, region: Region, at: Any, size: int, order: str, scope: str, site: int
+    ) -> None:
         cells = words_of(at, size)
-        if order != "weak":
-            if type(at) is not ndarray:
-                self.sync_load(w, (region.base, at), order)
-            return self._strong(w, region, cells, POLLED, site, "strong load reads")
-        self._plain_read(w, region, cells, GENERIC, READ, site, "ld.global reads")
+        if order in ("weak", NC):
+            access = Access(w.clock.slot, w.clock.epoch, site)
+            self._plain_read(w, region, cells, GENERIC, READ, access, "ld.global reads")
+            if order == NC:
+                self._read_only(w, region, cells, access)
+            return
+        for place in places_of(at):
+            self.updates.loaded(w, (region.base, place), site)
+            self.sync_load(w, (region.base, place), order, scope)
+        self._strong(w, region, cells, POLLED, site, "strong load reads")
 
-    def global_write(self, w: Warp, region: Region, at: Any, size: int, order: str, site: int) -> None:
+    def global_write(
+        self, w: Warp, region: Region, at: Any, size: int, order: str, scope: str, mask: int, site: int
+    ) -> None:
         cells = words_of(at, size)
-        if order != "weak":
-            if type(at) is not ndarray:
-                self.sync_store(w, (region.base, at), order)
-            return self._strong(w, region, cells, ATOMIC, site, "strong store overwrites")
-        access = Access(w.clock.slot, w.clock.epoch, site)
-        self._plain_write(w, region, cells, access, GENERIC, "st.global")
+        if order == "weak":
+            w.clock.wrote(at, mask)
+            access = Access(w.clock.slot, w.clock.epoch, site)
+            return self._plain_write(w, region, cells, access, GENERIC, "st.global")
+        self._strong(w, region, cells, ATOMIC, site, "strong store overwrites")
+        for place in places_of(at):
+            self._update(w, region, place, site)
+            self.sync_store(w, (region.base, place), order, scope, mask)
 
-    def global_atomic(self, w: Warp, region: Region, at: int, size: int, order: str, site: int) -> None:
-        self.sync_load(w, (region.base, at), order)
-        self.sync_store(w, (region.base, at), order)
+    def global_atomic(
+        self, w: Warp, region: Region, at: int, size: int, order: str, scope: str, mask: int, site: int
+    ) -> None:
+        self.sync_load(w, (region.base, at), order, scope)
         self._strong(w, region, words_of(at, size), ATOMIC, site, "atomic changes")
+        self.sync_store(w, (region.base, at), order, scope, mask)
+
+    def _update(self, w: Warp, region: Region, at: int, site: int) -> None:
+        lost = self.updates.stored(w, (region.base, at), site)
+        if lost is not None:
+            other = self.clusters[lost.key].names[lost.slot]
+            where = f"byte {at - (region.start - region.base)} of {region.name}"
+            self.report(
+                ("update", lost.site, site),
+                f"lost update on global memory, {where}: {w.who} and {other} load it, change it and store it, and "
+                "nothing orders one before the other; only an atomic does that in one step",
+                site, w.who, lost.site, other,
+            )  # fmt: skip
 
     # -- accesses of copies --------------------------------------------------------------------------------------
     def copied_read(
-        self, w: Warp, region: Region, at: int, size: int, site: int, *, bulk: bool = True
+        self, w: Warp, region: Region, at: int, size: int, access: Access, *, bulk: bool = True
     ) -> None:
-        """The source of a bulk copy or of ``cp.async``."""
-        proxy = ASYNC if bulk else GENERIC
-        self._plain_read(w, region, words_of(at, size), proxy, COPIED, site, "copy reads")
+        """The source of a bulk copy or of ``cp.async``; ``access``: when it has been read."""
+        proxy = ASYNC_GLOBAL if bulk else GENERIC
+        self._plain_read(w, region, words_of(at, size), proxy, COPIED, access, "copy reads")
 
-    def async_global_write(self, w: Warp, region: Region, at: int, size: int, how: str, site: int) -> None:
+    def async_global_write(
+        self, w: Warp, region: Region, at: int, size: int, how: str, operation: BulkOp, site: int
+    ) -> None:
         cells = words_of(at, size)
         if how:
             return self._strong(w, region, cells, ATOMIC, site, "bulk reduction changes")
-        access = Access(w.clock.write_slot, w.bulk_current + 1, site)
-        self._plain_write(w, region, cells, access, ASYNC, "bulk store")
+        access = Access(w.clock.bulk_slots(operation.lanes)[1], operation.number, site)
+        self._plain_write(w, region, cells, access, ASYNC_GLOBAL, "bulk store")
 
-    def _box(
-        self,
-        w: Warp,
-        tensor: TmaTensor,
-        start: tuple[int, ...],
-        writes: Access | None,
-        site: int,
-        reduces: bool = False,
+    def _box_read(self, w: Warp, tensor: TmaTensor, start: tuple[int, ...], access: Access) -> None:
+        """The part of a TMA box that lies inside its tensor; its words are of interest once somebody writes there."""
+        machine, what = self.machine, "TMA load reads"
+        region = tensor.region_of(machine, start)
+        if region is None:
+            return
+        if self._global(region, make=self.in_a_row) is None:
+            return self._read_later(w, region, COPIED, lambda: _box_words(tensor, machine, start), access)
+        self._plain_read(w, region, _box_words(tensor, machine, start), ASYNC_GLOBAL, COPIED, access, what)
+
+    def _box_write(
+        self, w: Warp, tensor: TmaTensor, start: tuple[int, ...], writes: Access, site: int, reduces: bool
     ) -> None:
-        """The part of a TMA box that lies inside its tensor, as words of a region."""
-        located = tensor.region_words(w.machine, start, stores=writes is not None)
+        located = tensor.region_words(w.machine, start, stores=True)
         if located is None:
             return
         region, cells = located
         if reduces:
             self._strong(w, region, cells, ATOMIC, site, "TMA reduction changes")
-        elif writes is not None:
-            self._plain_write(w, region, cells, writes, ASYNC, "TMA store")
         else:
-            self._plain_read(w, region, cells, ASYNC, COPIED, site, "TMA load reads")
+            self._plain_write(w, region, cells, writes, ASYNC_GLOBAL, "TMA store")
 
     # -- checks --------------------------------------------------------------------------------------------------
     def _plain_read(
-        self, w: Warp, region: Region, cells: Cells, proxy: int, kind: str, site: int, what: str
+        self, w: Warp, region: Region, cells: Cells, proxy: int, kind: str, access: Access, what: str
     ) -> None:
         shadow = self._global(region, make=self.in_a_row)
         if shadow is None:
-            return
-        self._check(w, region, shadow.writer, "writer", cells, proxy, site, what)
+            return self._read_later(w, region, kind, lambda: cells, access)
+        self._check(w, region, shadow.writer, "writer", cells, proxy, access.site, what)
         if self.in_a_row:
-            self._check_others(w, region, shadow, (ATOMIC,), cells, site, what)
-        if kind == READ or self.in_a_row:
-            self._note(w, shadow, kind, cells, site)
+            self._check_others(w, region, shadow, (ATOMIC,), cells, access.site, what)
+        shadow.note_read(self.machine.number, kind, cells, w.cta.cluster.key, access)
 
     def _plain_write(
         self, w: Warp, region: Region, cells: Cells, access: Access, proxy: int, what: str
@@ -132,23 +201,78 @@ class GlobalRaces(SyncRaces):
         assert shadow is not None
         what, site = f"{what} overwrites", access.site
         self._check(w, region, shadow.writer, "writer", cells, proxy, site, what)
-        read = shadow.tables.get((self.machine.number, READ))
-        if read is not None:
-            self._check(w, region, read, READ, cells, GENERIC, site, what)
+        for kind in (READ, READ_BEFORE, COPIED, COPIED_BEFORE):
+            read = shadow.tables.get((self.machine.number, kind))
+            if read is not None:
+                self._check(w, region, read, kind, cells, GENERIC, site, what)
         if self.in_a_row:
             self._check_others(w, region, shadow, (READ, COPIED, POLLED, ATOMIC), cells, site, what)
+        self._written_though_constant(w, region, shadow, cells, site)
         shadow.note(shadow.writer, cells, w.cta.cluster.key, access)
 
     def _strong(self, w: Warp, region: Region, cells: Cells, kind: str, site: int, what: str) -> None:
         """Of other launches only plain accesses conflict; within a launch strong accesses only synchronise."""
-        if not self.in_a_row:
+        if not self.in_a_row and not (self.read_only and kind == ATOMIC):
             return
         shadow = self._global(region, make=True)
         assert shadow is not None
-        self._check(w, region, shadow.writer, "writer", cells, GENERIC, site, what, others_only=True)
+        if self.in_a_row:
+            self._check(w, region, shadow.writer, "writer", cells, GENERIC, site, what, others_only=True)
         if kind == ATOMIC:
-            self._check_others(w, region, shadow, (READ, COPIED), cells, site, what)
-        self._note(w, shadow, kind, cells, site)
+            self._written_though_constant(w, region, shadow, cells, site)
+            if self.in_a_row:
+                self._check_others(w, region, shadow, (READ, COPIED), cells, site, what)
+        access = Access(w.clock.slot, w.clock.epoch, site)
+        shadow.note(shadow.table(self.machine.number, kind), cells, w.cta.cluster.key, access)
+
+    def _read_later(
+        self, w: Warp, region: Region, kind: str, cells: Callable[[], Cells], access: Access
+    ) -> None:
+        """Nothing has written to the region yet; should something, the read counts."""
+        self.unread.setdefault(region.base, []).append((kind, cells, w.cta.cluster.key, access))
+
+    # -- ld.global.nc --------------------------------------------------------------------------------------------
+    def _read_only(self, w: Warp, region: Region, cells: Cells, access: Access) -> None:
+        """What it reads must not change while the launch runs, whatever orders the two."""
+        shadow = self._global(region, make=self.in_a_row)
+        if shadow is None:
+            return self._read_later(w, region, NC, lambda: cells, access)
+        tables = [shadow.writer, shadow.tables.get((self.machine.number, ATOMIC))]
+        for table in tables:
+            if table is not None:
+                self._constant_changes(w, region, table, cells, access.site, reads=True)
+        shadow.note(shadow.table(self.machine.number, NC), cells, w.cta.cluster.key, access)
+
+    def _written_though_constant(
+        self, w: Warp, region: Region, shadow: GlobalShadow, cells: Cells, site: int
+    ) -> None:
+        table = shadow.tables.get((self.machine.number, NC))
+        if table is not None:
+            self._constant_changes(w, region, table, cells, site, reads=False)
+
+    def _constant_changes(
+        self, w: Warp, region: Region, table: NDArray[np.int32], cells: Cells, site: int, *, reads: bool
+    ) -> None:
+        found = GlobalShadow.first_of(table, cells, self.machine.number)
+        if found is None:
+            return
+        at, key, slot, other_site = found
+        other = self.clusters[key].names[slot]
+        what = (
+            f"ld.global.nc reads what {other} writes"
+            if reads
+            else f"a write to what {other} reads by ld.global.nc"
+        )
+        self.report(
+            ("nc", other_site, site),
+            f"{what}, {self._byte(region, cells, at)}: .nc is for memory that nobody writes while the kernel runs",
+            site, w.who, other_site, other,
+        )  # fmt: skip
+
+    @staticmethod
+    def _byte(region: Region, cells: Cells, at: int) -> str:
+        word = cells.start + at if isinstance(cells, slice) else int(cells.reshape(-1)[at])
+        return f"byte {word * 4 - (region.start - region.base)} of {region.name}"
 
     def _check_others(
         self, w: Warp, region: Region, shadow: GlobalShadow, kinds: tuple[str, ...], cells: Cells, site: int, what: str
@@ -157,14 +281,12 @@ class GlobalRaces(SyncRaces):
         for kind, table in shadow.of_others(self.machine.number, kinds, w.clock.foreign):
             self._check(w, region, table, kind, cells, GENERIC, site, what)
 
-    def _note(self, w: Warp, shadow: GlobalShadow, kind: str, cells: Cells, site: int) -> None:
-        access = Access(w.clock.slot, w.clock.epoch, site)
-        shadow.note(shadow.table(self.machine.number, kind), cells, w.cta.cluster.key, access)
-
     def _global(self, region: Region, *, make: bool) -> GlobalShadow | None:
         found = self.shadows.get(region.base)
         if found is None and make:
             found = self.shadows[region.base] = GlobalShadow(region.end - region.base)
+            for kind, cells, key, access in self.unread.pop(region.base, ()):
+                found.note_read(self.machine.number, kind, cells(), key, access)
         return found
 
     def _check(
@@ -179,9 +301,8 @@ class GlobalRaces(SyncRaces):
         if found is None:
             return
         at, key, slot, other_site = found
-        word = cells.start + at if isinstance(cells, slice) else int(cells.reshape(-1)[at])
         slots = self.clusters[key]
-        other, where = slots.names[slot], f"byte {word * 4 - (region.start - region.base)} of {region.name}"
+        other, where = _name(slots, slot), self._byte(region, cells, at)
         letters = f"{'R' if 'reads' in what else 'W'}A{_LETTER[kind]}"
         machine, reason = slots.cluster.machine, "nothing orders the two"
         if machine is not self.machine:

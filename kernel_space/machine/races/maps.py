@@ -28,24 +28,24 @@ class Update:
 class MapRaces(ExitRaces):
     def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
         super().__init__(program, before, in_a_row=in_a_row)
-        self.updates: dict[int, Update] = {}
+        self.map_updates: dict[int, Update] = {}
 
     def map_written(self, w: Warp, address: int, site: int) -> None:
-        self.updates[address] = Update(w, w.clock.epoch, site)
+        self.map_updates[address] = Update(w, w.clock.epoch, site)
 
     def map_released(self, w: Warp, address: int | None) -> None:
         """Of one map, or of all that the warp knows to be changed."""
-        for where, update in self.updates.items():
+        for where, update in self.map_updates.items():
             if address in (None, where) and self._knows(w, update):
                 update.released = True
 
     def map_acquired(self, w: Warp, address: int) -> None:
-        update = self.updates.get(address)
+        update = self.map_updates.get(address)
         if update is not None and update.released and self._knows(w, update):
             update.acquired.add(w)
 
     def map_used(self, w: Warp, address: int, site: int) -> None:
-        update = self.updates.get(address)
+        update = self.map_updates.get(address)
         if update is None or w in update.acquired:
             return
         if not update.released:

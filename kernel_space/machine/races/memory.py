@@ -4,53 +4,86 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kernel_space.machine.races.global_memory import ASYNC, GENERIC, GlobalRaces, words_of
+from kernel_space.machine.races.global_memory import GENERIC, places_of, words_of
+from kernel_space.machine.races.lanes import LaneRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict
+from kernel_space.machine.values.clocks import ASYNC_SHARED
+from kernel_space.machine.values.lanes import FULL
 
 if TYPE_CHECKING:
+    from kernel_space.machine.memory.bulk_groups import BulkOp
     from kernel_space.machine.memory.tma import TmaTensor
     from kernel_space.machine.run.machine import Cta, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
 
 
-class MemoryRaces(GlobalRaces):
+class MemoryRaces(LaneRaces):
     """Checks happen when an operation is issued, with the clock of the warp that issues it."""
 
     # -- shared memory -------------------------------------------------------------------------------------------
-    def shared_read(self, w: Warp, cta: Cta, offset: Any, size: int, site: int) -> None:
-        cells = words_of(offset, size)
-        self._read(w, cta, cells, Access(w.clock.slot, w.clock.epoch, site), GENERIC, "ld.shared")
+    def shared_read(self, w: Warp, cta: Cta, offset: Any, size: int, site: int, mask: int = FULL) -> None:
+        """A word that all lanes read at once is any lane's."""
+        number = w.clock.reading(0 if isinstance(offset, int) else mask)
+        access = Access(w.clock.read_slot, number, site)
+        self._read(w, cta, words_of(offset, size), access, GENERIC, "ld.shared")
 
-    def shared_write(self, w: Warp, cta: Cta, offset: Any, size: int, site: int) -> None:
+    def shared_write(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
         cells = words_of(offset, size)
+        w.clock.wrote(offset, mask)
         self._write(w, cta, cells, Access(w.clock.slot, w.clock.epoch, site), GENERIC, "st.shared")
 
-    def shared_atomic(self, w: Warp, cta: Cta, offset: int, size: int, order: str, site: int) -> None:
-        """Atomics do not race with each other; they may synchronise."""
-        cell = (id(cta), offset)
-        self.sync_load(w, cell, order)
-        cells = words_of(offset, size)
-        cta.shadow.note_write(cells, Access(w.clock.slot, w.clock.epoch, site))
-        self.sync_store(w, cell, order)
+    def shared_strong(
+        self, w: Warp, cta: Cta, offset: Any, size: int, order: str, scope: str, mask: int, site: int, how: str
+    ) -> None:  # fmt: skip
+        """Strong accesses ("load", "store", "atomic") do not race with each other; they may synchronise."""
+        for place in places_of(offset):
+            cell = (id(cta), place)
+            if how != "store":
+                self.sync_load(w, cell, order, scope)
+            if how != "load":
+                cells = words_of(place, size)
+                cta.shadow.note_write(cells, Access(w.clock.slot, w.clock.epoch, site))
+                cta.shadow.lane_written[cells] = 0
+                self.sync_store(w, cell, order, scope, mask)
 
-    def async_read(self, w: Warp, cta: Cta, offset: int, size: int, site: int) -> None:
-        """A bulk store reads its source: done when the bulk group is waited for."""
-        access = Access(w.clock.read_slot, w.bulk_current + 1, site)
-        self._read(w, cta, words_of(offset, size), access, ASYNC, "bulk store")
+    def async_read(self, w: Warp, cta: Cta, offset: int, size: int, operation: BulkOp, site: int) -> None:
+        """A bulk store reads its source: done when its threads have waited for their groups."""
+        access = Access(w.clock.bulk_slots(operation.lanes)[0], operation.number, site)
+        self._read(w, cta, words_of(offset, size), access, ASYNC_SHARED, "bulk store")
 
     def wgmma_read(self, w: Warp, cta: Cta, offset: Any, size: int, site: int) -> None:
         """An operand of a ``wgmma``: read until its group is waited for."""
         access = Access(w.clock.wgmma_slot, w.wgmma.number, site)
-        self._read(w, cta, words_of(offset, size), access, ASYNC, "wgmma")
+        self._read(w, cta, words_of(offset, size), access, ASYNC_SHARED, "wgmma")
 
     def wgmma_waited(self, w: Warp, number: int) -> None:
         """Groups up to ``number`` are complete."""
         w.clock.raise_slot(w.clock.wgmma_slot, number)
 
+    def copy_write(
+        self, w: Warp, cta: Cta, offset: int, size: int, number: int, lanes: int, site: int
+    ) -> None:
+        """``cp.async``: there when its threads have waited for the group."""
+        w.clock.wrote(offset, lanes)
+        self.lanes_wrote(w, cta, offset, size, lanes, site)
+        access = Access(w.clock.copy_slot, number, site)
+        self._write(w, cta, words_of(offset, size), access, GENERIC, "cp.async")
+
+    def copies_waited(self, w: Warp, number: int) -> None:
+        """Copies up to ``number`` are there, for the generic proxy."""
+        w.clock.know(w.clock.copy_slot, number)
+
+    def copies_arrive(self, w: Warp, barrier: MBarrier, number: int, mask: int, site: int) -> None:
+        """An arrival once copies up to ``number`` are there."""
+        self.arrive(w, barrier, "cta", mask, site)
+        there = w.clock.slots.clock()
+        there[GENERIC, w.clock.copy_slot] = number
+        barrier.clock.gather(there, {})
+
     def copy_read(self, w: Warp, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """A copy from shared to shared memory reads its source: done when the destination's barrier completes."""
-        access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)
-        self._read(w, w.cta, words_of(offset, size), access, ASYNC, "bulk copy")
+        access = self.by_barrier(barrier, site)
+        self._read(w, w.cta, words_of(offset, size), access, ASYNC_SHARED, "bulk copy")
 
     def bulk_load(self, w: Warp, size: int, targets: list[tuple[Cta, int, MBarrier]], site: int) -> None:
         for cta, offset, barrier in targets:
@@ -66,30 +99,37 @@ class MemoryRaces(GlobalRaces):
     ) -> None:
         for cta, offset, barrier in targets:
             self._load(w, cta, offset, tensor.footprint(), barrier, site)
-        self._box(w, tensor, start, None, site)
+        self._box_read(w, tensor, start, self.by_barrier(targets[0][2], site))
+
+    @staticmethod
+    def by_barrier(barrier: MBarrier, site: int) -> Access:
+        """Over when the phase that is current now completes."""
+        return Access(barrier.slot, barrier.base + barrier.phase + 1, site)
 
     def _load(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """The data is there when the phase that is current now completes."""
         self.check_made(w, barrier, site)
-        access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)
-        self._write(w, cta, words_of(offset, size), access, ASYNC, "TMA load")
+        access = self.by_barrier(barrier, site)
+        self._write(w, cta, words_of(offset, size), access, ASYNC_SHARED, "TMA load")
 
     def async_store(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """``st.async``: a generic write that is there when the barrier's current phase completes."""
         self.check_made(w, barrier, site)
-        access = Access(barrier.slot, barrier.base + barrier.phase + 1, site)
+        access = self.by_barrier(barrier, site)
         self._write(w, cta, words_of(offset, size), access, GENERIC, "st.async")
 
     def tma_store(
-        self, w: Warp, tensor: TmaTensor, start: tuple[int, ...], offset: int, how: str, site: int
-    ) -> None:
-        self.async_read(w, w.cta, offset, tensor.footprint(), site)
-        self._box(w, tensor, start, Access(w.clock.write_slot, w.bulk_current + 1, site), site, bool(how))
+        self, w: Warp, tensor: TmaTensor, start: tuple[int, ...], offset: int, how: str, operation: BulkOp, site: int
+    ) -> None:  # fmt: skip
+        self.async_read(w, w.cta, offset, tensor.footprint(), operation, site)
+        access = Access(w.clock.bulk_slots(operation.lanes)[1], operation.number, site)
+        self._box_write(w, tensor, start, access, site, bool(how))
 
-    def bulk_waited(self, w: Warp, limit: int, reads: bool) -> None:
-        w.clock.raise_slot(w.clock.read_slot, limit)
-        if not reads:
-            w.clock.raise_slot(w.clock.write_slot, limit)
+    def bulk_waited(self, w: Warp, known: list[tuple[int, int, bool]]) -> None:
+        """``known``: (lanes, number, written too) of stores that are over."""
+        for lanes, number, written in known:
+            for slot in w.clock.bulk_slots(lanes)[: 1 + written]:
+                w.clock.raise_slot(slot, number)
 
     def _read(self, w: Warp, cta: Cta, cells: Cells, access: Access, proxy: int, what: str) -> None:
         shadow, clock = cta.shadow, w.clock.clock
@@ -112,7 +152,7 @@ class MemoryRaces(GlobalRaces):
         self, w: Warp, cta: Cta, conflict: Conflict, access: Access, proxy: int, what: str, kind: str
     ) -> None:
         other = cta.cluster.slots.names[conflict.slot]
-        fenced = proxy == ASYNC and w.clock.clock[GENERIC, conflict.slot] >= self._value(cta, conflict)
+        fenced = proxy == ASYNC_SHARED and w.clock.clock[GENERIC, conflict.slot] >= self._value(cta, conflict)
         reason = (
             "no fence.proxy.async lies between them"
             if fenced and conflict.kind == "write"

@@ -13,7 +13,9 @@ from kernel_space.machine.values.clocks import Clock
 
 Cells = slice | NDArray[np.int64]
 NOBODY = -1
-READ, COPIED, POLLED, ATOMIC = "read", "copied", "polled", "atomic"
+READ, COPIED, POLLED, ATOMIC, NC = "read", "copied", "polled", "atomic", "nc"
+READ_BEFORE, COPIED_BEFORE = "read before", "copied before"
+_BEFORE = {READ: READ_BEFORE, COPIED: COPIED_BEFORE}
 _CLUSTERS = 1 << 20  # more than a launch in a row has
 
 
@@ -62,6 +64,10 @@ class Shadow:
         self.write_value = np.zeros(shape, np.int32)
         self.write_site = np.zeros(shape, np.int32)
         self.readers: dict[int, tuple[NDArray[np.int32], NDArray[np.int32]]] = {}
+        self.lane_written, self.lane_read = (
+            np.zeros(shape, np.int64),
+            np.zeros(shape, np.int64),
+        )  # races/lanes.py
 
     def writers_before(self, cells: Cells, seen: NDArray[np.int64]) -> Conflict | None:
         """A write to the cells that ``seen`` (one row of a clock) does not include."""
@@ -118,8 +124,9 @@ class GlobalShadow:
     """Shadow of one global region in words of 4 bytes, made when something first writes there.
 
     ``writer``: the last plain write of each word. ``tables``: (launch, kind) -> the last access of that kind by that
-    launch. ``READ``: plain reads. Only launches in a row have the others: ``COPIED``: reads by copies, ``POLLED``:
-    strong loads, ``ATOMIC``: strong writes. An access is four numbers: key of the cluster, slot, value, site.
+    launch. ``READ``: plain reads; ``COPIED``: reads by copies; of both also the one ``_BEFORE`` the last, by somebody
+    else; ``NC``: reads by ``ld.global.nc``; ``POLLED``: strong loads, ``ATOMIC``: strong writes, where they matter. An
+    access is four numbers: key of the cluster, slot, value, site.
     """
 
     def __init__(self, size: int) -> None:
@@ -176,6 +183,27 @@ class GlobalShadow:
                 at = int(np.argmax(bad))
                 return at, number, int(slots[at]), int(sites[at])
         return None
+
+    @staticmethod
+    def first_of(which: NDArray[np.int32], cells: Cells, launch: int) -> tuple[int, int, int, int] | None:
+        """(word, cluster, slot, site) of any access by a launch."""
+        keys, slots, _, sites = (part[cells].ravel() for part in which)
+        own = (keys != NOBODY) & (keys // _CLUSTERS == launch)
+        if not np.count_nonzero(own):
+            return None
+        at = int(np.argmax(own))
+        return at, int(keys[at]), int(slots[at]), int(sites[at])
+
+    def note_read(self, launch: int, kind: str, cells: Cells, cluster: int, access: Access) -> None:
+        """A read; the last one by somebody else is kept too."""
+        table, earlier = self.table(launch, kind), _BEFORE.get(kind)
+        if earlier is not None:
+            old = table[:, cells]
+            others = (old[0] != NOBODY) & ((old[0] != cluster) | (old[1] != access.slot))
+            if np.count_nonzero(others):
+                second = self.table(launch, earlier)
+                second[:, cells] = np.where(others, old, second[:, cells])
+        self.note(table, cells, cluster, access)
 
     def note(self, which: NDArray[np.int32], cells: Cells, cluster: int, access: Access) -> None:
         which[:, cells] = np.array([[cluster], [access.slot], [access.value], [access.site]], np.int32)

@@ -9,8 +9,13 @@ import numpy as np
 from kernel_space.machine.races.shadow import Shadow, ended_key, launch_of
 from kernel_space.machine.values.clocks import (
     ALWAYS,
+    ASYNC_GLOBAL,
+    ASYNC_SHARED,
+    ROWS,
+    SCOPES,
     SPARE_BARRIERS,
     Clock,
+    Known,
     Slots,
     SyncObject,
     WarpClock,
@@ -25,23 +30,45 @@ if TYPE_CHECKING:
 
 _RELEASES = ("release", "acq_rel", "sc")
 _ACQUIRES = ("acquire", "acq_rel", "sc")
-_ENDED = np.full((2, 1), ALWAYS)  # stands for the clocks of all clusters of a launch
+_ENDED = np.full((ROWS, 1), ALWAYS)  # stands for the clocks of all clusters of a launch
+_WIDER = {"sys": "gpu", "gl": "gpu", "": "gpu"}  # there is one GPU
+_ROWS_OF = {"global": (ASYNC_GLOBAL,), "shared::cta": (ASYNC_SHARED,), "shared::cluster": (ASYNC_SHARED,)}
+
+
+def _is_narrow(tokens: tuple[str, ...]) -> bool:
+    """An access or fence with a scope below the GPU?"""
+    return tokens[0] in ("ld", "st", "atom", "red", "fence", "membar") and bool(
+        {"cta", "cluster"} & {*tokens}
+    )
+
+
+def scope_of(name: str) -> str:
+    return _WIDER.get(name, name)
+
+
+def narrower(a: str, b: str) -> str:
+    return SCOPES[min(SCOPES.index(a), SCOPES.index(b))]
 
 
 class SyncRaces:
     """Clocks of warps and of everything they synchronise through.
 
     ``before``: the checker of the launch before in a row of launches that overlap, which share global memory.
-    ``passed_on``: what the warps of this launch that have ended knew of earlier launches.
+    ``passed_on``: what the warps of this launch that have ended knew of earlier launches. ``cells``: (word, who may
+    acquire from it) -> what was released there. ``narrow``: some access or fence has a scope below the GPU.
     """
 
     def __init__(self, program: Program, before: Any = None, *, in_a_row: bool = False) -> None:
         self.program = program
         self.before, self.in_a_row = before, in_a_row
-        self.passed_on: dict[int, Clock] = {}
+        self.passed_on: Known = {}
         instrs = program.kernel.instrs
         self.barriers = 4 * sum(instr.tokens[:2] == ("mbarrier", "init") for instr in instrs) + SPARE_BARRIERS
-        self.cells: dict[tuple[int, int], dict[int, Clock]] = before.cells if before else {}
+        self.copies = any(
+            instr.tokens[:2] == ("cp", "async") and instr.tokens[2] in ("ca", "cg") for instr in instrs
+        )
+        self.narrow = any(_is_narrow(instr.tokens) for instr in instrs)
+        self.cells: dict[Any, Known] = before.cells if before else {}
         self.clusters: dict[int, Slots] = before.clusters if before else {}
 
     def attach(self, machine: Machine) -> None:
@@ -54,7 +81,9 @@ class SyncRaces:
             block, size = self.machine.launch.block, self.machine.launch.cluster
             warps = -(-(block[0] * block[1] * block[2]) // 32)
             wgmma = bool(self.program.wgmma_bits)
-            cluster.slots = Slots(cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma)
+            cluster.slots = Slots(
+                cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma, copies=self.copies
+            )
             cluster.sync = SyncObject()
             self.clusters[cluster.key] = cluster.slots
         cta.pipe.slot = cluster.slots.new(f"tensor pipe{cta.suffix}")
@@ -87,16 +116,18 @@ class SyncRaces:
         barrier.slot = slots.barrier_slot(barrier)
         barrier.base = slots.released_phases.get(barrier.slot, 0)
         barrier.clock = SyncObject()
-        barrier.made = (w.clock.slot, w.clock.epoch, site)
+        w.clock.inits += 1
+        w.clock.clock[0, w.clock.init_slot] = w.clock.inits
+        barrier.made = (w.clock.init_slot, w.clock.inits, site)
 
     def check_made(self, w: Warp, barrier: MBarrier, site: int) -> None:
         """Its initialisation must have happened before any use."""
         slot, epoch, made = barrier.made
-        if slot != w.clock.slot and w.clock.clock[0, slot] < epoch:
+        if w.clock.clock[0, slot] < epoch:
             self.report(
                 ("init", made, site),
                 f"{barrier.label} is used by {w.who} before its initialisation is visible to that warp",
-                site, w.who, made, w.cta.cluster.slots.names[slot],
+                site, w.who, made, w.cta.cluster.slots.names[slot].removeprefix("mbarrier.init of "),
             )  # fmt: skip
 
     def phase_done(self, barrier: MBarrier) -> None:
@@ -108,15 +139,23 @@ class SyncRaces:
         sync.gathered[:, barrier.slot] = total
         sync.complete()
 
-    def arrive(self, w: Warp, barrier: MBarrier, release: bool, site: int) -> None:
+    def arrive(self, w: Warp, barrier: MBarrier, release: str, mask: int, site: int) -> None:
+        """``release``: the scope, or "" for a relaxed arrival, which releases what a fence before it does."""
         self.check_made(w, barrier, site)
-        if release:
-            barrier.clock.gather(w.clock.release(), w.clock.foreign)
+        near = barrier.cta is w.cta
+        if release and (near or release != "cta"):
+            barrier.clock.gather(w.clock.release(mask), w.clock.foreign)
+        elif not release and (found := w.clock.fences.get("cta" if near else "cluster")):
+            barrier.clock.gather(*found)
 
     def observe(self, w: Warp, barrier: MBarrier, acquire: bool, site: int) -> None:
         self.check_made(w, barrier, site)
+        w.meetings += 1
         if acquire:
             barrier.clock.give(w.clock)
+        elif barrier.clock.released is not None:
+            seen = {**barrier.clock.released_foreign, w.cta.cluster.key: barrier.clock.released}
+            w.clock.unfenced[barrier] = (seen, "cluster")
 
     # -- barriers of threads -------------------------------------------------------------------------------------
     def named_arrive(self, w: Warp, barrier: NamedBarrier) -> None:
@@ -127,17 +166,26 @@ class SyncRaces:
     def named_release(self, waiters: list[Warp], barrier: NamedBarrier) -> None:
         barrier.clock.complete()
         for warp in waiters:
+            warp.meetings += 1
             barrier.clock.give(warp.clock)
 
     def cluster_arrive(self, w: Warp, cluster: Cluster, release: bool) -> None:
-        """A relaxed arrival orders only what a fence before it has released."""
-        if release or w.clock.initialised:
-            cluster.sync.gather(w.clock.release(), w.clock.foreign)
+        """A relaxed arrival orders only what a fence before it has released: all, or the mbarriers made."""
+        clock = w.clock
+        if release:
+            return cluster.sync.gather(clock.release(), clock.foreign)
+        if "cluster" in clock.fences:
+            cluster.sync.gather(*clock.fences["cluster"])
+        if clock.init_fence:
+            made = clock.slots.clock()
+            made[0, clock.init_slot] = clock.init_fence
+            cluster.sync.gather(made, {})
 
     def cluster_done(self, cluster: Cluster) -> None:
         cluster.sync.complete()
 
     def cluster_observe(self, w: Warp, cluster: Cluster) -> None:
+        w.meetings += 1
         cluster.sync.give(w.clock)
 
     def alloc_asked(self, w: Warp, tmem: Any) -> None:
@@ -145,40 +193,71 @@ class SyncRaces:
         tmem.clock = w.clock.release()
 
     # -- fences --------------------------------------------------------------------------------------------------
-    def proxy_fence(self, w: Warp, kind: str, space: str) -> None:
-        if kind == "async":
-            w.clock.proxy_fence()
+    def proxy_fence(self, w: Warp, kind: str, space: str, mask: int) -> None:
+        if kind.startswith("async"):
+            w.clock.proxy_fence(_ROWS_OF.get(space, (ASYNC_SHARED, ASYNC_GLOBAL)), mask)
 
-    def memory_fence(self, w: Warp, order: str, scope: str) -> None:
+    def init_fence(self, w: Warp) -> None:
+        """``fence.mbarrier_init``: of all that came before, it releases the initialisation of mbarriers alone."""
+        w.clock.init_fence = w.clock.inits
+
+    def memory_fence(self, w: Warp, order: str, scope: str, mask: int) -> None:
         """A fence releases for the relaxed accesses behind it and acquires for those before it."""
-        clock = w.clock
-        clock.initialised = True
-        if scope in ("gpu", "sys", "gl"):
-            for cell in clock.unfenced:
-                self._take(w, cell)
-            clock.unfenced = []
-            clock.fence = (clock.release(), dict(clock.foreign))
+        scope = scope_of(scope)
+        w.meetings += 1  # of lanes that run together, as they do wherever this matters
+        for key, (_, read) in list(w.clock.unfenced.items()):
+            if SCOPES.index(read) <= SCOPES.index(scope):
+                self._take(w, w.clock.unfenced.pop(key)[0])
+            elif isinstance(key, tuple):
+                self._take(w, self._seen(w, key, narrower(read, scope)))
+        w.clock.memory_fence(scope, mask)
 
-    # -- global synchronisation ----------------------------------------------------------------------------------
-    def sync_store(self, w: Warp, cell: tuple[int, int], order: str) -> None:
-        """A store or atomic that others may acquire from."""
-        clock = w.clock
+    def warp_synced(self, w: Warp, mask: int) -> None:
+        w.clock.synced(mask)
+
+    def tensor_fence(self, w: Warp, before: bool, mask: int) -> None:
+        raise NotImplementedError
+
+    # -- synchronisation through memory --------------------------------------------------------------------------
+    def sync_store(self, w: Warp, cell: tuple[int, int], order: str, scope: str, mask: int) -> None:
+        """A store or atomic that others may acquire from: a release, or a relaxed one behind a fence."""
+        clock, scope = w.clock, scope_of(scope)
         if order in _RELEASES:
-            clock.fence = (clock.release(), dict(clock.foreign))
-        if clock.fence is None:
-            return
-        own, foreign = clock.fence
-        known = self.cells.get(cell, {})
-        self.cells[cell] = merged(known, {**foreign, w.cta.cluster.key: own})
+            return self._publish(w, cell, scope, (clock.release(mask), dict(clock.foreign)))
+        if order != "weak":
+            for level in SCOPES[: SCOPES.index(scope) + 1]:
+                if level in clock.fences:
+                    self._publish(w, cell, level, clock.fences[level])
 
-    def sync_load(self, w: Warp, cell: tuple[int, int], order: str) -> None:
+    def _publish(self, w: Warp, cell: tuple[int, int], scope: str, what: tuple[Clock, Known]) -> None:
+        own, foreign = what
+        for place in self._places(w, scope):
+            known = self.cells.get((cell, place), {})
+            self.cells[cell, place] = merged(known, {**foreign, w.cta.cluster.key: own})
+
+    def _places(self, w: Warp, scope: str) -> list[Any]:
+        """Who may acquire: accesses of two threads synchronise if the scope of each includes the other thread."""
+        if not self.narrow:
+            return ["gpu"]
+        cluster, cta = w.cta.cluster.key, (w.cta.cluster.key, w.cta.rank)
+        return [("cta", cta), ("cluster", cluster), "gpu"][: SCOPES.index(scope) + 1]
+
+    def sync_load(self, w: Warp, cell: tuple[int, int], order: str, scope: str) -> None:
+        scope = scope_of(scope)
         if order in _ACQUIRES:
-            self._take(w, cell)
+            self._take(w, self._seen(w, cell, scope))
         elif order != "weak":
-            w.clock.unfenced.append(cell)
+            w.clock.unfenced[cell] = (self._seen(w, cell, scope), scope)
 
-    def _take(self, w: Warp, cell: tuple[int, int]) -> None:
-        known = self.cells.get(cell, {})
+    def _seen(self, w: Warp, cell: tuple[int, int], scope: str) -> Known:
+        seen: Known = {}
+        for place in self._places(w, scope):
+            found = self.cells.get((cell, place))
+            if found is not None:
+                seen = merged(seen, found) if seen else found
+        return seen
+
+    def _take(self, w: Warp, known: Known) -> None:
         number = w.cta.cluster.key
         own = known.get(number)
         if own is not None:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_space.machine.races.memory import ASYNC, MemoryRaces
+from kernel_space.machine.races.memory import MemoryRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict
 from kernel_space.machine.units.tensor_pipe import accumulator_columns
-from kernel_space.machine.values.clocks import ALWAYS, Clock
+from kernel_space.machine.values.clocks import ALWAYS, ASYNC_SHARED, Clock, Known
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
@@ -23,14 +23,36 @@ ALL_LANES = slice(
 
 
 class TensorRaces(MemoryRaces):
-    """Operations of one pipe are in order; everything else must be ordered by clocks."""
+    """Operations that one thread gives to a pipe are in order; everything else must be ordered by clocks.
+
+    ``issuers``: of each warp, (pipe, lane) -> the slot that counts what that thread has issued, and how much it is.
+    """
+
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
+        super().__init__(program, before, in_a_row=in_a_row)
+        self.issuers: dict[Warp, dict[tuple[TensorPipe, int], list[int]]] = {}
+
+    def _issue(self, w: Warp, pipe: TensorPipe, lane: int, site: int) -> Access:
+        """The next operation of a thread."""
+        threads = self.issuers.setdefault(w, {})
+        found = threads.get((pipe, lane))
+        if found is None:
+            first = all((pipe, at) not in other for other in self.issuers.values() for _, at in other)
+            slot = pipe.slot if first else self._new_issuer(w, pipe, lane)
+            found = threads[pipe, lane] = [slot, 0]
+        found[1] = pipe.sequence + 1
+        return Access(found[0], found[1], site)
+
+    @staticmethod
+    def _new_issuer(w: Warp, pipe: TensorPipe, lane: int) -> int:
+        return int(w.clock.slots.new(f"tensor pipe{pipe.cta.suffix}, fed by lane {lane} of {w.who}"))
 
     def tensor_mma(
-        self, w: Warp, pipe: TensorPipe, part: Mma, operands: list[tuple[Cta, NDArray[np.int64]]], site: int
-    ) -> None:
-        access = Access(pipe.slot, pipe.sequence + 1, site)
+        self, w: Warp, pipe: TensorPipe, part: Mma, operands: list[tuple[Cta, NDArray[np.int64]]], lane: int, site: int
+    ) -> None:  # fmt: skip
+        access = self._issue(w, pipe, lane, site)
         for cta, chunks in operands:
-            self._read(w, cta, self._words(chunks), access, ASYNC, "tcgen05.mma")
+            self._read(w, cta, self._words(chunks), access, ASYNC_SHARED, "tcgen05.mma")
         for number, cta in enumerate(part.ctas):
             self._mma_columns(w, pipe, part, cta, number, access)
 
@@ -52,11 +74,11 @@ class TensorRaces(MemoryRaces):
 
     def tensor_copy(
         self, w: Warp, pipe: TensorPipe, ctas: tuple[Cta, ...], chunks: NDArray[np.int64], column: int, count: int,
-        site: int,
+        lane: int, site: int,
     ) -> None:  # fmt: skip
-        access = Access(pipe.slot, pipe.sequence + 1, site)
+        access = self._issue(w, pipe, lane, site)
         for cta in ctas:
-            self._read(w, cta, self._words(chunks), access, ASYNC, "tcgen05.cp")
+            self._read(w, cta, self._words(chunks), access, ASYNC_SHARED, "tcgen05.cp")
             self._columns(w, pipe, cta, column, count, True, access, "tcgen05.cp")
 
     def tensor_columns(
@@ -67,24 +89,38 @@ class TensorRaces(MemoryRaces):
         column: int,
         count: int,
         writes: bool,
+        lane: int,
         site: int,
     ) -> None:
+        access = self._issue(w, pipe, lane, site)
         for cta in ctas:
-            self._columns(
-                w, pipe, cta, column, count, writes, Access(pipe.slot, pipe.sequence + 1, site), "tcgen05"
-            )
+            self._columns(w, pipe, cta, column, count, writes, access, "tcgen05")
 
     def tensor_commit(
-        self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], site: int
-    ) -> tuple[Clock, dict[int, Clock]]:
-        """The clock that the commit will bring to its barriers, and what its warp knows of other clusters."""
+        self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], lane: int, site: int
+    ) -> tuple[Clock, Known]:
+        """The clock that the commit will bring to its barriers, and what its warp knows of other clusters.
+
+        It is for operations of the thread that executes it alone.
+        """
         for barrier in barriers:
             self.check_made(w, barrier, site)
-        clock = w.clock.release()
-        clock[:, pipe.slot] = pipe.sequence
+        clock = w.clock.release(1 << lane)
+        issued = self.issuers.get(w, {}).get((pipe, lane))
+        if issued is not None:
+            clock[:, issued[0]] = issued[1]
         return clock, w.clock.foreign
 
-    def commit_arrives(self, barrier: MBarrier, clocks: tuple[Clock, dict[int, Clock]]) -> None:
+    def tensor_fence(self, w: Warp, before: bool, mask: int) -> None:
+        """``tcgen05.fence::before_thread_sync`` and ``after_thread_sync``."""
+        if not before:
+            return w.clock.after_thread_sync()
+        issued = {
+            slot: number for (_, lane), (slot, number) in self.issuers.get(w, {}).items() if mask >> lane & 1
+        }
+        w.clock.before_thread_sync(issued)
+
+    def commit_arrives(self, barrier: MBarrier, clocks: tuple[Clock, Known]) -> None:
         barrier.clock.gather(*clocks)
 
     def _words(self, chunks: NDArray[np.int64]) -> Cells:
@@ -94,14 +130,16 @@ class TensorRaces(MemoryRaces):
         self, w: Warp, pipe: TensorPipe, cta: Cta, column: int, count: int, writes: bool, access: Access, what: str,
         rows: slice = ALL_LANES,
     ) -> None:  # fmt: skip
-        """The pipe touches columns; it is in order with itself."""
-        seen = w.clock.clock[0]
-        saved, seen[pipe.slot] = seen[pipe.slot], ALWAYS
-        self._tmem(w, cta, (rows, slice(column, column + count)), writes, access, what)
-        seen[pipe.slot] = saved
+        """The pipe touches columns; what one thread gives it is in order."""
+        seen = w.clock.seen_by_tensor()
+        saved, seen[access.slot] = seen[access.slot], ALWAYS
+        self._tmem(w, cta, (rows, slice(column, column + count)), writes, access, what, seen)
+        seen[access.slot] = saved
 
-    def _tmem(self, w: Warp, cta: Cta, cells: Any, writes: bool, access: Access, what: str) -> None:
-        shadow, seen = cta.tmem_shadow, w.clock.clock[0]
+    def _tmem(
+        self, w: Warp, cta: Cta, cells: Any, writes: bool, access: Access, what: str, seen: NDArray[np.int64]
+    ) -> None:
+        shadow = cta.tmem_shadow
         conflict = shadow.writers_before(cells, seen)
         if conflict is not None:
             self._tmem_conflict(w, cta, conflict, access, what, "WAW" if writes else "RAW")
@@ -128,15 +166,27 @@ class TensorRaces(MemoryRaces):
 
     # -- tensor memory accesses of warps -------------------------------------------------------------------------
     def tmem_read(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        """The read is over when it is waited for, or when its registers are used: then, not now, others may write."""
+        clock = w.clock
+        clock.loads += 1
         cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
-        self._tmem(w, w.cta, cells, False, Access(w.clock.slot, w.clock.epoch, site), "tcgen05.ld")
+        access = Access(clock.load_slot, clock.loads, site)
+        self._tmem(w, w.cta, cells, False, access, "tcgen05.ld", clock.seen_by_tensor())
 
     def tmem_write(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
+        """The write is there when it is waited for; stores of a warp are in order."""
+        clock = w.clock
+        clock.stores += 1
         cells = (slice(lane // 16, (lane + lanes) // 16), slice(column, column + count))
-        self._tmem(w, w.cta, cells, True, Access(w.clock.slot, w.clock.epoch, site), "tcgen05.st")
+        seen = clock.seen_by_tensor()
+        saved, seen[clock.store_slot] = seen[clock.store_slot], ALWAYS
+        access = Access(clock.store_slot, clock.stores, site)
+        self._tmem(w, w.cta, cells, True, access, "tcgen05.st", seen)
+        seen[clock.store_slot] = saved
 
     def tmem_wait(self, w: Warp, what: str) -> None:
-        """Registers of a load are used only behind its wait in compiled code; nothing to order."""
+        if what == "st":
+            w.clock.raise_slot(w.clock.store_slot, w.clock.stores)
 
     def tmem_granted(self, cta: Cta, base: int, columns: int) -> None:
         cta.tmem_shadow.forget((ALL_LANES, slice(base, base + columns)))

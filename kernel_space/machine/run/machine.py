@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kernel_space.launch.capture import SMEM_OPTIN_BYTES
+from kernel_space.machine.memory.bulk_groups import BulkGroups, BulkOp
+from kernel_space.machine.memory.copy_groups import CopyGroups
 from kernel_space.machine.memory.global_memory import GlobalMemory
-from kernel_space.machine.memory.smem import Smem
+from kernel_space.machine.memory.smem import FIRST_OFFSET, Smem
 from kernel_space.machine.memory.tmem import Tmem
 from kernel_space.machine.ptx.cfg import EXIT
 from kernel_space.machine.races.shadow import cluster_key
@@ -25,7 +28,7 @@ from kernel_space.machine.units.barriers import NamedBarrier
 from kernel_space.machine.units.mbarrier import MBarrier
 from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.units.wgmma_order import EVERY_REGISTER, WgmmaGroups
-from kernel_space.machine.values.faults import IllegalAccess, SimStatus
+from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, SimStatus
 from kernel_space.machine.values.lanes import FULL, LANES, Value
 from kernel_space.machine.values.undefined import Birth, Carried, Held, first_undefined
 
@@ -68,10 +71,9 @@ class Warp(Lockstep):
         self.site: int = 0
         self.wait: tuple[str, Any, int, int] | None = None
         self.done = self.resting = self.loads_tmem = self.looked_in_vain = self.held = False
-        self.cluster_phase = 0
-        self.bulk_current = 0
-        self.bulk_pending: dict[int, int] = {}
-        self.bulk_waits = False
+        self.cluster_phase = self.meetings = 0  # meetings: how often lanes have waited for others of the warp
+        self.deposited = (0, 0)  # of the last bar.red: units/barriers.py
+        self.bulk, self.bulk_waits, self.copies = BulkGroups(), False, CopyGroups()
         self.carry: Value = 0
         self.local: Any = None
         self.wgmma, self.wgmma_registers = WgmmaGroups(), 0  # wgmma_order.py
@@ -97,17 +99,8 @@ class Warp(Lockstep):
             self.cta.cluster.ready.append(self)
 
     # -- bulk groups -------------------------------------------------------------------------------------------
-    def bulk_open(self) -> int:
-        """Count one more operation in the current group; returns the group."""
-        self.bulk_pending[self.bulk_current] = self.bulk_pending.get(self.bulk_current, 0) + 1
-        return self.bulk_current
-
-    def bulk_done(self, group: int) -> None:
-        left = self.bulk_pending[group] - 1
-        if left:
-            self.bulk_pending[group] = left
-        else:
-            del self.bulk_pending[group]
+    def bulk_done(self, operation: BulkOp) -> None:
+        self.bulk.done(operation)
         if self.bulk_waits:
             self.bulk_waits = False
             self.wake()
@@ -351,7 +344,13 @@ class Machine:
 
     # -- launches in a row ---------------------------------------------------------------------------------------
     def begin(self) -> None:
+        """Raises ``ProtocolError`` for a launch that a card refuses."""
         self.begun = True
+        wanted = self.smem_limit - FIRST_OFFSET
+        if wanted > SMEM_OPTIN_BYTES:
+            raise ProtocolError(
+                f"the launch asks for {wanted} bytes of shared memory, a CTA has {SMEM_OPTIN_BYTES} at most"
+            )
         self.schedule.begin(self)
 
     @property

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import time
+import traceback
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from kernel_space.core.errors import InputError
-from kernel_space.launch.capture import Launch
+from kernel_space.launch.capture import CaptureError, HostCallError, Launch
+from kernel_space.launch.loading import UnsupportedCall
 from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.observe.report import (
     Finding,
@@ -100,7 +103,10 @@ def run_compiled(
     in the result. Raises ``InputError`` for arguments that do not fit.
     """
     started = time.perf_counter()
-    compiled_ptx, launches, regions = prepare(compiled, args, memory)
+    try:
+        compiled_ptx, launches, regions = prepare(compiled, args, memory)
+    except (CaptureError, HostCallError, UnsupportedCall) as error:
+        return _unsupported(str(error), started)
     seconds = {"capture": time.perf_counter() - started, "translate": 0.0, "run": 0.0}
     instructions = 0
     early = launches[0].attributes.get(EARLY)
@@ -208,7 +214,11 @@ def run_row(
     try:
         programs = [translate(ptx, launch.kernel_name) for launch, ptx in calls]
     except Unsupported as error:
-        return _unsupported(error, started)
+        return _unsupported(str(error), started)
+    except InputError:
+        raise
+    except Exception as error:
+        return _unsupported(_own_defect(error), started)
     translated = time.perf_counter()
     machines: list[Machine] = []
     before: Machine | Former | None = Former(regions, former) if former else None
@@ -231,9 +241,18 @@ def run_row(
     return SimResult(status=status, findings=tuple(findings), instructions=row.executed, seconds=seconds)
 
 
-def _unsupported(error: Unsupported, started: float) -> SimResult:
+def _own_defect(error: Exception) -> str:
+    """What no rule of the machine foresaw: a verdict that says so, for the caller has no other use of a traceback."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"the machine itself fails here, please report it: {type(error).__name__}: {error} "
+        f"({Path(frame.filename).name}:{frame.lineno})"
+    )
+
+
+def _unsupported(text: str, started: float) -> SimResult:
     seconds = {"capture": 0.0, "translate": time.perf_counter() - started, "run": 0.0}
-    finding = Finding(status=SimStatus.UNSUPPORTED, text=str(error))
+    finding = Finding(status=SimStatus.UNSUPPORTED, text=text)
     return SimResult(status=SimStatus.UNSUPPORTED, findings=(finding,), instructions=0, seconds=seconds)
 
 
@@ -246,6 +265,11 @@ def _execute(row: Row) -> tuple[SimStatus, list[Finding]]:
         return SimStatus.UNSUPPORTED, [fault_finding(row.current, SimStatus.UNSUPPORTED, str(error))]
     except Fault as error:
         return error.status, [*_races_of(row), fault_finding(row.current, error.status, error.reason)]
+    except Exception as error:
+        return SimStatus.UNSUPPORTED, [
+            fault_finding(row.current, SimStatus.UNSUPPORTED, _own_defect(error)),
+            *_races_of(row),
+        ]
     found = _races_of(row)
     if status is SimStatus.DEADLOCK:
         return status, [deadlock_finding(row.current), *found]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from kernel_space.machine.opcodes.table import find_opcode
 from kernel_space.machine.opcodes.writer import Writer
-from kernel_space.machine.ptx.cfg import EXIT, Block, Graph, build_graph, ends_flow, starts_block
+from kernel_space.machine.ptx.cfg import EXIT, POLLS, Block, Graph, build_graph, ends_flow, starts_block
 from kernel_space.machine.ptx.instruction import Instr
 from kernel_space.machine.ptx.operands import Reg
 from kernel_space.machine.ptx.parse import Kernel, parse_ptx
@@ -49,6 +49,7 @@ class Program:
     names: ClassVar[dict[str, Any]] = dict(runtime_names.NAMES)
     counts: ClassVar[bool] = True  # instructions, for limits and traces
     tracks: ClassVar[bool] = True  # undefined values
+    covers: ClassVar[bool] = False  # calls ``seen(warp, site, lanes)`` of the program for every instruction
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -182,6 +183,8 @@ class _Superblock:
             self._guarded(instr, block, emitter)
 
     def _tracked(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
+        if self.program.covers:
+            self.w.emit(f"w.machine.program.seen(w, {self.w.site}, {self.w.mask})")
         self.tracker.before(instr)
         emit_access(self.w, instr)
         emitter(self.w, instr, block)
@@ -190,7 +193,9 @@ class _Superblock:
     def _guarded(self, instr: Instr, block: Block, emitter: Callable[..., None]) -> None:
         writer = self.w
         assert instr.guard is not None
-        repeatable = instr.tokens[0] == "griddepcontrol" or instr.tokens[:2] == ("mbarrier", "try_wait")
+        repeatable = instr.tokens[0] == "griddepcontrol" or (
+            instr.tokens[0] == "mbarrier" and instr.tokens[1] in POLLS
+        )
         if starts_block(instr) and not block.spin and not repeatable:
             raise writer.fail("a guarded operation that may wait is not modelled")
         self.tracker.guard(instr.guard, "the guard")

@@ -13,9 +13,11 @@ LATER = -3
 
 
 class NamedBarrier:
-    """``arrived`` threads of ``expected``; complete when they are equal."""
+    """``arrived`` threads of ``expected``; complete when they are equal. ``deposits``: of ``bar.red``, how many threads
+    said true, and how many said anything.
+    """
 
-    __slots__ = ("arrived", "clock", "expected", "members", "number", "waiters")
+    __slots__ = ("arrived", "clock", "deposits", "expected", "members", "number", "waiters")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -23,16 +25,29 @@ class NamedBarrier:
         self.waiters: list[Warp] = []
         self.members: list[str] = []
         self.clock: Any = None
+        self.deposits = (0, 0)
 
     def __str__(self) -> str:
         return f"bar {self.number}: {self.arrived} of {self.expected} threads arrived ({', '.join(self.members)})"
 
 
-def _arrive(w: Warp, number: int, count: int, site: int) -> tuple[NamedBarrier, bool]:
-    w.site = site
+def _named(w: Warp, number: int) -> NamedBarrier:
     barrier = w.cta.named.get(number)
     if barrier is None:
         barrier = w.cta.named[number] = NamedBarrier(number)
+    return barrier
+
+
+def bar_deposit(w: Warp, number: int, predicate: int, mask: int) -> None:
+    """The lanes' part in a ``bar.red``; the arrival follows."""
+    barrier = _named(w, number)
+    true, asked = barrier.deposits
+    barrier.deposits = true + (predicate & mask).bit_count(), asked + mask.bit_count()
+
+
+def _arrive(w: Warp, number: int, count: int, site: int) -> tuple[NamedBarrier, bool]:
+    w.site = site
+    barrier = _named(w, number)
     expected = count or w.cta.threads
     if expected % 32:
         raise ProtocolError(f"bar {number} is given {expected} threads, which is not a multiple of 32")
@@ -56,6 +71,9 @@ def _release(w: Warp, barrier: NamedBarrier, *, waits: bool) -> None:
     barrier.arrived, barrier.members = 0, []
     if w.races is not None:
         w.races.named_release([*waiters, w] if waits else waiters, barrier)
+    deposits, barrier.deposits = barrier.deposits, (0, 0)
+    for warp in (*waiters, w):
+        warp.deposited = deposits
     for warp in waiters:
         warp.wake()
 

@@ -108,8 +108,7 @@ def find(w: Warp, address: int) -> MBarrier:
 def mbarrier_init(w: Warp, address: int, count: int, site: int) -> None:
     w.site = site
     cta, offset = w.cta.peer(address >> 24), address & 0xFFFFFF
-    if offset % 8:
-        raise IllegalAccess(f"mbarrier at shared offset {offset:#x} is not aligned to 8 bytes")
+    cta.smem.check(offset, offset + 8, 8, "mbarrier.init")
     if not 1 <= count <= TX_LIMIT:
         raise ProtocolError(f"an mbarrier count must be between 1 and 2^20 - 1, got {count}")
     old = cta.mbarriers.get(offset)
@@ -130,29 +129,31 @@ def mbarrier_inval(w: Warp, address: int, site: int) -> None:
 
 
 def mbarrier_arrive(
-    w: Warp, address: Value, amount: Value, expects: bool, drop: bool, release: bool, mask: int, site: int
+    w: Warp, address: Value, amount: Value, expects: bool, drop: bool, release: str, mask: int, site: int
 ) -> Value:
     """One arrival per active lane; with ``expects`` the amount is bytes and each lane arrives once.
 
-    Returns the state before the arrival, the token that ``test_wait`` and ``pending_count`` take: the phase in the
+    ``release``: the scope, "" for a relaxed arrival. Returns the state before the arrival,
+    the token that ``test_wait`` and ``pending_count`` take: the phase in the
     lower half, the pending arrivals in the upper half.
     """
     w.site = site
     if isinstance(address, int) and isinstance(amount, int):
-        return _arrive(w, find(w, address), amount, expects, drop, release, mask.bit_count(), site)
+        return _arrive(w, find(w, address), amount, expects, drop, release, mask, site)
     token = 0
     for lane in lane_list(mask):
         barrier = find(w, first_lane(address, 1 << lane))
-        token = _arrive(w, barrier, first_lane(amount, 1 << lane), expects, drop, release, 1, site)
+        token = _arrive(w, barrier, first_lane(amount, 1 << lane), expects, drop, release, 1 << lane, site)
     return token
 
 
 def _arrive(
-    w: Warp, barrier: MBarrier, amount: int, expects: bool, drop: bool, release: bool, lanes: int, site: int
+    w: Warp, barrier: MBarrier, amount: int, expects: bool, drop: bool, release: str, mask: int, site: int
 ) -> int:
     token = barrier.phase & FULL | barrier.pending << 32
     if w.races is not None:
-        w.races.arrive(w, barrier, release, site)
+        w.races.arrive(w, barrier, release, mask, site)
+    lanes = mask.bit_count()
     if expects:
         barrier.expect(amount * lanes)
         amount = 1
@@ -171,7 +172,7 @@ def mbarrier_complete_tx(w: Warp, address: int, tx_bytes: int, mask: int, site: 
     w.site = site
     barrier = find(w, address)
     if w.races is not None:
-        w.races.arrive(w, barrier, True, site)
+        w.races.arrive(w, barrier, "cluster", mask, site)
     barrier.complete(tx_bytes * mask.bit_count(), w.who)
 
 

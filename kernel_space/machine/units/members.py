@@ -40,6 +40,19 @@ def members(w: Warp, named: Value, mask: int, site: int) -> None:
         )
 
 
+def aligned(w: Warp, mask: int, site: int) -> None:
+    """Lanes ``mask`` execute what is ``.aligned``: all lanes of the warp have to. Raises ``ProtocolError``."""
+    absent = w.alive & ~mask
+    if absent:
+        absent &= ~_about_to_exit(w)
+    if absent:
+        w.site = site
+        opcode = w.machine.program.sites[site].opcode
+        raise ProtocolError(
+            f"{opcode} needs the whole warp together; {_text(absent)} of {w.who} went another way"
+        )
+
+
 def _about_to_exit(w: Warp) -> int:
     """Lanes whose next instruction but branches is the end of the program."""
     exiting = 0

@@ -27,6 +27,20 @@ _SPAN = {0: 0, 1: 128, 2: 128, 4: 64, 6: 32}
 _F8F6F4_FORMATS = {0: "e4m3", 1: "e5m2", 3: "e2m3", 4: "e3m2", 5: "e2m1"}
 
 
+_RESERVED_IN_MATRIX = 3 << 14 | 3 << 30 | 0xFF << 53
+_RESERVED = 1 << 3 | 1 << 6  # of an instruction descriptor, by kind; a sparse one also has bits 0 and 1
+_RESERVED_BY_KIND = {
+    **dict.fromkeys(("f16", "tf32", "f8f6f4"), _RESERVED | 3 | 1 << 23 | 1 << 29),
+    "i8": 1 << 6 | 3 | 3 << 13 | 1 << 23 | 1 << 29,
+    "mxf8f6f4": _RESERVED | 3 | 7 << 24 | 1 << 31,
+    **dict.fromkeys(("mxf4", "mxf4nvf4"), _RESERVED | 3 | 1 << 12 | 3 << 15 | 7 << 24),
+}
+
+
+def _bits(mask: int) -> str:
+    return ", ".join(str(bit) for bit in range(mask.bit_length()) if mask >> bit & 1)
+
+
 @dataclasses.dataclass(frozen=True)
 class SmemDescriptor:
     """64-bit matrix descriptor: byte offsets; ``span`` of the swizzle, ``base32`` for the 32-byte atom."""
@@ -42,8 +56,12 @@ class SmemDescriptor:
 def smem_descriptor(bits: int) -> SmemDescriptor:
     """Raises ``ProtocolError`` for a version, layout or base offset the hardware does not define here."""
     layout = bits >> 61
-    if bits >> 46 & 3 != 1:
+    if bits >> 46 & 7 != 1:
         raise ProtocolError(f"matrix descriptor {bits:#018x}: the version field must be 1")
+    if bits & _RESERVED_IN_MATRIX:
+        raise ProtocolError(
+            f"matrix descriptor {bits:#018x}: reserved bits {_bits(bits & _RESERVED_IN_MATRIX)} must be 0"
+        )
     if layout not in _SPAN:
         raise ProtocolError(f"matrix descriptor {bits:#018x}: unknown layout {layout}")
     if bits >> 49 & 7 or bits >> 52 & 1:
@@ -158,6 +176,10 @@ class Shape:
 def instruction_shape(idesc: int, kind: str, group: int) -> Shape:
     """Decode and check an instruction descriptor. Raises ``ProtocolError`` or ``Unsupported``."""
     scaled = kind.startswith("mx")
+    if idesc >> 2 & 1:
+        raise Unsupported("sparse MMA is not modelled")
+    if wrong := idesc & _RESERVED_BY_KIND[kind]:
+        raise ProtocolError(f"instruction descriptor {idesc:#010x}: reserved bits {_bits(wrong)} must be 0")
     a_code, b_code = idesc >> 7 & 7, idesc >> 10 & 7
     a_format, b_format = (_operand_format(kind, code) for code in (a_code, b_code))
     if scaled:
@@ -166,8 +188,6 @@ def instruction_shape(idesc: int, kind: str, group: int) -> Shape:
         d_format, scale = "f32", "ue8m0" if idesc >> 23 & 1 else "ue4m3"
     else:
         d_format, scale = {0: "f16", 1: "f32", 2: "s32"}.get(idesc >> 4 & 3, "?"), ""
-        if idesc >> 2 & 1:
-            raise Unsupported("sparse MMA is not modelled")
     m, n = (idesc >> 24 & 31) << 4, (idesc >> 17 & 63) << 3
     _check_shape(kind, m, n, group, d_format, kind.endswith("f8f6f4") and bool(idesc >> 16 & 1))
     return Shape(
@@ -232,10 +252,31 @@ def operand(cta: Cta, bits: int, rows: int, mn_major: bool, shape: Shape, form: 
 
 
 def scale_bytes(memory: Array, address: int, rows: int, block: int, which: int, kind: str) -> Array:
-    """Scale factors of one K step, bytes [rows, blocks]: row r has lane r % 32 of column + r / 32 of ``memory``."""
+    """Scale factors of one K step, bytes [rows, blocks]: row r has lane r % 32 of column + r / 32 of ``memory``.
+
+    They have to be the same in all four quarters of 32 lanes, each of which is read. Raises ``ProtocolError``.
+    """
+    column, quarters = address & 0xFFFF, scale_quarters(memory, address, rows)
+    found = used_scales(quarters[:, 0], rows, block, which, kind)
+    if np.count_nonzero(quarters[:, 1:] != quarters[:, :1]):
+        for number in (1, 2, 3):
+            if not np.array_equal(used_scales(quarters[:, number], rows, block, which, kind), found):
+                raise ProtocolError(
+                    f"the scale factors at TMEM column {column} are others in lanes {32 * number}..{32 * number + 31} "
+                    "than in lanes 0..31; each quarter of the lanes needs all of them"
+                )
+    return found
+
+
+def scale_quarters(memory: Array, address: int, rows: int) -> Array:
+    """[columns, quarters, 32 lanes]"""
     column = address & 0xFFFF
-    words = memory[column : column + -(-rows // 32), :32].reshape(-1)[:rows]
-    each = words.view(np.uint8).reshape(rows, 4)
+    return memory[column : column + -(-rows // 32)].reshape(-1, 4, 32)
+
+
+def used_scales(quarter: Array, rows: int, block: int, which: int, kind: str) -> Array:
+    """Of one quarter, [columns, 32 lanes]."""
+    each = quarter.reshape(-1)[:rows].view(np.uint8).reshape(rows, 4)
     if kind in ("mxf4nvf4", "mxf4"):
         if block == 16:
             if which:

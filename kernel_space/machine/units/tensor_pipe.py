@@ -25,7 +25,7 @@ from kernel_space.machine.units.tensor_core import (
 )
 from kernel_space.machine.units.undefined_products import chunk_birth, product_bits
 from kernel_space.machine.values.faults import ProtocolError, Unsupported
-from kernel_space.machine.values.lanes import Array
+from kernel_space.machine.values.lanes import Array, lane_list
 from kernel_space.machine.values.packed_operands import PACKED
 
 if TYPE_CHECKING:
@@ -44,6 +44,18 @@ class TensorPipe:
         self.open: list[Mma] = []
         self.sequence = 0
         self.slot = -1
+        self.collected: tuple[Any, ...] | None = None
+
+    def collect(self, part: Mma, use: str) -> None:
+        """Of the collector buffer of A: ``use`` and ``lastuse`` take what a ``fill`` of the same A has left in it, and
+        nothing but ``fill`` and ``use`` keeps it. Raises ``ProtocolError``.
+        """
+        shape = part.shape
+        key = (part.a, part.a_in_tmem, part.group, shape.kind, shape.m, shape.a_format, shape.a_mn_major)
+        if use in ("use", "lastuse") and self.collected != key:
+            state = "another A" if self.collected else "nothing"
+            raise ProtocolError(f"collector::a::{use} without a fill: {state} is in the collector buffer")
+        self.collected = key if use in ("fill", "use") else None
 
     def push(self, operation: Any) -> None:
         """Add an operation; those that are complete become work for the scheduler."""
@@ -256,8 +268,10 @@ class Copy:
         data = chunks.view(np.uint32)  # [rows, words]
         words = np.ascontiguousarray(data.T)
         target = memory[self.column : self.column + words.shape[0]]
-        for start in cp_lanes(self.shape, self.spread):
-            target[:, self.lane + start : self.lane + start + data.shape[0]] = words
+        rows = 32 if self.spread in _HALVES else data.shape[0]
+        for number, start in enumerate(cp_lanes(self.shape, self.spread)):
+            first = number // 2 * 32 if self.spread in _HALVES else 0
+            target[:, self.lane + start : self.lane + start + rows] = words[:, first : first + rows]
 
 
 _CP = {
@@ -269,14 +283,18 @@ _CP = {
 }
 
 
+# First lanes of the copies of rows 0 to 31, then of rows 32 to 63.
+_HALVES = {"warpx2::02_13": (0, 64, 32, 96), "warpx2::01_23": (0, 32, 64, 96)}
+
+
 def cp_lanes(shape: str, spread: str) -> tuple[int, ...]:
     """First lanes of the copies that a warpx modifier asks for."""
     if shape == "32x128b" and spread == "warpx4":
         return (0, 32, 64, 96)
     if shape in ("128x256b", "4x256b", "128x128b") and not spread:
         return (0,)
-    if shape == "64x128b" and spread == "warpx2::02_13":
-        return (0, 64)
+    if shape == "64x128b" and spread in _HALVES:
+        return _HALVES[spread]
     raise Unsupported(f"tcgen05.cp.{shape} with {spread or 'no multicast'} is not modelled")
 
 
@@ -320,6 +338,13 @@ class Commit:
             barrier.arrive(1, self.who)
 
 
+def mixed_groups(w: Warp, site: int) -> None:
+    w.site = site
+    raise ProtocolError(
+        "tcgen05 instructions of this kernel name cta_group::1 and cta_group::2; all must name one"
+    )
+
+
 def group_of(w: Warp, group: int) -> tuple[TensorPipe, tuple[Cta, ...]]:
     """(pipe, CTAs) of an operation issued by the warp under ``cta_group::group``."""
     cta = w.cta
@@ -340,9 +365,9 @@ def tensor_cp(
     for cta in ctas:
         cta.smem.check(int(chunks.min()) << 4, (int(chunks.max()) + 1) << 4, 16, "tcgen05.cp")
         cta.tmem.check(column, chunks.shape[1] * 4, "tcgen05.cp")
-    for _ in range(mask.bit_count()):
+    for lane_id in lane_list(mask):
         if w.races is not None:
-            w.races.tensor_copy(w, pipe, ctas, chunks, column, chunks.shape[1] * 4, site)
+            w.races.tensor_copy(w, pipe, ctas, chunks, column, chunks.shape[1] * 4, lane_id, site)
         pipe.push(Copy(ctas, column, lane, descriptor, shape, spread))
 
 
@@ -351,9 +376,9 @@ def tensor_shift(w: Warp, address: int, group: int, mask: int, site: int) -> Non
     pipe, ctas = group_of(w, group)
     for cta in ctas:
         cta.tmem.check(address & 0xFFFF, 8, "tcgen05.shift")
+    for lane in lane_list(mask):
         if w.races is not None:
-            w.races.tensor_columns(w, pipe, (cta,), address & 0xFFFF, 8, True, site)
-    for _ in range(mask.bit_count()):
+            w.races.tensor_columns(w, pipe, ctas, address & 0xFFFF, 8, True, lane, site)
         pipe.push(Shift(ctas, address & 0xFFFF, address >> 16))
 
 
@@ -368,14 +393,15 @@ def tensor_commit(w: Warp, address: int, ctas_mask: int | None, group: int, mask
     else:
         offset = address & 0xFFFFFF
         barriers = [find(w, rank << 24 | offset) for rank in range(16) if ctas_mask >> rank & 1]
-    for _ in range(mask.bit_count()):
-        clock = w.races.tensor_commit(w, pipe, barriers, site) if w.races is not None else None
+    for lane in lane_list(mask):
+        clock = w.races.tensor_commit(w, pipe, barriers, lane, site) if w.races is not None else None
         pipe.push(Commit(barriers, f"tcgen05.commit of {w.who}", clock))
 
 
 def tensor_mma(
     w: Warp, d: int, a: int, a_in_tmem: bool, b: int, idesc: int, sfa: int | None, sfb: int | None,
     disabled: tuple[int, ...], enable: int, kind: str, block: int, group: int, mask: int, site: int,
+    collector: str = "",
 ) -> None:  # fmt: skip
     w.site = site
     shape = instruction_shape(idesc, kind, group)
@@ -383,9 +409,10 @@ def tensor_mma(
     scales = None if sfa is None or sfb is None else (sfa, sfb)
     part = Mma(ctas, shape, group, d, a, a_in_tmem, b, scales, block, bool(enable), _lanes_off(disabled))
     operands = _check_operands(part)
-    for _ in range(mask.bit_count()):
+    pipe.collect(part, collector)
+    for lane in lane_list(mask):
         if w.races is not None:
-            w.races.tensor_mma(w, pipe, part, operands, site)
+            w.races.tensor_mma(w, pipe, part, operands, lane, site)
         pipe.push(part)
 
 

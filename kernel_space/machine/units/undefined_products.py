@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernel_space.machine.units.tensor_core import K_BYTES, footprint, lanes_of, scale_bytes, smem_descriptor
-from kernel_space.machine.values.lanes import FULL, Array
+from kernel_space.machine.units.tensor_core import (
+    K_BYTES,
+    footprint,
+    lanes_of,
+    scale_quarters,
+    smem_descriptor,
+    used_scales,
+)
+from kernel_space.machine.values.lanes import FULL, UNSIGNED, Array
 from kernel_space.machine.values.packed_operands import PACKED
 from kernel_space.machine.values.undefined import Birth, where
 
@@ -115,20 +122,24 @@ def chunk_birth(cta: Cta, chunk: int, reader: str = "by the tensor pipe") -> Bir
 def _add_scales(found: Rows, cta: Cta, part: Mma, which: int, rows: int, number: int) -> None:
     assert part.scales is not None and cta.tmem.undefined is not None
     address = part.scales[which]
-    bits = scale_bytes(cta.tmem.undefined.words, address, rows, part.block, number, part.shape.kind)
+    quarters = scale_quarters(cta.tmem.undefined.words, address, rows)
+    either = np.bitwise_or.reduce(quarters, axis=1)
+    bits = used_scales(either, rows, part.block, number, part.shape.kind)
     if np.count_nonzero(bits):
         birth = cta.tmem.undefined.birth(address & 0xFFFF, f"TMEM{cta.suffix}", READER)
         found.add(np.asarray(bits.any(axis=1)), birth)
 
 
-def note_rows(w: Warp, operand: str, offsets: Array, rows: int, site: int) -> None:
-    """Undefined rows of an operand of ``wgmma``; ``offsets`` of its chunks, row after row."""
+def note_rows(w: Warp, operand: str, offsets: Array, rows: int, site: int, *, mn_size: int = 0) -> None:
+    """Undefined rows of an operand of ``wgmma``; ``offsets`` of its chunks, row after row, or of ``rows`` elements of
+    ``mn_size`` bytes for each K.
+    """
     undefined = w.cta.smem.undefined
     assert undefined is not None
     words: Any = undefined.views[8].reshape(-1, 2)[offsets >> 4]
     if np.count_nonzero(words):
         chunk = int(offsets[np.argmax(words.any(axis=1))]) >> 4
-        w.operand_rows[operand] = (
-            words.reshape(rows, -1).any(axis=1),
-            chunk_birth(w.cta, chunk, where(w, site)),
-        )
+        flags = words.reshape(rows, -1).any(axis=1)
+        if mn_size:
+            flags = words.view(UNSIGNED[8 * mn_size]).reshape(-1, rows).any(axis=0)
+        w.operand_rows[operand] = (flags, chunk_birth(w.cta, chunk, where(w, site)))

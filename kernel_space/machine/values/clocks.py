@@ -1,9 +1,11 @@
 """Vector clocks of one cluster.
 
-Slots count things that are ordered by themselves: the epochs of a warp, the completed phases of an mbarrier, the
-operations of a tensor pipe, the bulk groups of a warp (sources read; results written), its wgmma groups. A clock is an
-array [2, slots]: row 0 says what has happened before, row 1 the part of it that the async proxy sees. Only a proxy
-fence copies generic accesses from row 0 to row 1; what the async proxy did itself is in both rows.
+Slots count things that are ordered by themselves: the epochs of a warp, its reads of shared memory, its mbarrier
+initialisations, the completed phases of an mbarrier, the tcgen05 operations of a thread, the bulk stores of a thread
+(sources read; results written), the wgmma groups and the cp.async copies of a warp. A clock is an array [4, slots].
+Row 0 says what has happened before, rows 1 and 2 the part of it that the async proxy sees, in shared and in global
+memory. Only a proxy fence copies generic accesses from row 0 there; what the async proxy did itself is in all rows. Row
+3 says which tcgen05 operations later ones come behind, done or not: ``tcgen05.fence`` fills it, and makes use of it.
 """
 
 from __future__ import annotations
@@ -14,34 +16,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernel_space.machine.values.faults import Unsupported
+from kernel_space.machine.values.lanes import FULL, Value
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cluster, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
 
 Clock = NDArray[np.int64]
+Known = dict[int, Clock]  # by cluster
+ROWS = 4
+ASYNC_SHARED, ASYNC_GLOBAL, TENSOR = 1, 2, 3
+SCOPES = ("cta", "cluster", "gpu")
 SPARE_BARRIERS = 32
+SPARE_THREADS = (
+    64  # of a cluster: threads that issue tcgen05 or bulk stores beside the first of each pipe and warp
+)
+MOST_UNSYNCED = 8
 ALWAYS = np.iinfo(np.int64).max
 
 
 class Slots:
     """Numbers and names of the slots of one cluster. The last slot is always satisfied: "written by nobody"."""
 
-    def __init__(self, cluster: Cluster, ctas: int, warps: int, barriers: int, *, wgmma: bool) -> None:
-        self.cluster, self.wgmma = cluster, wgmma
-        self.capacity = ctas * ((5 if wgmma else 4) * warps + 1 + barriers) + 1
+    def __init__(
+        self, cluster: Cluster, ctas: int, warps: int, barriers: int, *, wgmma: bool, copies: bool
+    ) -> None:
+        self.cluster, self.wgmma, self.copies = cluster, wgmma, copies
+        self.capacity = ctas * ((7 + wgmma + copies) * warps + 1 + barriers) + SPARE_THREADS + 1
         self.names: list[str] = []
         self.barrier_slots: dict[tuple[int, int], int] = {}
         self.released_phases: dict[int, int] = {}
 
     def new(self, name: str) -> int:
         if len(self.names) >= self.capacity - 1:
-            raise Unsupported("too many mbarriers for the race checker")
+            raise Unsupported(
+                "too many mbarriers, or threads that issue asynchronous operations, for the race checker"
+            )
         self.names.append(name)
         return len(self.names) - 1
 
     def clock(self) -> Clock:
-        clock = np.zeros((2, self.capacity), np.int64)
+        clock = np.zeros((ROWS, self.capacity), np.int64)
         clock[:, -1] = ALWAYS
         return clock
 
@@ -54,58 +69,152 @@ class Slots:
 
 
 class WarpClock:
-    """Clock of a warp with its slots, what it has heard of other clusters, and fences still to take effect."""
+    """Clock of a warp with its slots, what it has heard of other clusters, and fences still to take effect.
+
+    ``fences``: scope -> what the last fence of at least that scope has released. ``unfenced``: what relaxed reads saw,
+    with their scope, for the next fence to acquire. ``unsynced``: [epoch, lanes] of writes since the lanes of the warp
+    last waited for each other: what one lane does then says nothing of writes by others. ``ordered``: the tcgen05
+    operations that those of this warp come behind.
+    """
 
     __slots__ = (
-        "clock",
-        "fence",
-        "foreign",
-        "initialised",
-        "load_slot",
-        "loads",
-        "read_slot",
-        "slot",
-        "unfenced",
-        "wgmma_slot",
-        "write_slot",
-    )
+        "clock", "copy_slot", "fences", "foreign", "init_fence", "init_slot", "inits", "load_slot", "loads", "of_bulk",
+        "ordered", "read_slot", "readers", "reads", "reads_known", "reads_met", "slot", "slots", "store_slot", "stores",
+        "unfenced", "unsynced", "warp", "wgmma_slot", "who",
+    )  # fmt: skip
 
     def __init__(self, slots: Slots, warp: Warp) -> None:
+        self.slots, self.who = slots, warp.who
         self.slot = slots.new(warp.who)
-        self.read_slot = slots.new(f"bulk reads of {warp.who}")
-        self.write_slot = slots.new(f"bulk writes of {warp.who}")
+        self.warp = warp
+        self.read_slot = slots.new(warp.who)
+        self.reads, self.reads_known, self.readers, self.reads_met = 0, 0, 0, -1
+        self.init_slot = slots.new(f"mbarrier.init of {warp.who}")
         self.load_slot = slots.new(f"tcgen05.ld of {warp.who}")
+        self.store_slot = slots.new(f"tcgen05.st of {warp.who}")
         self.wgmma_slot = slots.new(f"wgmma of {warp.who}") if slots.wgmma else -1
-        self.loads = 0
+        self.copy_slot = slots.new(f"cp.async of {warp.who}") if slots.copies else -1
+        self.of_bulk: dict[int, tuple[int, int]] = {}
+        self.loads = self.stores = self.inits = self.init_fence = 0
         self.clock = slots.clock()
-        self.clock[0, self.slot] = 1
-        self.foreign: dict[int, Clock] = {}
-        self.fence: tuple[Clock, dict[int, Clock]] | None = None
-        self.unfenced: list[Any] = []
-        self.initialised = False
+        self.clock[0, self.slot], self.clock[0, self.read_slot] = 1, ALWAYS
+        self.foreign: Known = {}
+        self.fences: dict[str, tuple[Clock, Known]] = {}
+        self.unfenced: dict[Any, tuple[Known, str]] = {}
+        self.unsynced: list[list[int]] = []
+        self.ordered: NDArray[np.int64] | None = None
 
     @property
     def epoch(self) -> int:
         return int(self.clock[0, self.slot])
 
-    def release(self) -> Clock:
+    def bulk_slots(self, lanes: int) -> tuple[int, int]:
+        """(sources read, results written) of the bulk stores that these lanes issue together."""
+        found = self.of_bulk.get(lanes)
+        if found is None:
+            of = f"of {self.who}" if not self.of_bulk else f"of {self.who}, lanes {lanes:#x}"
+            found = self.of_bulk[lanes] = (
+                self.slots.new(f"bulk reads {of}"),
+                self.slots.new(f"bulk writes {of}"),
+            )
+        return found
+
+    # -- lanes ---------------------------------------------------------------------------------------------------
+    def wrote(self, at: Value, lanes: int) -> None:
+        """A generic write of some lanes; where all write one word, each of them knows what it holds."""
+        if isinstance(at, int) and lanes & (lanes - 1):
+            return
+        epoch, writes = self.epoch, self.unsynced
+        if writes and writes[-1][0] == epoch:
+            writes[-1][1] |= lanes
+            return
+        writes.append([epoch, lanes])
+        if len(writes) > MOST_UNSYNCED:
+            writes[1][0] = writes[0][0]
+            writes[1][1] |= writes.pop(0)[1]
+
+    def synced(self, lanes: int) -> None:
+        """These lanes have waited for each other."""
+        for write in self.unsynced:
+            write[1] &= ~lanes
+        self.unsynced = [write for write in self.unsynced if write[1]]
+
+    def known(self, lanes: int, after: int = 0) -> int:
+        """The last epoch of the warp all of whose writes these lanes know of. ``after``: those up to then are known."""
+        for epoch, writers in self.unsynced:
+            if epoch > after and writers & ~lanes:
+                return epoch - 1
+        return self.epoch
+
+    # -- orders --------------------------------------------------------------------------------------------------
+    def release(self, lanes: int = FULL) -> Clock:
         """A copy for somebody else; what this warp does from now on is not in it."""
         copy = self.clock.copy()
+        if self.unsynced and lanes != FULL:
+            copy[0, self.slot] = self.known(lanes)
         self.clock[0, self.slot] += 1
+        copy[0, self.read_slot] = self._reads_before(lanes)
         return copy
+
+    def reading(self, lanes: int) -> int:
+        """The number of a read of shared memory: reads without a meeting of the lanes between them have one."""
+        if self.reads_met != self.warp.meetings:
+            self.reads_known, self.readers, self.reads_met = self.reads, 0, self.warp.meetings
+            self.reads += 1
+        self.readers |= lanes
+        return self.reads
+
+    def _reads_before(self, lanes: int) -> int:
+        """The last read that these lanes, or those they have met, have behind them."""
+        if self.reads_met == self.warp.meetings and self.readers & ~lanes:
+            return self.reads_known
+        self.reads_met = -1  # the next read is another one
+        return self.reads
 
     def join(self, other: Clock) -> None:
         np.maximum(self.clock, other, out=self.clock)
+        if self.unsynced:
+            heard = other[0, self.slot]  # lanes of this warp arrived where others of them waited
+            self.unsynced = [write for write in self.unsynced if write[0] > heard]
 
     def raise_slot(self, slot: int, value: int) -> None:
         """An asynchronous operation is known to have completed: both proxies see it."""
         column = self.clock[:, slot]
         np.maximum(column, value, out=column)
 
-    def proxy_fence(self) -> None:
-        np.maximum(self.clock[1], self.clock[0], out=self.clock[1])
+    def know(self, slot: int, value: int) -> None:
+        """A generic operation is known to have completed."""
+        self.clock[0, slot] = max(self.clock[0, slot], value)
 
-    def hear(self, foreign: dict[int, Clock]) -> None:
+    def proxy_fence(self, rows: tuple[int, ...], lanes: int) -> None:
+        """What has happened before is there for the async proxy; what these lanes write from now on is not."""
+        seen = self.clock[0].copy()
+        for row in rows:
+            seen[self.slot] = self.known(lanes, int(self.clock[row, self.slot]))
+            np.maximum(self.clock[row], seen, out=self.clock[row])
+        self.clock[0, self.slot] += 1
+
+    def memory_fence(self, scope: str, lanes: int) -> None:
+        """Releases for the relaxed accesses behind it."""
+        released = (self.release(lanes), dict(self.foreign))
+        for narrower in SCOPES[: SCOPES.index(scope) + 1]:
+            self.fences[narrower] = released
+
+    def before_thread_sync(self, issued: dict[int, int]) -> None:
+        """``tcgen05.fence``: what this thread has issued, slot -> number, goes along with what it releases."""
+        row = self.clock[TENSOR]
+        np.maximum(row, self.clock[0], out=row)
+        for slot, number in {**issued, self.load_slot: self.loads, self.store_slot: self.stores}.items():
+            row[slot] = max(row[slot], number)
+
+    def after_thread_sync(self) -> None:
+        """What this thread issues from now on comes behind all that it has acquired."""
+        self.ordered = np.maximum(self.clock[TENSOR], self.clock[0])
+
+    def seen_by_tensor(self) -> NDArray[np.int64]:
+        return self.clock[0] if self.ordered is None else np.maximum(self.clock[0], self.ordered)
+
+    def hear(self, foreign: Known) -> None:
         """Clocks of other clusters, which came along with a synchronisation."""
         self.foreign = merged(self.foreign, foreign)
 
@@ -118,10 +227,10 @@ class SyncObject:
     def __init__(self) -> None:
         self.gathered: Clock | None = None
         self.released: Clock | None = None
-        self.foreign: dict[int, Clock] = {}
-        self.released_foreign: dict[int, Clock] = {}
+        self.foreign: Known = {}
+        self.released_foreign: Known = {}
 
-    def gather(self, clock: Clock, foreign: dict[int, Clock]) -> None:
+    def gather(self, clock: Clock, foreign: Known) -> None:
         if self.gathered is None:
             self.gathered = clock.copy()
         else:
@@ -141,7 +250,7 @@ class SyncObject:
                 to.hear(self.released_foreign)
 
 
-def merged(a: dict[int, Clock], b: dict[int, Clock]) -> dict[int, Clock]:
+def merged(a: Known, b: Known) -> Known:
     """Clocks by cluster number; what either side knows."""
     result = dict(a)
     for number, clock in b.items():

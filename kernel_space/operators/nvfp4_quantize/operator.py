@@ -39,7 +39,7 @@ OPERATOR = Operator(
     formula="act, ascales = nvfp4(fp32(x) / smooth); lora_act_in = x @ lora_down",
     problem=QuantizeProblem,
     signature=SIGNATURE,
-    kernels=("rows", "lora_mma", "lora_tma"),
+    kernels=("rows", "lora_mma", "lora_tma", "lora_tcgen05"),
     inputs=Deferred(f"{_PACKAGE}.operands:make_inputs"),
     check=Deferred(f"{_PACKAGE}.operands:check_outputs"),
     work=work,

@@ -14,7 +14,7 @@ X_DTYPES = ("fp16", "bf16", "fp32")
 HALF_DTYPES = ("fp16", "bf16")  # that the tensor core multiplies
 K_MULTIPLE = 32  # a row of act (4 bits an element) is a multiple of 16 bytes
 MAX_M, MAX_K = 2**31 - 128, 2**31 - 64  # rounded up to whole blocks of scales they are int32 too
-MAX_R, R_MULTIPLE = 256, 16  # as svdquant_gemm takes them
+MAX_R, R_MULTIPLE = 512, 16  # as svdquant_gemm takes them
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -38,6 +38,7 @@ _RANDOM_ELEMENTS = 1 << 20  # generated and quantized at a time
 _CARD_ELEMENTS = 1 << 24
 _SCALE_BYTES = (0x28, 0x40)  # E4M3 from 2^-2 to 1.875
 _CODES_RMS = 2.9  # root mean square of a uniformly random code: sqrt(68.5 / 8)
+_CURVED = 3.0  # root mean square of what an activation gets
 _SCALES_RMS = 0.9  # of a uniformly random byte of _SCALE_BYTES
 
 
@@ -57,15 +58,18 @@ class Operands(PackedInputs):
 
     def reference(self, *, chunk_rows: int = CHUNK_ROWS) -> torch.Tensor:
         """float64 ``[M, N]``."""
-        return packed_reference(self, chunk_rows=chunk_rows)
+        return packed_reference(self, activation=self.problem.activation, chunk_rows=chunk_rows)
 
     def tolerance(self, *, split_k: int = 1, chunk_rows: int = CHUNK_ROWS) -> torch.Tensor:
         """float64 ``[M, N]``."""
-        return packed_tolerance(self, self.problem.out_dtype, split_k=split_k, chunk_rows=chunk_rows)
+        problem = self.problem
+        return packed_tolerance(
+            self, problem.out_dtype, split_k=split_k, activation=problem.activation, chunk_rows=chunk_rows
+        )
 
     def check(self, *, split_k: int = 1) -> OutputCheck:
         """How the present content of ``y`` compares with the reference."""
-        return check_packed(self.y, self, split_k=split_k)
+        return check_packed(self.y, self, split_k=split_k, activation=self.problem.activation)
 
 
 def argument_bytes(problem: GemmProblem) -> dict[str, int]:
@@ -87,7 +91,14 @@ def check_outputs(
     """How ``y`` compares with the float64 reference of the packed contract. ``tensors``: inputs and output by name."""
     inputs = PackedInputs(**{name: tensors[name] for name in SIGNATURE.inputs})
     rows = CARD_CHUNK_ROWS if inputs.act.is_cuda else CHUNK_ROWS
-    return {"y": check_packed(tensors["y"], inputs, split_k=config.partial_sums, chunk_rows=rows)}
+    check = check_packed(
+        tensors["y"],
+        inputs,
+        split_k=config.partial_sums,
+        activation=problem.activation,
+        chunk_rows=rows,
+    )
+    return {"y": check}
 
 
 def make_operands(
@@ -103,7 +114,8 @@ def make_operands(
         raise InputError(f"source must be one of {', '.join(SOURCES)}, got {source!r}")
     random = torch.Generator(device).manual_seed(seed)
     fields = full_range(problem, random) if source == "scales" else _middle_range(problem, random, source)
-    y = torch.full((problem.m, problem.n), math.nan, dtype=TORCH_DTYPES[problem.out_dtype], device=device)
+    size = (problem.m, problem.out_columns)
+    y = torch.full(size, math.nan, dtype=TORCH_DTYPES[problem.out_dtype], device=device)
     return Operands(problem=problem, y=y, **fields)
 
 
@@ -122,6 +134,9 @@ def _middle_range(problem: GemmProblem, random: torch.Generator, source: str) ->
     lora_act = torch.randn(problem.m, problem.r, generator=random, device=device) * act_row
     lora_up = torch.randn(problem.n, problem.r, generator=random, device=device) * wgt_row
     wcscale = _column_scales(problem.n, random)
+    if problem.activation != "none":
+        # where activations are curved
+        wcscale *= 2.0 ** round(math.log2(_CURVED / size))
     bias = torch.randn(problem.n, generator=random, device=device) * size * wgt_row.view(-1) * wcscale.abs()
     return {
         "act": act.codes,

@@ -25,7 +25,7 @@ def check_bytes(problem: GemmProblem) -> int:
 
 OPERATOR = Operator(
     name=GemmProblem.operator,
-    formula="y = (scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias",
+    formula="y = activation((scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias)",
     problem=GemmProblem,
     signature=SIGNATURE,
     kernels=("sm100a", "sm90a_ring", "sm90a_expand", "sm90a_small_m"),

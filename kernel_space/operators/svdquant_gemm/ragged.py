@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_gemm.gemm_config import GemmConfig
-from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE, N_MULTIPLE, GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE, GemmProblem
 
-ROWS_OVER, COLUMNS_OVER = 5, N_MULTIPLE  # beyond the last whole tile
-ROWS_UNDER, COLUMNS_UNDER, K_UNDER = 3, 8, 32
+ROWS_OVER = 5  # beyond the last whole tile
+ROWS_UNDER, K_UNDER = 3, 32
 
 
 def ragged(config: GemmConfig, problem: GemmProblem) -> list[GemmProblem]:
@@ -24,18 +24,18 @@ def _variants(config: GemmConfig, problem: GemmProblem) -> Iterator[GemmProblem]
     )
     if config.swap_ab:
         rows, columns = columns, rows
-    tile_k = config.cta_tile_mnk[2]
+    tile_k, step = config.cta_tile_mnk[2], problem.n_multiple
     candidates = (
         # the same tiles with every edge cut
-        (problem.m - ROWS_UNDER, problem.k - K_UNDER, problem.n - COLUMNS_UNDER),
+        (problem.m - ROWS_UNDER, problem.k - K_UNDER, problem.n - step),
         # more rows and columns than whole tiles, few tiles: most of the chip has nothing to do
-        (rows + ROWS_OVER, tile_k * (config.split_k + 2) + K_MULTIPLE, columns + COLUMNS_OVER),
+        (rows + ROWS_OVER, tile_k * (config.split_k + 2) + K_MULTIPLE, columns + step),
         # less than one tile in every direction
-        (1, max(K_MULTIPLE, tile_k * config.split_k - K_MULTIPLE), N_MULTIPLE),
+        (1, max(K_MULTIPLE, tile_k * config.split_k - K_MULTIPLE), step),
     )
     for m, k, n in candidates:
         try:
-            yield dataclasses.replace(problem, m=m, k=k, n=_multiple(n, N_MULTIPLE))
+            yield dataclasses.replace(problem, m=m, k=k, n=_multiple(n, step))
         except InputError:  # nothing is left of a problem this small
             continue
 

@@ -1,6 +1,7 @@
 """Float64 oracles of the operator, and how far a correct kernel may be from them.
 
-``packed``  what the kernel computes: ``y = (scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias``
+``packed``  what the kernel computes: ``y = f((scaled_mma(act, wgt) + lora_act_in @ lora_up.T) * wcscale + bias)``, with
+            the activation f of ``numerics.activation``: none, or of the sum in fp32 before the one rounding
 ``public``  what users of SVDQuant know: ``y = alpha * scaled_mma(act, wgt) * wcscale + bias + lora_act_in @ lora_up.T``
 
 ``scaled_mma(A, B)[m, n] = sum_k A[m, k] * SFA[m, k // 16] * B[n, k] * SFB[n, k // 16]``. References are float64 and not
@@ -21,6 +22,7 @@ from typing import NamedTuple
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.numerics.activation import Uncertain, activated, after
 from kernel_space.numerics.nvfp4 import (
     NVFP4Tensor,
     dequantize_nvfp4,
@@ -46,10 +48,14 @@ SECOND_ORDER = 1 + 2.0**-20  # products of two roundoffs, and float64's own erro
 
 
 def packed_reference(
-    inputs: PackedInputs, *, rows: slice = ALL_ROWS, chunk_rows: int = CHUNK_ROWS
+    inputs: PackedInputs,
+    *,
+    activation: str = "none",
+    rows: slice = ALL_ROWS,
+    chunk_rows: int = CHUNK_ROWS,
 ) -> torch.Tensor:
-    """float64 ``[rows, N]`` of the packed contract, not rounded to the output format."""
-    contract = _packed_contract(inputs)
+    """float64 ``[rows, N]`` (``swiglu``: N/2) of the packed contract, not rounded to the output format."""
+    contract = _packed_contract(inputs, activation)
     return torch.cat([contract.reference(chunk) for chunk in _row_chunks(inputs.m, rows, chunk_rows)])
 
 
@@ -66,15 +72,16 @@ def packed_tolerance(
     out_dtype: str,
     *,
     split_k: int = 1,
+    activation: str = "none",
     rows: slice = ALL_ROWS,
     chunk_rows: int = CHUNK_ROWS,
 ) -> torch.Tensor:
     """float64 ``[rows, N]``: how far an element of a correct kernel may be from ``packed_reference``.
 
-    One unit in the last place of ``out_dtype`` ("fp16" or "bf16") plus the bound of the fp32 accumulation and the
-    two fp32 operations of the epilogue. ``split_k`` is the kernel's knob.
+    One unit in the last place of ``out_dtype`` ("fp16" or "bf16") plus the bound of the fp32 accumulation, the two
+    fp32 operations of the epilogue and the activation. ``split_k`` is the kernel's knob.
     """
-    contract = _packed_contract(inputs)
+    contract = _packed_contract(inputs, activation)
     chunks = _row_chunks(inputs.m, rows, chunk_rows)
     return torch.cat([contract.expected(chunk, out_dtype, split_k).tolerance for chunk in chunks])
 
@@ -97,11 +104,35 @@ def public_tolerance(
 
 
 def check_packed(
-    y: torch.Tensor, inputs: PackedInputs, *, split_k: int = 1, chunk_rows: int = CHUNK_ROWS
+    y: torch.Tensor,
+    inputs: PackedInputs,
+    *,
+    split_k: int = 1,
+    activation: str = "none",
+    chunk_rows: int = CHUNK_ROWS,
 ) -> OutputCheck:
     """``check_output`` of a whole ``[M, N]`` output against the packed contract, without ``[M, N]`` temporaries."""
-    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (inputs.m, inputs.n))
-    return _check(y, _packed_contract(inputs), split_k, chunk_rows)
+    columns = inputs.n // 2 if activation == "swiglu" else inputs.n
+    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (inputs.m, columns))
+    return _check(y, _packed_contract(inputs, activation), split_k, chunk_rows)
+
+
+def packed_bounds(
+    inputs: PackedInputs,
+    out_dtype: str,
+    *,
+    split_k: int = 1,
+    activation: str = "none",
+    chunk_rows: int = CHUNK_ROWS,
+) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
+    """(rows, the least and the largest y that a correct kernel may write there, ``[rows, N]`` of ``out_dtype``).
+
+    Rounding is monotone: y is between the roundings of the ends of where its fp32 number may be.
+    """
+    contract, half = _packed_contract(inputs, activation), TORCH_DTYPES[out_dtype]
+    for rows in _row_chunks(inputs.m, ALL_ROWS, chunk_rows):
+        found = contract.expected(rows, out_dtype, split_k)
+        yield rows, (found.value - found.error).to(half), (found.value + found.error).to(half)
 
 
 def check_half(
@@ -112,12 +143,14 @@ def check_half(
     affine: tuple[torch.Tensor, torch.Tensor],
     *,
     split_k: int = 1,
+    activation: str = "none",
     chunk_rows: int = CHUNK_ROWS,
 ) -> OutputCheck:
-    """As ``check_packed`` for 16-bit activations x ``[M, K]``: ``y = (x @ wgt.T + lora_act_in @ lora_up.T) * wcscale +
-    bias``. ``lora``: lora_act_in ``[M, R]``, lora_up ``[N, R]``; ``affine``: wcscale, bias fp32 ``[N]``.
+    """As ``check_packed`` for 16-bit activations x ``[M, K]``: ``y = f((x @ wgt.T + lora_act_in @ lora_up.T) * wcscale
+    + bias)``. ``lora``: lora_act_in ``[M, R]``, lora_up ``[N, R]``; ``affine``: wcscale, bias fp32 ``[N]``.
     """
-    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (x.shape[0], wgt.rows))
+    columns = wgt.rows // 2 if activation == "swiglu" else wgt.rows
+    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (x.shape[0], columns))
     scale, bias = (vector.double() for vector in affine)
     contract = _Contract(
         act=x,
@@ -127,6 +160,7 @@ def check_half(
         gemm_scale=scale,
         lora_scale=scale,
         bias=bias,
+        activation=activation,
     )
     return _check(y, contract, split_k, chunk_rows)
 
@@ -167,16 +201,18 @@ class _Walk(NamedTuple):
 
 
 class _Expected(NamedTuple):
-    """float64 ``[rows, N]``. ``drift``: how far fp32 accumulation and epilogue may move an element in the mean."""
+    """float64 ``[rows, N]``. ``error``: how far fp32 accumulation and epilogue may move an element; ``drift``: in the
+    mean; ``tolerance``: the former and the rounding to the output's dtype."""
 
     value: torch.Tensor
+    error: torch.Tensor
     tolerance: torch.Tensor
     drift: torch.Tensor
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class _Contract:
-    """``y = gemm_scale * (act @ wgt.T) + lora_scale * (lora_act_in @ lora_up.T) + bias`` with decoded operands.
+    """``y = f(gemm_scale * (act @ wgt.T) + lora_scale * (lora_act_in @ lora_up.T) + bias)`` with decoded operands.
 
     ``act`` still packed or in 16 bits, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets
     ``lora_up`` divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
@@ -190,11 +226,12 @@ class _Contract:
     lora_scale: torch.Tensor
     bias: torch.Tensor
     lora_dtype: str | None = None
+    activation: str = "none"
 
     def reference(self, rows: slice) -> torch.Tensor:
         with self._threads(rows):
             gemm = _product(self._act(rows), self.wgt)
-            return self._epilogue(gemm, self.lora_act_in[rows] @ self.lora_up.T)
+            return activated(self._epilogue(gemm, self.lora_act_in[rows] @ self.lora_up.T), self.activation)
 
     def expected(self, rows: slice, out_dtype: str, split_k: int) -> _Expected:
         with self._threads(rows):
@@ -212,9 +249,10 @@ class _Contract:
             if self.lora_dtype is not None:
                 other += self._folding_error(self.lora_dtype, gemm.product, lora_act)
             half = TORCH_DTYPES[out_dtype]
-            error = error.add_(other).mul_(SECOND_ORDER * (1 + torch.finfo(half).eps / 2))
-            tolerance = error.add_(output_ulp(reference, half))
-            return _Expected(reference, tolerance, drift.mul_(ACC_ROUNDOFF).add_(other))
+            error.add_(other).mul_(SECOND_ORDER)
+            made = after(self.activation, Uncertain(reference, error, drift.mul_(ACC_ROUNDOFF).add_(other)))
+            tolerance = made.error * (1 + torch.finfo(half).eps / 2) + output_ulp(made.value, half)
+            return _Expected(made.value, made.error, tolerance, made.drift)
 
     def _drift(
         self, gemm: _Walk, lora: _Walk, gemm_scale: torch.Tensor, lora_scale: torch.Tensor
@@ -260,7 +298,7 @@ class _Contract:
         return dequantize_nvfp4(NVFP4Tensor(codes=self.act.codes[rows], scales=self.act.scales[rows]))
 
 
-def _packed_contract(inputs: PackedInputs) -> _Contract:
+def _packed_contract(inputs: PackedInputs, activation: str) -> _Contract:
     act = _row_major(inputs.act, inputs.ascales, "ascales")
     wgt = _row_major(inputs.wgt, inputs.wscales, "wscales")
     return _Contract(
@@ -271,6 +309,7 @@ def _packed_contract(inputs: PackedInputs) -> _Contract:
         gemm_scale=inputs.wcscale.double(),
         lora_scale=inputs.wcscale.double(),
         bias=inputs.bias.double(),
+        activation=activation,
     )
 
 

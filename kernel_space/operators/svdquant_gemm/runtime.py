@@ -14,6 +14,7 @@ from collections.abc import Mapping
 import torch
 
 from kernel_space.core.stand_in import StandIn
+from kernel_space.numerics.activation import activated
 from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.numerics.matmul import as_is
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
@@ -21,10 +22,10 @@ from kernel_space.numerics.tensors import DTYPES, require_matrix, require_tensor
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 
-OPTIONS = ("out_dtype",)
+OPTIONS = ("out_dtype", "activation")
 STEADY = "wgt"
 KEYS = ("act", "wgt")
-WIDEST = {"r": MAX_R}
+WIDEST = {"r": (256, MAX_R)}
 
 WORK = 3.0
 """Distance for each doubling of the work of a row of K and R, in doublings of M. A doubling of M between the problem
@@ -32,6 +33,8 @@ and the one that a config was tuned for costs a third of a doubling of time (med
 ``results/h200`` and its config's time in a tune of the same layer at another M)."""
 PADDING = 2.0
 """Distance for padding at all: an estimate of what two more small kernels in front of the launch cost."""
+PADDING_US = 5.0
+"""The same in microseconds, launches included: an estimate."""
 _LORA_BYTES = 4  # of one element of R, over one of K: 16 bits against 4
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _HALF = tuple(TORCH_DTYPES.values())
@@ -39,7 +42,7 @@ _HALF = tuple(TORCH_DTYPES.values())
 Tensors = Mapping[str, torch.Tensor]
 
 
-def problem_of(tensors: Tensors, *, out_dtype: str = "fp16") -> GemmProblem:
+def problem_of(tensors: Tensors, *, out_dtype: str = "fp16", activation: str = "none") -> GemmProblem:
     """The problem of these inputs; where they have no rows, that of one row. Raises ``InputError`` for tensors whose
     shapes and dtypes do not fit, the weights first.
     """
@@ -47,7 +50,8 @@ def problem_of(tensors: Tensors, *, out_dtype: str = "fp16") -> GemmProblem:
     n = wgt.shape[0]
     k = 2 * require_matrix(wgt, "wgt", (torch.uint8,), n)
     r = require_matrix(lora_up, "lora_up", _HALF, n)
-    problem = GemmProblem(m=1, k=k, n=n, r=r, lora_dtype=_NAMES[lora_up.dtype], out_dtype=out_dtype)
+    dtypes = {"lora_dtype": _NAMES[lora_up.dtype], "out_dtype": out_dtype}
+    problem = GemmProblem(m=1, k=k, n=n, r=r, **dtypes, activation=activation)
     require_tensor(tensors["wscales"], "wscales", (torch.uint8,), (blocked_scale_bytes(n, k),))
     require_tensor(tensors["wcscale"], "wcscale", (torch.float32,), (n,))
     require_tensor(tensors["bias"], "bias", (torch.float32,), (n,))
@@ -73,6 +77,7 @@ def stand_in(problem: GemmProblem, known: GemmProblem) -> StandIn | None:
         problem=dataclasses.replace(problem, r=rank),
         adapt=lambda tensors: padded(tensors, rank),
         distance=distance,
+        us=PADDING_US,
         note=f"R padded to {rank}",
     )
 
@@ -112,7 +117,8 @@ def reference(tensors: Tensors, problem: GemmProblem) -> dict[str, torch.Tensor]
     sums = as_is(_decode(tensors["act"], tensors["ascales"]), _decode(tensors["wgt"], tensors["wscales"]).T)
     if problem.r:
         sums += as_is(tensors["lora_act_in"].float(), tensors["lora_up"].float().T)
-    return {"y": (sums * tensors["wcscale"] + tensors["bias"]).to(DTYPES[problem.out_dtype])}
+    whole = activated(sums * tensors["wcscale"] + tensors["bias"], problem.activation)
+    return {"y": whole.to(DTYPES[problem.out_dtype])}
 
 
 def _decode(codes: torch.Tensor, blocked: torch.Tensor) -> torch.Tensor:

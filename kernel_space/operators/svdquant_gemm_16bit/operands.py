@@ -27,7 +27,7 @@ def make_inputs(
     size of its dequantized activations. Raises ``InputError`` for another source.
     """
     same = GemmProblem(
-        m=problem.m, k=problem.k, n=problem.n, r=problem.r, lora_dtype=problem.dtype, out_dtype=problem.dtype
+        **problem.sizes, lora_dtype=problem.dtype, out_dtype=problem.dtype, activation=problem.activation
     )
     operands = make_operands(same, seed, source=source, device=device)
     act = _decode(operands.act, operands.ascales)
@@ -53,6 +53,7 @@ def check_outputs(
         (tensors["lora_act_in"], tensors["lora_up"]),
         (tensors["wcscale"], tensors["bias"]),
         split_k=config.partial_sums,
+        activation=problem.activation,
         chunk_rows=CARD_CHUNK_ROWS if x.is_cuda else CHUNK_ROWS,
     )
     return {"y": check}

@@ -21,10 +21,10 @@ def work(problem: HalfGemmProblem) -> Work:
 
 OPERATOR = Operator(
     name=HalfGemmProblem.operator,
-    formula="y = (xs @ wgt.T + lora_act_in @ lora_up.T) * wcscale + bias",
+    formula="y = activation((xs @ wgt.T + lora_act_in @ lora_up.T) * wcscale + bias)",
     problem=HalfGemmProblem,
     signature=SIGNATURE,
-    kernels=("wide",),
+    kernels=("wide", "narrow"),
     inputs=Deferred(f"{_PACKAGE}.operands:make_inputs"),
     check=Deferred(f"{_PACKAGE}.operands:check_outputs"),
     work=work,

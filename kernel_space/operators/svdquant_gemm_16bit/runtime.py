@@ -9,6 +9,7 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.stand_in import StandIn
+from kernel_space.numerics.activation import activated
 from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.numerics.matmul import as_is
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
@@ -19,15 +20,16 @@ from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from kernel_space.operators.svdquant_gemm_16bit.problem import HalfGemmProblem
 
+OPTIONS = ("activation",)
 STEADY = "wgt"
 KEYS = ("xs", "wgt")
-WIDEST = {"r": MAX_R}
+WIDEST = {"r": (256, MAX_R)}
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 Tensors = Mapping[str, torch.Tensor]
 
 
-def problem_of(tensors: Tensors) -> HalfGemmProblem:
+def problem_of(tensors: Tensors, *, activation: str = "none") -> HalfGemmProblem:
     """The problem of these inputs; where they have no rows, that of one row. Raises ``InputError`` for tensors whose
     shapes and dtypes do not fit, the weights first.
     """
@@ -35,7 +37,7 @@ def problem_of(tensors: Tensors) -> HalfGemmProblem:
     n = wgt.shape[0] if wgt.ndim else 0
     k = 2 * require_matrix(wgt, "wgt", (torch.uint8,), n)
     r = require_matrix(lora_up, "lora_up", tuple(_NAMES), n)
-    problem = HalfGemmProblem(m=1, k=k, n=n, r=r, dtype=_NAMES[lora_up.dtype])
+    problem = HalfGemmProblem(m=1, k=k, n=n, r=r, dtype=_NAMES[lora_up.dtype], activation=activation)
     require_tensor(tensors["wscales"], "wscales", (torch.uint8,), (blocked_scale_bytes(n, k),))
     require_tensor(tensors["wcscale"], "wcscale", (torch.float32,), (n,))
     require_tensor(tensors["bias"], "bias", (torch.float32,), (n,))
@@ -59,6 +61,7 @@ def stand_in(problem: HalfGemmProblem, known: HalfGemmProblem) -> StandIn | None
         problem=dataclasses.replace(problem, r=rank),
         adapt=lambda tensors: gemm.padded(tensors, rank),
         distance=distance,
+        us=gemm.PADDING_US,
         note=f"R padded to {rank}",
     )
 
@@ -70,4 +73,5 @@ def reference(tensors: Tensors, problem: HalfGemmProblem) -> dict[str, torch.Ten
     sums = as_is(from_quad_order(tensors["xs"], problem.k).float(), wgt.T)
     if problem.r:
         sums += as_is(tensors["lora_act_in"].float(), tensors["lora_up"].float().T)
-    return {"y": (sums * tensors["wcscale"] + tensors["bias"]).to(DTYPES[problem.dtype])}
+    whole = activated(sums * tensors["wcscale"] + tensors["bias"], problem.activation)
+    return {"y": whole.to(DTYPES[problem.dtype])}

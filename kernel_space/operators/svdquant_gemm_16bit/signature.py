@@ -14,7 +14,7 @@ SIGNATURE = Signature(
     In("lora_up", lambda p: p.dtype, lambda p: (p.n, p.r), empties=True),
     In("wcscale", "fp32", lambda p: (p.n,)),
     In("bias", "fp32", lambda p: (p.n,)),
-    Out("y", lambda p: p.dtype, lambda p: (p.m, p.n)),
+    Out("y", lambda p: p.dtype, lambda p: (p.m, p.out_columns)),
     Workspace(),
     Size("m"),
     Size("n"),

@@ -8,7 +8,7 @@ from kernel_space.operators.svdquant_linear.problem import LinearProblem
 
 OPERATOR = composite(
     name=LinearProblem.operator,
-    formula="y = svdquant_gemm(nvfp4_quantize(x, smooth, lora_down), wgt, lora_up, wcscale, bias)",
+    formula="y = activation(svdquant_gemm(nvfp4_quantize(x, smooth, lora_down), wgt, lora_up, wcscale, bias))",
     problem=LinearProblem,
     links=(
         Link(
@@ -19,7 +19,11 @@ OPERATOR = composite(
         Link(
             name="gemm",
             operator="svdquant_gemm",
-            fields={"m": "m", "k": "k", "n": "n", "r": "r", "lora_dtype": "dtype", "out_dtype": "dtype"},
+            fields={
+                **{name: name for name in ("m", "k", "n", "r", "activation")},
+                "lora_dtype": "dtype",
+                "out_dtype": "dtype",
+            },
         ),
     ),
     runtime="kernel_space.operators.svdquant_linear.runtime",

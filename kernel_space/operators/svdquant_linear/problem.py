@@ -7,11 +7,13 @@ import dataclasses
 from kernel_space.core.problem import Problem, option, size
 from kernel_space.operators.nvfp4_quantize.problem import MAX_K, MAX_M
 from kernel_space.operators.svdquant_gemm.problem import (
+    ACTIVATIONS,
     HALF_DTYPES,
     K_MULTIPLE,
     MAX_R,
     N_MULTIPLE,
     R_MULTIPLE,
+    require_gates,
 )
 
 
@@ -19,8 +21,8 @@ from kernel_space.operators.svdquant_gemm.problem import (
 class LinearProblem(Problem, operator="svdquant_linear", example="4352,3840,3072,128"):
     """M, K, N in elements and the LoRA rank R, as of the GEMM in it. Prints as it parses: ``M,K,N,R``.
 
-    ``dtype`` of x, y and the LoRA factors. Raises ``InputError`` on construction when a size or the dtype is outside of
-    the contract.
+    ``dtype`` of x, y and the LoRA factors; ``activation`` as of the GEMM, with N/2 columns of y for swiglu. Raises
+    ``InputError`` on construction when a size or the dtype is outside of the contract.
     """
 
     m: int = size(batch=True, most=MAX_M)
@@ -28,3 +30,8 @@ class LinearProblem(Problem, operator="svdquant_linear", example="4352,3840,3072
     n: int = size(multiple=N_MULTIPLE)
     r: int = size(least=0, most=MAX_R, multiple=R_MULTIPLE, compiled=True, zero="no LoRA")
     dtype: str = option(*HALF_DTYPES)
+    activation: str = option(*ACTIVATIONS, unsaid=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_gates(self.n, self.activation)

@@ -19,15 +19,16 @@ from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.problem import MAX_R, GemmProblem
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 
+OPTIONS = ("activation",)
 STEADY = "wgt"
 KEYS = ("x", "wgt")
-WIDEST = {"r": MAX_R}
+WIDEST = {"r": (256, MAX_R)}
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 
 Tensors = Mapping[str, torch.Tensor]
 
 
-def problem_of(tensors: Tensors) -> LinearProblem:
+def problem_of(tensors: Tensors, *, activation: str = "none") -> LinearProblem:
     """The problem of these inputs; where x has no rows, that of one row. Raises ``InputError`` for tensors whose shapes
     and dtypes do not fit, the weights first.
     """
@@ -35,7 +36,7 @@ def problem_of(tensors: Tensors) -> LinearProblem:
     n = wgt.shape[0] if wgt.ndim else 0
     k = 2 * require_matrix(wgt, "wgt", (torch.uint8,), n)
     r = require_matrix(lora_up, "lora_up", tuple(_NAMES), n)
-    problem = LinearProblem(m=1, k=k, n=n, r=r, dtype=_NAMES[lora_up.dtype])
+    problem = LinearProblem(m=1, k=k, n=n, r=r, dtype=_NAMES[lora_up.dtype], activation=activation)
     require_tensor(tensors["wscales"], "wscales", (torch.uint8,), (blocked_scale_bytes(n, k),))
     require_tensor(tensors["wcscale"], "wcscale", (torch.float32,), (n,))
     require_tensor(tensors["bias"], "bias", (torch.float32,), (n,))
@@ -86,4 +87,6 @@ def reference(tensors: Tensors, problem: LinearProblem) -> dict[str, torch.Tenso
 
 def _gemm_problem(problem: LinearProblem) -> GemmProblem:
     sizes = {name: getattr(problem, name) for name in ("m", "k", "n", "r")}
-    return GemmProblem(**sizes, lora_dtype=problem.dtype, out_dtype=problem.dtype)
+    return GemmProblem(
+        **sizes, lora_dtype=problem.dtype, out_dtype=problem.dtype, activation=problem.activation
+    )

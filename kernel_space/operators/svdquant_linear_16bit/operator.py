@@ -8,7 +8,7 @@ from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProbl
 
 OPERATOR = composite(
     name=HalfLinearProblem.operator,
-    formula="y = svdquant_gemm_16bit(smooth_lora_down(x, smooth, lora_down), wgt, lora_up, wcscale, bias)",
+    formula="y = activation(svdquant_gemm_16bit(smooth_lora_down(x, smooth, lora_down), wgt, lora_up, wcscale, bias))",
     problem=HalfLinearProblem,
     links=(
         Link(
@@ -19,7 +19,7 @@ OPERATOR = composite(
         Link(
             name="gemm",
             operator="svdquant_gemm_16bit",
-            fields={"m": "m", "k": "k", "n": "n", "r": "r", "dtype": "dtype"},
+            fields={name: name for name in ("m", "k", "n", "r", "dtype", "activation")},
         ),
     ),
     runtime="kernel_space.operators.svdquant_linear_16bit.runtime",

@@ -11,6 +11,6 @@ from kernel_space.operators.svdquant_linear.problem import LinearProblem
 class HalfLinearProblem(LinearProblem, operator="svdquant_linear_16bit", example="4352,3840,3072,128"):
     """M, K, N in elements and the LoRA rank R, as of ``svdquant_linear``. Prints as it parses: ``M,K,N,R``.
 
-    ``dtype`` of x, y and the LoRA factors. Raises ``InputError`` on construction when a size or the dtype is outside of
-    the contract.
+    ``dtype`` of x, y and the LoRA factors; ``activation`` as there. Raises ``InputError`` on construction when a size
+    or the dtype is outside of the contract.
     """

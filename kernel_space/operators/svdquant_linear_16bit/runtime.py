@@ -17,15 +17,15 @@ from kernel_space.operators.svdquant_linear import runtime as linear
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
-STEADY, KEYS, WIDEST = linear.STEADY, linear.KEYS, linear.WIDEST
+OPTIONS, STEADY, KEYS, WIDEST = linear.OPTIONS, linear.STEADY, linear.KEYS, linear.WIDEST
 
 Tensors = Mapping[str, torch.Tensor]
 
 
-def problem_of(tensors: Tensors) -> HalfLinearProblem:
+def problem_of(tensors: Tensors, *, activation: str = "none") -> HalfLinearProblem:
     """The problem of these inputs, those of ``svdquant_linear``. Raises ``InputError`` for what does not fit."""
-    found = linear.problem_of(tensors)
-    return HalfLinearProblem(**{name: getattr(found, name) for name in ("m", "k", "n", "r", "dtype")})
+    found = linear.problem_of(tensors, activation=activation)
+    return HalfLinearProblem(**{name: getattr(found, name) for name in found.forms()})
 
 
 def stand_in(problem: HalfLinearProblem, known: HalfLinearProblem) -> StandIn | None:
@@ -38,5 +38,5 @@ def reference(tensors: Tensors, problem: HalfLinearProblem) -> dict[str, torch.T
     """The layer in plain torch, by the references of its links."""
     part = SmoothProblem(m=problem.m, k=problem.k, r=problem.r, x_dtype=problem.dtype)
     made = smooth.reference(tensors, part)
-    sizes = {name: getattr(problem, name) for name in ("m", "k", "n", "r", "dtype")}
+    sizes = {name: getattr(problem, name) for name in problem.forms()}
     return {**made, **gemm.reference({**tensors, **made}, HalfGemmProblem(**sizes))}

@@ -39,52 +39,52 @@ def nested(depth: int) -> bytes:
 
 
 FILES: dict[str, tuple[bytes, str]] = {
-    "empty": (b"", "has 0 bytes"),
-    "short": (b"abc", "has 3 bytes"),
-    "a header longer than the file": (file_of(b"{}", length=1 << 20), "header should have 1048576 bytes"),
-    "a huge header": (file_of(b"{}", length=(1 << 64) - 1), "header should have 18446744073709551615 bytes"),
-    "no JSON": (file_of(b"hello"), "header does not parse"),
-    "not UTF-8": (file_of(b'{"\xff":1}'), "header does not parse"),
-    "nested": (file_of(nested(100_000)), "nested too deeply"),
-    "a list": (file_of(b"[]"), "no JSON object"),
+    "empty": (b"", "header too small"),
+    "short": (b"abc", "header too small"),
+    "a header longer than the file": (file_of(b"{}", length=1 << 20), "invalid header length"),
+    "a huge header": (file_of(b"{}", length=(1 << 64) - 1), "header too large"),
+    "no JSON": (file_of(b"hello"), "invalid JSON in header"),
+    "not UTF-8": (file_of(b'{"\xff":1}'), "invalid UTF-8 in header"),
+    "nested": (file_of(nested(100_000)), "recursion limit exceeded"),
+    "a list": (file_of(b"[]"), "invalid type: sequence"),
     "one name twice": (
         file_of(
             b'{"a":' + json.dumps(ENTRY).encode() + b',"a":' + json.dumps(ENTRY).encode() + b"}", b"abcd"
         ),
-        "a key stands twice",
+        "a tensor that nothing here knows",
     ),
-    "NaN": (file_of(b'{"a": NaN}'), "NaN is no number"),
-    "metadata of numbers": (file_of(b'{"__metadata__": {"a": 1}}'), "metadata must be text"),
-    "an entry that is none": (file_of(b'{"a": 3}'), "tensor 'a' must have dtype, shape and data_offsets"),
+    "NaN": (file_of(b'{"a": NaN}'), "expected value"),
+    "metadata of numbers": (file_of(b'{"__metadata__": {"a": 1}}'), "expected a string"),
+    "an entry that is none": (file_of(b'{"a": 3}'), "expected struct TensorInfo"),
     "a strange dtype": (
         file_of(json.dumps({"a": {**ENTRY, "dtype": "Q9"}}).encode(), b"abcd"),
-        "tensor 'a' has dtype 'Q9'",
+        "unknown variant `Q9`",
     ),
     "negative sizes": (
         file_of(json.dumps({"a": {**ENTRY, "shape": [-2, -2]}}).encode(), b"abcd"),
-        "tensor 'a' must have a shape",
+        "integer `-2`, expected usize",
     ),
     "sizes that are true": (
         file_of(json.dumps({"a": {**ENTRY, "shape": [True, 4]}}).encode(), b"abcd"),
-        "tensor 'a' must have a shape",
+        "boolean `true`, expected usize",
     ),
     "a shape that lies": (
         file_of(json.dumps({"a": {**ENTRY, "shape": [1 << 40, 1 << 40]}}).encode(), b"abcd"),
-        "tensor 'a' has 4 bytes, U8 .* takes",
+        "overflow computing buffer size",
     ),
     "overlapping tensors": (
         file_of(json.dumps({"a": ENTRY, "b": {**ENTRY, "data_offsets": [2, 6]}}).encode(), b"abcdef"),
-        "tensor 'b' begins at byte 2, and the one before ends at 4",
+        "invalid offset for tensor `b`",
     ),
     "a hole": (
         file_of(json.dumps({"a": ENTRY, "b": {**ENTRY, "data_offsets": [6, 10]}}).encode(), b"0123456789"),
-        "tensor 'b' begins at byte 6",
+        "invalid offset for tensor `b`",
     ),
-    "bytes behind": (file_of(json.dumps({"a": ENTRY}).encode(), b"abcdef"), "take 4 bytes, and it has 6"),
-    "bytes missing": (file_of(json.dumps({"a": ENTRY}).encode(), b"ab"), "take 4 bytes, and it has 2"),
+    "bytes behind": (file_of(json.dumps({"a": ENTRY}).encode(), b"abcdef"), "not fully covered"),
+    "bytes missing": (file_of(json.dumps({"a": ENTRY}).encode(), b"ab"), "not fully covered"),
     "a number of thousands of digits": (
         file_of(b'{"a":{"dtype":"U8","shape":[' + b"9" * 5000 + b'],"data_offsets":[0,4]}}', b"abcd"),
-        "header does not parse",
+        "number out of range",
     ),
     "no layers": (file_of(b"{}"), "no quantized layer"),
 }

@@ -54,7 +54,9 @@ def test_fragments(n: int, k: int, rank: int, dtype: torch.dtype) -> None:
     assert "nunchaku assumed" in str(loaded.report)
 
 
-@pytest.mark.parametrize(("n", "k", "rank"), [(120, 96, 16), (136, 160, 32), (8, 32, 8), (264, 416, 24)])
+@pytest.mark.parametrize(
+    ("n", "k", "rank"), [(120, 96, 16), (136, 160, 32), (8, 32, 8), (264, 416, 24), (40, 96, 376)]
+)
 def test_awkward_sizes_of_fragments(n: int, k: int, rank: int) -> None:
     """Everything is padded, so only the reader's caller knows the sizes; a rank is padded to 16."""
     drawn = draw(n, k, rank)

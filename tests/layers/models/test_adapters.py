@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -87,6 +89,90 @@ def test_tensors_of_inference_mode() -> None:
             assert relative(made["first"](x), wanted) < 2.0**-6
 
 
+def three() -> torch.nn.ModuleDict:
+    """Layers whose branches lie in one tensor."""
+    found = torch.nn.ModuleDict({"0": layer(72, 160), "1": layer(72, 160), "2": layer(72, 160)})
+    reserve_adapters(found, 64)
+    return found
+
+
+def check(made: torch.nn.ModuleDict, base: dict[str, torch.Tensor], state: dict, x: torch.Tensor) -> None:
+    for name, one in made.items():
+        wanted = base[name].clone()
+        for given, strength in state.values():
+            if name in given:
+                down, up = given[name]
+                wanted += strength * (x.double() @ down.double()) @ up.double().T
+        assert relative(one(x), wanted) < 2.0**-6, name
+
+
+def test_branches_of_a_model_are_written_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One write for all layers; layers without the adapter keep their y to the bit."""
+    made, x = three(), activations(5, 160)
+    base = {name: one(x).double() for name, one in made.items()}
+    writes = []
+    real = adapters.Adapters.write
+    monkeypatch.setattr(
+        adapters.Adapters, "write", lambda self, *given: (writes.append(1), real(self, *given))[1]
+    )
+    a, b = {"0": tensors(8, 1), "2": tensors(20, 2)}, {"1": tensors(16, 3), "2": tensors(8, 4)}
+    for state in ({"a": (a, 1.0)}, {"a": (a, 0.5), "b": (b, -2.0)}, {"b": (b, 1.0)}, {"a": (a, 2.0)}, {}):
+        writes.clear()
+        set_adapters(made, state)
+        assert len(writes) == 1
+        check(made, base, state, x)
+        for name, one in made.items():
+            if not any(name in given for given, _ in state.values()):
+                assert torch.equal(one(x).double(), base[name])
+
+
+def test_a_layer_of_its_own_between_two_switches() -> None:
+    """What a layer was given by itself does not survive the model's switch, nor the other way round."""
+    made, x = three(), activations(5, 160)
+    base = {name: one(x).double() for name, one in made.items()}
+    a = {name: tensors(24, 5 + int(name)) for name in made}
+    own = tensors(40, 9)
+    for _ in range(2):
+        set_adapters(made, {"a": (a, 1.0)})
+        made["1"].set_adapters({"own": (*own, 0.5)})
+        check(made, base, {"a": ({"0": a["0"], "2": a["2"]}, 1.0), "own": ({"1": own}, 0.5)}, x)
+    set_adapters(made, {"a": (a, -1.0)})
+    check(made, base, {"a": (a, -1.0)}, x)
+
+
+@pytest.mark.parametrize("change", ["copied", "loaded", "reserved", "replaced"])
+def test_layers_with_memory_of_their_own(change: str) -> None:
+    made, x = three(), activations(5, 160)
+    base = {name: one(x).double() for name, one in made.items()}
+    a, b = ({name: tensors(24, 5 * seed + int(name)) for name in made} for seed in (1, 2))
+    set_adapters(made, {"a": (a, 1.0)})
+    if change == "copied":
+        before, made = made, copy.deepcopy(made)
+        set_adapters(made, {"b": (b, 1.0)})
+        check(before, base, {"a": (a, 1.0)}, x)
+    elif change == "loaded":
+        made["1"].load_state_dict(made["1"].state_dict(), assign=True)
+    elif change == "reserved":
+        made["1"].reserve_adapters(48)
+    else:
+        made["1"] = copy.deepcopy(made["1"])
+    for state in ({"b": (b, 1.0)}, {"a": (a, 0.5)}, {}):
+        set_adapters(made, state)
+        check(made, base, state, x)
+
+
+def test_room_is_counted_by_layer() -> None:
+    """Wide here and narrow there: side by side in every layer, though not where both are as wide as their widest."""
+    made, x = three(), activations(5, 160)
+    base = {name: one(x).double() for name, one in made.items()}
+    state = {
+        "a": ({"0": tensors(40, 1), "1": tensors(8, 2)}, 1.0),
+        "b": ({"0": tensors(8, 3), "1": tensors(40, 4)}, 0.5),
+    }
+    set_adapters(made, state)
+    check(made, base, state, x)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -117,3 +203,13 @@ def test_room_that_cannot_be() -> None:
             reserve_adapters(made, rank)
     with pytest.raises(InputError, match="the model has no SVDQuantLinear"):
         reserve_adapters(torch.nn.Linear(8, 8), 64)
+
+
+@pytest.mark.slow
+def test_a_compiled_model_by_the_names_of_its_own() -> None:
+    made, x = three(), activations(5, 160)
+    base = {name: one(x).double() for name, one in made.items()}
+    compiled, a = torch.compile(made, backend="eager"), {name: tensors(24, 3) for name in made}
+    reserve_adapters(compiled, 48)
+    set_adapters(compiled, {"a": (a, 1.0)})
+    check(made, base, {"a": (a, 1.0)}, x)

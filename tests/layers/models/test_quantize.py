@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import copy
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,14 @@ from tests.layers.test_linear import linear_of, relative
 from tuner.layers.decompose import smoothing
 from tuner.layers.models import one, quantize
 from tuner.layers.models.one import STRENGTHS
-from tuner.layers.models.progress import Bar
-from tuner.runtime import InputError, SVDQuantLinear, quantize_model
+from tuner.runtime import (
+    InputError,
+    SVDQuantLinear,
+    attach_svdquant,
+    load_svdquant,
+    quantize_model,
+    save_svdquant,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:svdquant_linear on cpu is the torch reference")
 
@@ -127,6 +134,83 @@ def test_linears_that_are_more_than_linears_stay() -> None:
     assert "meta" in report.left["whole"]
     x = torch.randn(3, 1, 64)
     attention(x, x, x)
+
+
+def test_replaced_linears_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a model would need the memory of both: while the last is made, the others' weights are gone."""
+    model, alive = Small(), []
+    weights = [weakref.ref(one.weight) for one in (model.first, model.second, model.never)]
+    real = quantize.quantized
+
+    def spy(*args: Any) -> Any:
+        alive.append([one() is not None for one in weights])
+        return real(*args)
+
+    monkeypatch.setattr(quantize, "quantized", spy)
+    quiet(model, batches(), rank=16)
+    assert alive == [[True, True, True], [False, True, True], [False, False, True]]
+
+
+def test_a_linear_of_two_places_is_saved_and_attached_to_both(tmp_path: Path) -> None:
+    model, fresh = Small(), Small()
+    quiet(model, batches(), rank=16)
+    save_svdquant(model, tmp_path / "small.safetensors")
+    attach_svdquant(fresh, load_svdquant(tmp_path / "small.safetensors"))
+    assert fresh.again is fresh.second and isinstance(fresh.again, SVDQuantLinear)
+    with torch.no_grad():
+        assert all(torch.equal(fresh(batch), model(batch)) for batch in batches())
+
+
+class Conv1D(torch.nn.Module):
+    """As transformers has it, for GPT-2."""
+
+    def __init__(self, nf: int, nx: int) -> None:
+        super().__init__()
+        self.nf = nf
+        self.weight = torch.nn.Parameter(linear_of(nf, nx).weight.detach().T.contiguous())
+        self.bias = torch.nn.Parameter(torch.randn(nf, generator=torch.Generator().manual_seed(2)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight + self.bias
+
+
+def test_a_weight_with_its_inputs_first() -> None:
+    model = torch.nn.Sequential(Conv1D(64, 96), torch.nn.GELU(), Conv1D(12, 64))
+    linear, kept = torch.nn.Linear(96, 64), model[2]
+    with torch.no_grad():
+        linear.weight.copy_(model[0].weight.T)
+        linear.bias.copy_(model[0].bias)
+    wanted = SVDQuantLinear.from_linear(linear, rank=16, calibration=torch.cat(batches()).view(-1, 96))
+    fresh = copy.deepcopy(model)
+    report = quiet(model, batches(), rank=16)
+    assert [one.name for one in report.layers] == ["0"] and list(report.left) == ["2"] and model[2] is kept
+    assert same(model[0].state_dict(), wanted.state_dict())
+    attach_svdquant(fresh, {"0": model[0]})
+    assert fresh[0] is model[0]
+
+
+def test_matrices_that_no_linear_has_are_named() -> None:
+    model = torch.nn.ModuleDict({"fc": torch.nn.Linear(64, 64), "table": torch.nn.Embedding(64, 64)})
+    model["experts"] = experts = torch.nn.Module()
+    experts.up = torch.nn.Parameter(torch.zeros(4, 96, 64))
+    experts.mix, experts.place = (torch.nn.Parameter(torch.zeros(*size)) for size in ((64, 64), (1, 64, 64)))
+    report = quiet(model, rank=16)
+    assert report.left == {
+        "experts.up": "it is a parameter [4, 96, 64] of Module, not torch.nn.Linear",
+        "experts.mix": "it is a parameter [64, 64] of Module, not torch.nn.Linear",
+    }
+
+
+@pytest.mark.slow
+def test_a_compiled_model_by_the_names_of_its_own() -> None:
+    model, expected = Small(), Small()
+    report = quiet(torch.compile(model, backend="eager"), batches(), rank=16)
+    assert [one.name for one in report.layers] == ["first", "second", "never"]
+    quiet(expected, batches(), rank=16)
+    assert same(states(model), states(expected))
+    fresh = Small()
+    attach_svdquant(torch.compile(fresh, backend="eager"), {"first": model.first})
+    assert fresh.first is model.first
 
 
 def test_skipping() -> None:
@@ -309,24 +393,13 @@ def test_a_folder_that_is_a_file(tmp_path: Path) -> None:
         quiet(Small(), rank=16, resume=tmp_path / "x")
 
 
-class _Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_the_bar() -> None:
-    times = iter([0.0, 2.0, 4.0, 6.0, 8.0])
-    out = _Terminal()
-    bar = Bar(4, to=out, clock=lambda: next(times))
-    for name in "abcd":
-        bar.step(name)
-    shown = out.getvalue().split("\r\x1b[K")
-    assert shown[1] == f"[{'#' * 6:<24}] 1/4 6 s left  a" and shown[4] == f"[{'#' * 24}] 4/4 0 s left  d\n"
-    plain = io.StringIO()
-    bar = Bar(100, to=plain)
-    for number in range(100):
-        bar.step(str(number))
-    assert len(plain.getvalue().splitlines()) == 10 and "\r" not in plain.getvalue()
+def test_a_bar_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no terminal overwrites a line there are few; none for who asked for none."""
+    quantize_model(Small(), rank=16)
+    shown = capsys.readouterr()
+    assert "3/3" in shown.err and "never" in shown.err and shown.err.count("\r") <= 3 and not shown.out
+    quantize_model(Small(), rank=16, progress=False)
+    assert not capsys.readouterr().err
 
 
 class _Cast(torch.nn.Module):

@@ -8,7 +8,7 @@ import pytest
 
 from kernel_space.core.arch import SM100A
 from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
-from kernel_space.machine.clock.occupancy import ctas_per_sm
+from kernel_space.machine.clock.occupancy import ctas_per_sm, l1_sectors, quarter_loads
 from tests.machine.clock.timed_cases import clock, launch
 from tests.machine.ptx import HEADER
 
@@ -16,6 +16,8 @@ BASE = 0x7F0000000000
 SHARED = "mov.u32 %r1, smem;\n"
 LOAD, STORE = "ld.global.v4.b32 {%r10, %r11, %r12, %r13}, [%d1];\n", "st.global.b32 [%d1], %r10;\n"
 COMMIT = "cp.async.commit_group;\n"
+USE = "add.f32 %r44, %r10, %r10;\n"  # of what LOAD brings
+STRONG = LOAD.replace("ld.global", "ld.relaxed.gpu.global")
 WORK = "fma.rn.f32 %r40, %r41, %r42, %r43;\n"
 
 
@@ -70,6 +72,69 @@ def test_loops_walk_over_addresses() -> None:
     assert (done.plain, done.dram) == (5 * 512, 5 * 512)
 
 
+# -- when a warp waits -----------------------------------------------------------------------------------------
+def test_a_warp_waits_where_it_uses_what_it_loads() -> None:
+    """Latency 100, 7 a data instruction: the load, two pieces of work, then 7 for the use. A copy is none."""
+    known = {"global_load": 100, "vector": 7}
+    assert cycles(at(16) + LOAD + WORK * 2 + USE, **known) == 100 + 7
+    assert cycles(at(16) + LOAD + USE + WORK * 2, **known) == 100 + 3 * 7
+    copied = at(16) + LOAD + "mov.b32 %r20, %r10;\n" + WORK * 2 + "add.f32 %r44, %r20, %r20;\n"
+    assert cycles(copied, **known) == 100 + 7
+    assert cycles(at(16) + LOAD + WORK * 20, **known) == 21 * 7
+
+
+def test_loads_behind_branches_are_outstanding_together() -> None:
+    """Each behind its own guard, used at the end: one latency, not three. In a loop that uses each: three."""
+    guarded = "".join(
+        f"@%p1 bra L{n};\nld.global.b32 %r{10 + n}, [%d1+{128 * n}];\nL{n}:\n" for n in range(3)
+    )
+    body = (
+        at(4)
+        + "setp.ge.u32 %p1, %r2, 32;\n"
+        + guarded
+        + "".join(f"add.f32 %r4{n}, %r1{n}, %r1{n};\n" for n in range(3))
+    )
+    assert cycles(body, global_load=100) == 100
+    loop = at(16) + "mov.b32 %r3, 0;\nMORE:\n" + LOAD + USE
+    loop += "add.u64 %d1, %d1, 512;\nadd.u32 %r3, %r3, 1;\nsetp.lt.u32 %p1, %r3, 3;\n@%p1 bra MORE;\n"
+    assert cycles(loop, global_load=100) == 300
+
+
+# -- L1 --------------------------------------------------------------------------------------------------------
+def test_l1_holds_what_was_loaded() -> None:
+    """The second load finds its sectors: latency 39, no byte of L2; one that others must be seen by does not."""
+    again = at(16) + LOAD + USE + LOAD
+    found = run(again, global_load=100, l1_load=39)
+    assert (found.plain, found.cycles[0]) == (512, pytest.approx(139))
+    past = run(at(16) + STRONG + USE + STRONG, global_load=100, l1_load=39)
+    assert (past.plain, past.cycles[0]) == (1024, pytest.approx(200))
+
+
+def test_a_sector_on_its_way_is_not_asked_for_again() -> None:
+    """Eight loads of 2 bytes, 16 apart between lanes: 16 sectors once, eight times through L1. 16 B/clk: 8 x 32."""
+    body = (
+        at(16)
+        + "".join(f"ld.global.b16 %h{n}, [%d1+{2 * n}];\n" for n in range(1, 8))
+        + "ld.global.b16 %h0, [%d1];\n"
+    )
+    done = run(body, l1_rate=16.0, global_load=100)
+    assert (done.plain, done.cycles[0]) == (512, 8 * 512 / 16)
+    assert cycles(body, global_load=300, l1_rate=16.0) == 512 / 512 * 300
+
+
+def test_another_warp_waits_for_the_same_bytes() -> None:
+    """Both warps load one sector: the second's come when the first's do, not 39 after it asks."""
+    body = "mov.u64 %d1, " + f"{BASE};\n" + LOAD + USE
+    assert cycles(body, warps=2, global_load=100, l1_load=39) == 100
+
+
+def test_l1_is_what_shared_memory_leaves() -> None:
+    """256 KiB of an SM for two CTAs: 128 each, less 100 and the system's 1: 27 KiB are 864 sectors."""
+    assert l1_sectors(100 * 1024, 2) == 864
+    assert l1_sectors(227 * 1024, 1) == 28 * 1024 // 32
+    assert l1_sectors(100 * 1024, 4) == 0
+
+
 # -- L2 and DRAM -----------------------------------------------------------------------------------------------
 def test_loads_wait_for_their_share_of_l2() -> None:
     """4 x 512 B at 8 B/clk and the latency of the last."""
@@ -81,7 +146,7 @@ def test_loads_wait_for_their_share_of_l2() -> None:
 
 def test_a_warp_does_not_wait_for_what_another_asks_for_later() -> None:
     """Each loads 512 B twice, at 8 B/clk and a latency of 100: 0-64 and 64-128, then from 164 and from 228 on."""
-    body = at(16) + LOAD + COMMIT + "add.u64 %d1, %d1, 4096;\n" + LOAD
+    body = at(16) + LOAD + USE + "add.u64 %d1, %d1, 4096;\n" + LOAD
     assert cycles(body, warps=2, l2_rate=8.0, global_load=100) == 228 + 64 + 100
 
 
@@ -91,7 +156,7 @@ def test_stores_are_posted_but_done_at_the_end() -> None:
 
 
 def test_a_first_touch_comes_from_dram() -> None:
-    body = at(16) + LOAD + "bar.sync 0;\n" + LOAD
+    body = at(16) + STRONG + USE + STRONG
     known = {"global_load": 100, "tma_latency": 50, "tma_latency_cold": 350}
     assert cycles(body, cold=True, **known) == (100 + 300) + 100
     assert cycles(body, **known) == 2 * 100
@@ -130,6 +195,14 @@ def test_tma_waits_for_plain_bytes_and_launches_for_both() -> None:
     assert cycles(body, l2_rate=64.0) == pytest.approx(4096 / 64)
 
 
+def test_reads_and_writes_disturb_one_another() -> None:
+    """512 B each way at 4 B/clk take 256; a copy that is left 0.8 of the rate 320. Reads alone lose nothing."""
+    both = at(16) + LOAD + "st.global.v4.b32 [%d1+65536], {%r10, %r11, %r12, %r13};\n"
+    known = {"cold": True, "dram_rate": 4.0, "dram_mixed": 0.8}
+    assert cycles(both, **known) == pytest.approx(320)
+    assert cycles(at(16) + LOAD + LOAD.replace("[%d1]", "[%d1+65536]"), **known) == pytest.approx(256)
+
+
 def test_bulk_stores_pass_dram() -> None:
     store = "cp.async.bulk.global.shared::cta.bulk_group [%d3], [%r1+1024], 4096;\n"
     body = SHARED + f"mov.u64 %d3, {BASE};\nelect.sync %r11|%p4, -1;\n@!%p4 bra NEXT;\n" + store + "NEXT:\n"
@@ -142,14 +215,14 @@ COPY = "cp.async.cg.shared.global [%r1], [%d1], 16;\n"
 
 
 def test_copies_come_while_the_warp_works() -> None:
-    """Latency 100; one work of 7 behind it. Waiting for all but one group waits for the first of two alone."""
+    """Latency 100; one work of 17 behind it. Waiting for all but one group waits for the first of two alone."""
     body = SHARED + at(16) + COPY + COMMIT + WORK
     assert run(body).plain == 512
-    assert cycles(body, global_load=100, vector=7) == 7
-    assert cycles(body + "cp.async.wait_group 0;\n", global_load=100, vector=7) == 100
-    assert cycles(body + "cp.async.wait_all;\n", global_load=100, vector=7) == 100
+    assert cycles(body, global_load=100, vector=17) == 17
+    assert cycles(body + "cp.async.wait_group 0;\n", global_load=100, vector=17) == 100
+    assert cycles(body + "cp.async.wait_all;\n", global_load=100, vector=17) == 100
     slow = SHARED + at(16) + (COPY + COMMIT) * 2 + "bar.sync 0;\n" + WORK + "cp.async.wait_group 1;\n"
-    assert cycles(slow, global_load=100, vector=7) == 100
+    assert cycles(slow, global_load=100, vector=17) == 100
 
 
 def test_a_barrier_learns_of_copies() -> None:
@@ -187,6 +260,26 @@ def test_ctas_of_an_sm_share_its_issue_slots() -> None:
     body = WORK * 100
     assert cycles(body, ctas=8, resident=8, warps=1, vector=4) == 400
     assert cycles(body, ctas=32, resident=32, warps=1, vector=4) == 32 * 101 / 4
+
+
+@pytest.mark.parametrize(
+    ("warps", "ctas", "loads"),
+    [
+        ([1, 2, 3, 4, 5], 1, [6, 2, 3, 4]),
+        ([7], 6, [14, 14, 7, 7]),
+        ([1, 2], 2, [1, 2, 1, 2]),
+        ([1, 1, 1, 9], 3, [3, 3, 3, 27]),
+    ],
+    ids=["the fifth warp joins the first", "one warp each", "two by two", "every fourth"],
+)
+def test_warps_go_to_schedulers_in_turn(warps: list[float], ctas: int, loads: list[float]) -> None:
+    assert quarter_loads(warps, ctas) == loads
+
+
+def test_one_warp_has_one_scheduler_and_its_special_functions() -> None:
+    """100 instructions and ``ret`` that depend on nothing: 101 slots of its scheduler. 8 clocks for an exponential."""
+    assert cycles(WORK * 100) == 101
+    assert cycles("ex2.approx.ftz.f32 %f1, %f1;\n" * 100) == 800
 
 
 def test_rounds_overlap_where_memory_is_busy() -> None:

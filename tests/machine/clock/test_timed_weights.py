@@ -9,11 +9,14 @@ import pytest
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.build.resources import disassemble
 from kernel_space.core.arch import SM100A
+from kernel_space.machine.clock.clock import SPECIAL_CLK
 from kernel_space.machine.clock.reduce import Reduced, reduce_kernel
+from kernel_space.machine.clock.weights import Tally
 from kernel_space.machine.ptx.cfg import Graph, build_graph
 from kernel_space.machine.ptx.operands import Imm
 from kernel_space.machine.ptx.parse import parse_ptx
 from tests.compiled_cases import resolved
+from tests.machine.clock.timed_cases import clock
 
 CONFIGS = ("mma_tiler_mn=256x128", "mma_tiler_mn=256x256", "mma_tiler_mn=128x128 cluster_shape_mn=1x1")
 SPIN_SASS = 2  # SYNCS and a branch; the clock charges ``Clock.spin`` for it
@@ -33,6 +36,19 @@ def test_loops_cost_what_survives(compiled: CompiledKernel, sass: str) -> None:
     reduced = reduce_kernel(parse_ptx(compiled.ptx))
     charged = smallest_charged_loop(reduced, build_graph(reduced.kernel), LOOPS[sass])
     assert charged == pytest.approx(kept, rel=0.15)
+
+
+def test_special_functions_take_eight_clocks_a_warp() -> None:
+    """16 results a clock of an SM, so 4 of each quarter: 32 lanes take 8, four times the 2 of a data instruction."""
+    lines = ["ex2.approx.ftz.f32 %f1, %f1;", "rcp.approx.ftz.f32 %f1, %f1;", "mul.rn.f32 %f1, %f1, %f1;"]
+    body = "".join(lines)
+    text = f".version 8.7\n.target sm_100a\n.address_size 64\n.visible .entry k() {{ .reg .f32 %f<2>;\n{body} ret; }}"
+    tally = Tally()
+    for block in build_graph(parse_ptx(text)).blocks:
+        for instr in block.instrs:
+            tally.instruction(instr, elects=False)
+    assert dict(tally.take()) == {"special": 2, "vector": 1, "issue": 1}
+    assert clock(vector=2.0).special[0] == SPECIAL_CLK == 8
 
 
 def smallest_sass_loop(listing: str, mnemonic: str) -> int:

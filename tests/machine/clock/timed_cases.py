@@ -11,12 +11,12 @@ from kernel_space.machine.clock.estimate import TimedRun, simulate_launch
 from tests.machine.ptx import HEADER
 
 FIELDS = (
-    "issue", "vector", "spin", "shared_load", "global_load", "global_line", "fence_proxy", "fence_gpu", "wake",
+    "issue", "vector", "spin", "shared_load", "global_load", "l1_load", "fence_proxy", "fence_gpu", "wake",
     "remote_arrive", "named_barrier", "cluster_barrier", "tmem_alloc", "tensor_map", "tma_latency", "tma_latency_cold",
     "multicast_wait", "store_latency", "store_share", "sf_copy", "kind_switch", "tmem_latency", "tmem_column", "start",
     "drain",
 )  # fmt: skip
-RATES = ("fill_narrow", "fill_wide", "l2_rate", "dram_rate")
+RATES = ("l1_rate", "fill_narrow", "fill_wide", "l2_rate", "dram_rate")
 FREE = 1e12  # bytes per cycle: never the limit
 
 
@@ -25,6 +25,7 @@ def clock(*, mma: float = 64.0, overhead: float = 0.0, sets: int = 1, **known: f
     one = np.ones(sets)
     values = {name: one * known.get(name, 0.0) for name in FIELDS}
     values |= {name: one * known.get(name, FREE) for name in RATES}
+    values["dram_mixed"] = one * known.get("dram_mixed", 1.0)
     return Clock(
         **values,
         mma_overhead={1: one * overhead, 2: one * overhead},

@@ -19,6 +19,7 @@ from kernel_space.machine import run_compiled
 from kernel_space.machine.run.launch import Exported
 from kernel_space.numerics.blocked import blocked_scale_bytes
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_tcgen05.config import LoraTcgen05Config
 from kernel_space.operators.nvfp4_quantize.lora_tma.config import LoraTmaConfig
 from kernel_space.operators.nvfp4_quantize.operator import OPERATOR
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
@@ -26,7 +27,9 @@ from kernel_space.operators.nvfp4_quantize.rows.config import RowsConfig
 from kernel_space.operators.nvfp4_quantize.signature import SIGNATURE
 from tests.operators.nvfp4_quantize.values import DTYPES
 
-CONFIGS: dict[str, Any] = {"rows": RowsConfig, "lora_mma": LoraMmaConfig, "lora_tma": LoraTmaConfig}
+CONFIGS: dict[str, Any] = {
+    config.kernel: config for config in (RowsConfig, LoraMmaConfig, LoraTmaConfig, LoraTcgen05Config)
+}
 ARCHS = ("sm_90a", "sm_100a")
 UNTOUCHED = 0xA5
 SMS = 4

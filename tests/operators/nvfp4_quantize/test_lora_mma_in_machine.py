@@ -53,13 +53,37 @@ def test_every_class(arch: str, x_dtype: str, smooth: str, source: str) -> None:
         (16, WARPS),
         (48, TALL),
         (128, "rows_per_warp=32 warps_m=4 split_k=7 ctas_per_sm=2"),
-        (128, "warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=1 use_pdl=true"),
+        pytest.param(
+            128, "warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=1 use_pdl=true", marks=pytest.mark.slow
+        ),
         (256, "warps_m=4 split_k=4 ctas_per_sm=2"),
-        (256, "warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1"),
+        pytest.param(256, "warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_and_defaults(r: int, text: str, arch: str) -> None:
     check(f"131,352,{r}", arch, text, schedule="random")
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_parts_of_r_that_are_not_equal(arch: str) -> None:
+    """48 columns for two CTAs of 32: the second begins at 16 and leaves 16 to 31 to the first."""
+    check("37,160,48", arch, "warps_m=1 warps_k=2 split_r=2 ctas_per_sm=1", schedule="random")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(
+    ("r", "text"),
+    [
+        (272, "warps_m=1 warps_k=4 split_k=8 split_r=2 ctas_per_sm=1"),
+        (320, "warps_m=1 warps_k=4 ctas_per_sm=1"),
+        (368, "warps_m=1 warps_k=4 split_k=8 split_r=2 ctas_per_sm=1"),
+        (496, "warps_m=4 split_k=4 split_r=2 ctas_per_sm=2"),
+        (512, "warps_m=1 warps_k=4 split_k=8 split_r=2 ctas_per_sm=1"),
+    ],
+)
+def test_ranks_above_256(r: int, text: str, arch: str) -> None:
+    check(f"37,352,{r}", arch, text, schedule="random")
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import LoraMmaLayout
 from kernel_space.operators.nvfp4_quantize.lora_mma.spec import KERNEL
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 from tests.operators.nvfp4_quantize.runs import ARCHS, compiled, legal_config
+from tuner.space.space import SearchSpace
 
 PROBLEM = QuantizeProblem.parse("4352,3840,128")
 H200 = arch("sm_90a")
@@ -25,7 +26,7 @@ BROKEN = {
     "warps": ("warps_m=8 warps_k=4", "warps_m * warps_k must be at most 16, got 8 * 4"),
     "split_k": ("split_k=9", "split_k must be from 1 to 8, a cluster, got 9"),
     "split_r": ("split_r=3", "split_r must be one of 1, 2, 4, 8, 16, got 3"),
-    "split_r ": ("split_r=16", "R must be a multiple of 16 * split_r, got 128 and split_r=16"),
+    "split_r ": ("split_r=16", "split_r must leave columns for each CTA, got 16 parts of 16 at R=128"),
     "num_b_stage": ("num_b_stage=0", "num_b_stage must be auto or from 1 to 16, got 0"),
     "prefetch_dist": ("prefetch_dist=3", "prefetch_dist must be one of 0, 1, 2, 4, got 3"),
     "ctas_per_sm": ("ctas_per_sm=17", "ctas_per_sm must be from 1 to 16 with 4 * 1 warps, got 17"),
@@ -99,3 +100,13 @@ def test_the_code_is_what_the_page_says(arch_name: str) -> None:
     legal, _ = legal_config("use_pdl=true", "fp16", True, arch_name, 128)
     assert "griddepcontrol.wait" in compiled("use_pdl=true", "fp16", True, arch_name, 128).ptx
     assert "griddepcontrol" not in ptx and legal.config.launches_early
+
+
+@pytest.mark.parametrize("name", ["sm_90a", "sm_100a", "sm_103a"])
+@pytest.mark.parametrize("r", range(16, 513, 16))
+def test_the_default_is_legal_at_every_rank(name: str, r: int) -> None:
+    space = SearchSpace.load("nvfp4_quantize", arch(name))
+    for m in (1, 256, 257, 512, 513, 2048, 2049, 100000):
+        problem = QuantizeProblem.parse(f"{m},3840,{r}")
+        verdict = legalize(space.default(problem), problem, arch(name))
+        assert isinstance(verdict, Legal), verdict

@@ -58,6 +58,9 @@ def test_every_class(x_dtype: str, smooth: str, source: str) -> None:
         (128, "tile_m=112 quant_warps=12 split_k=3"),
         (256, "tile_m=32"),
         (256, "tile_m=64 split_k=8"),
+        pytest.param(272, "tile_m=64 split_k=2", marks=pytest.mark.slow),
+        pytest.param(384, "tile_m=32 split_k=4", marks=pytest.mark.slow),
+        pytest.param(512, "tile_m=32 split_k=8", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_and_defaults(r: int, text: str) -> None:

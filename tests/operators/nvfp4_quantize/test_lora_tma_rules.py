@@ -28,11 +28,12 @@ BROKEN = {
     "tile_m": ("tile_m=20", "tile_m must be a multiple of 8 up to 256 (N of wgmma), got 20"),
     "tile_m ": ("tile_m=264", "tile_m must be a multiple of 8 up to 256 (N of wgmma), got 264"),
     "tile_m  ": ("tile_m=0", "tile_m must be a multiple of 8 up to 256"),
-    "quant_warps": ("quant_warps=6", "quant_warps must be one of 4, 8, 12, got 6"),
+    "quant_warps": ("quant_warps=6", "quant_warps must be one of 4, 8, 12, 16, got 6"),
     "split_k": ("split_k=9", "split_k must be from 1 to 8, a cluster, got 9"),
     "ctas_per_sm": (
         "quant_warps=12 ctas_per_sm=2",
-        "registers suffice for one of these numbers of quant_warps, ctas_per_sm: 4-1, 8-1, 12-1, 4-2, 8-2; got 12-2",
+        "registers suffice for one of these numbers of quant_warps, ctas_per_sm: 4-1, 8-1, 12-1, 16-1, 4-2, 8-2; got "
+        "12-2",
     ),
     "num_stage": ("num_stage=1", "num_stage must be auto or from 2 to 16, got 1"),
     "num_stage ": ("num_stage=17", "num_stage must be auto or from 2 to 16, got 17"),

@@ -31,7 +31,7 @@ def outputs(problem: QuantizeProblem, inputs: dict[str, torch.Tensor]) -> dict[s
 def test_it_is_found_with_its_kernel() -> None:
     assert operator("nvfp4_quantize") is OPERATOR
     for name in ("sm_90a", "sm_100a", "sm_103a"):
-        own = ["lora_tma"] if name == "sm_90a" else []
+        own = ["lora_tma" if name == "sm_90a" else "lora_tcgen05"]
         assert [one.name for one in kernels_of("nvfp4_quantize", arch(name))] == ["rows", "lora_mma", *own]
     config = parse_config("nvfp4_quantize", arch("sm_90a"), "kernel=rows tile_mk=64x256")
     assert isinstance(config, RowsConfig) and str(config).startswith("kernel=rows tile_mk=64x256 ")

@@ -30,7 +30,7 @@ def test_a_shape_is_three_whole_numbers(text: str) -> None:
         ("1,2147483616,0", "K must be between"),
         ("1,48,0", "K must be a multiple of 32, got 48; use 32 or 64"),
         ("1,16,0", "K must be a multiple of 32, got 16; use 32"),
-        ("1,32,272", "R must be between 0 \\(no LoRA-down\\) and 256, got 272"),
+        ("1,32,528", "R must be between 0 \\(no LoRA-down\\) and 512, got 528"),
         ("1,32,24", "R must be a multiple of 16, got 24; use 16 or 32"),
     ],
 )

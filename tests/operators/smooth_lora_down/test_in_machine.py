@@ -85,6 +85,8 @@ def test_every_class(text: str, r: int, x_dtype: str, smooth: str, source: str) 
         (128, "kernel=smooth_tma tile_m=112 quant_warps=12 split_k=3"),
         (128, "kernel=smooth_tma tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true"),
         (256, "kernel=smooth_tma tile_m=32"),
+        pytest.param(368, MMA_PARTS, marks=pytest.mark.slow),
+        pytest.param(512, "kernel=smooth_tma tile_m=32 split_k=4", marks=pytest.mark.slow),
     ],
 )
 def test_ranks_and_defaults(r: int, text: str) -> None:

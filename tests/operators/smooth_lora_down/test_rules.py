@@ -95,7 +95,7 @@ def test_the_others_are_for_lora_down_and_have_the_rules_of_the_quantizer(
 
 
 @pytest.mark.parametrize("shape", ["1,32", "64,3840", "65,96", "256,3840", "257,3840", "511,32", "512,3840"])
-@pytest.mark.parametrize("r", [0, 16, 128, 144, 256])
+@pytest.mark.parametrize("r", [0, 16, 128, 144, 256, 272, 368, 512])
 @pytest.mark.parametrize("x_dtype", ["fp16", "bf16"])
 def test_the_default_is_legal(shape: str, r: int, x_dtype: str) -> None:
     space = SearchSpace.load("smooth_lora_down", H200)

@@ -214,7 +214,7 @@ def test_bias_and_scales_that_are_not_finite_are_named() -> None:
         ({"lora_up": torch.ones(N)}, r"lora_up must be .* got float32 \[136\]"),
         ({"lora_up": torch.ones(N - 8, R)}, r"lora_up must be .* \[136, 32\], got float32 \[128, 32\]"),
         ({"lora_up": torch.ones(N, 24).half()}, "R must be a multiple of 16, got 24"),
-        ({"lora_up": torch.ones(N, 512).half()}, "R must be between 0"),
+        ({"lora_up": torch.ones(N, 528).half()}, "R must be between 0"),
         ({"lora_up": torch.ones(N, R)}, "lora_dtype must be given .fp16 or bf16. when lora_up is float32"),
         ({"lora_dtype": "fp8"}, "lora_dtype must be one of fp16, bf16, got 'fp8'"),
         ({"lora_dtype": "fp8", "lora_up": None}, "lora_dtype must be one of fp16, bf16, got 'fp8'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,7 @@ REJECTED = {
         "ctas_per_sm": "ctas_per_sm=3",
         "launch_registers": "tile_mnk=128x200x128",
         "split_k": "split_k=17",
+        "activation": "tile_mnk=128x104x128",
         "smem_capacity": "num_ab_stage=9",
     },
     EXPAND: {
@@ -122,6 +124,7 @@ REJECTED = {
         "stages": "num_ab_stage=1",
         "ctas_per_sm": "ctas_per_sm=3",
         "split_k": "split_k=9",
+        "activation": "tile_mnk=32x8x128",
         "smem_capacity": "register_operand=wgt tile_mnk=128x64x128 num_ab_stage=19",
     },
 }
@@ -131,7 +134,10 @@ REJECTED = {
     ("kernel", "rule"), [(kernel, rule) for kernel in REJECTED for rule in REJECTED[kernel]]
 )
 def test_every_rule_rejects(kernel: str, rule: str) -> None:
-    verdict = rejected(f"{kernel} {REJECTED[kernel][rule]}", FEW_ROWS if kernel == SMALL_M else PROBLEM)
+    problem = FEW_ROWS if kernel == SMALL_M else PROBLEM
+    if rule == "activation":
+        problem = dataclasses.replace(problem, activation="swiglu")
+    verdict = rejected(f"{kernel} {REJECTED[kernel][rule]}", problem)
     assert verdict.rule == rule
     assert any(character.isdigit() for character in verdict.reason)
 

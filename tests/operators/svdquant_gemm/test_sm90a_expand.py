@@ -24,7 +24,7 @@ from kernel_space.machine.run.launch import add_tensor
 from kernel_space.machine.run.run import run_launch, run_ptx
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
-from kernel_space.operators.svdquant_gemm.reference import OutputCheck, check_packed
+from kernel_space.operators.svdquant_gemm.reference import OutputCheck
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes, zeroed_bytes
 from tests.compiled_cases import ADDRESS_STEP, FIRST_ADDRESS, compile_and_capture
 from tests.numerics.nvfp4_oracle import e2m1_value, e4m3_value
@@ -136,7 +136,7 @@ def run_in_machine(text: str, problem: GemmProblem, **options: Any) -> OutputChe
     """All launches of one call on the machine against float64; ``y`` starts as NaN, the workspace is poisoned."""
     operands = make_operands(problem, seed=3, source="scales")
     execute_in_machine(text, operands, **options)
-    return check_packed(operands.y, operands)
+    return operands.check()
 
 
 def execute_in_machine(

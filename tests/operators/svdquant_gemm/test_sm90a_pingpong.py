@@ -62,6 +62,8 @@ MORE_CASES = [
         "slow_tma",
     ),
     (f"{RING} tile_mnk=128x128x128 num_dq_stage=3 swizzle_size=2", "300,416,264,0", "bf16", 2, "random"),
+    (f"{RING} tile_mnk=64x128x128", "100,160,136,512", "bf16", 2, "random"),
+    (f"{EXPAND} tile_mnk=64x24x128 {SHALLOW}", "60,288,72,272", "fp16", 2, "random"),
 ]
 
 

@@ -150,6 +150,7 @@ MORE_CASES = [
     ("tile_mnk=128x24x128 cluster_shape_mn=2x1 wgmma_k=32", "150,672,264,48", "fp16", 4, "slow_epilogue"),
     ("tile_mnk=64x24x128 consumer_warpgroups=1 raster_order=n", "100,416,200,256", "bf16", 3, "random"),
     ("tile_mnk=256x16x128 num_dq_stage=3 swizzle_size=2", "133,672,776,128", "bf16", 5, "random"),
+    ("tile_mnk=64x40x128 consumer_warpgroups=1", "45,416,72,512", "bf16", 3, "random"),
 ]
 
 

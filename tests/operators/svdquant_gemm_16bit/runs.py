@@ -1,4 +1,4 @@
-"""Compile a config of ``wide`` and run it in the machine."""
+"""Compile a config of ``wide`` or ``narrow`` and run it in the machine."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from kernel_space.build.build import build
 from kernel_space.core.arch import SM90A
+from kernel_space.core.registry import kernel_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.launch.capture import capture
 from kernel_space.machine.memory.global_memory import GlobalMemory
@@ -17,8 +18,6 @@ from kernel_space.numerics.output_check import OutputCheck
 from kernel_space.operators.svdquant_gemm_16bit.operator import OPERATOR
 from kernel_space.operators.svdquant_gemm_16bit.problem import HalfGemmProblem
 from kernel_space.operators.svdquant_gemm_16bit.signature import SIGNATURE
-from kernel_space.operators.svdquant_gemm_16bit.wide.config import WideConfig
-from kernel_space.operators.svdquant_gemm_16bit.wide.spec import KERNEL
 
 LAYER = HalfGemmProblem.parse("4352,3840,3072,128")
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -26,8 +25,9 @@ ALIGN = 256
 
 
 def legal(text: str, problem: HalfGemmProblem = LAYER) -> Legal:
-    """Of ``knob=value …``."""
-    found = legalize(WideConfig.parse(text), problem, SM90A)
+    """Of ``knob=value …`` of ``wide``, or with ``kernel=NAME`` before that."""
+    named = text if text.startswith("kernel=") else f"kernel=wide {text}"
+    found = legalize(parse_config(OPERATOR.name, SM90A, named), problem, SM90A)
     assert isinstance(found, Legal), found
     return found
 
@@ -53,8 +53,8 @@ def run(
     config = legal(text, problem).config
     compiled = build(config, problem.problem_class, SM90A)
     inputs = {**OPERATOR.inputs(problem, 3, source, "cpu"), **(inputs or {})}
-    y = torch.full((problem.m, problem.n), torch.nan, dtype=DTYPES[problem.dtype])
-    room = KERNEL.room(config, problem)
+    y = torch.full((problem.m, problem.out_columns), torch.nan, dtype=DTYPES[problem.dtype])
+    room = kernel_of(config, problem).room(config, problem)
     space = torch.full((room.size + ALIGN,), 0x7F, dtype=torch.uint8)
     workspace = space[-space.data_ptr() % ALIGN :]
     workspace[: room.zeroed] = 0

@@ -39,7 +39,17 @@ def test_ragged_shapes_under_every_schedule(schedule: str, text: str, shape: str
     right(text, problem(shape, dtype), schedule=schedule)
 
 
-@pytest.mark.parametrize(("m", "k", "n", "r"), [(1, 96, 8, 16), (33, 32, 136, 0), (130, 160, 8, 128)])
+@pytest.mark.slow
+@pytest.mark.parametrize("r", [272, 512])
+@pytest.mark.parametrize("text", [PLAIN, f"{ALONE} stream_k=true use_pdl=true", CLUSTER])
+def test_ranks_above_256(text: str, r: int) -> None:
+    right(text, problem(f"33,160,136,{r}"))
+
+
+EDGES = [(1, 96, 8, 16), (33, 32, 136, 0), (130, 160, 8, 128)]
+
+
+@pytest.mark.parametrize(("m", "k", "n", "r"), [*EDGES[:2], pytest.param(*EDGES[2], marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "text",
     [
@@ -54,8 +64,28 @@ def test_ragged_shapes_under_every_schedule(schedule: str, text: str, shape: str
 )
 def test_edges(text: str, m: int, k: int, n: int, r: int) -> None:
     """Each with one of the dtypes."""
+    edge(text, m, k, n, r)
+
+
+def test_an_edge_of_several_tiles_of_rows() -> None:
+    edge("tile_mnk=256x16x128 wgmma_k=32", *EDGES[2])
+
+
+def edge(text: str, m: int, k: int, n: int, r: int) -> None:
     k += 256 if "split_k" in text else 0  # a k-tile each
     right(text, problem(f"{m},{k},{n},{r}", ("fp16", "bf16")[(m + k // 32) % 2]))
+
+
+@pytest.mark.parametrize(
+    ("text", "activation", "dtype"),
+    [
+        (f"{ALONE} split_k=2", "swiglu", "bf16"),
+        pytest.param(CLUSTER, "gelu_tanh", "fp16", marks=pytest.mark.slow),
+    ],
+)
+def test_activations(text: str, activation: str, dtype: str) -> None:
+    own = HalfGemmProblem.parse("33,416,144,16", dtype=dtype, activation=activation)
+    right(text, own, source="gaussian")
 
 
 @pytest.mark.slow

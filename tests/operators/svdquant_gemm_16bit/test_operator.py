@@ -48,7 +48,7 @@ def filled(problem: HalfGemmProblem, source: str = "gaussian") -> dict[str, torc
 
 def test_it_is_found_with_its_kernel() -> None:
     assert operator("svdquant_gemm_16bit") is OPERATOR
-    assert [one.name for one in kernels_of("svdquant_gemm_16bit", arch("sm_90a"))] == ["wide"]
+    assert [one.name for one in kernels_of("svdquant_gemm_16bit", arch("sm_90a"))] == ["wide", "narrow"]
     assert not kernels_of("svdquant_gemm_16bit", arch("sm_100a"))
 
 

@@ -44,7 +44,8 @@ class Samples:
 
     ``protocol``: version of ``bench``. ``warm_up_ms``: replays before the first sample; ``settled``: whether times and
     clock had stopped moving by then, None if that was not waited for. ``gpu_ms``: all replays, warm-up included.
-    ``telemetry``: empty, or why the states are blank. ``driver``: of the card; ``card``: its UUID.
+    ``telemetry``: empty, or why the states are blank. ``driver``: of the card; ``card``: its UUID;
+    ``host``: of a fleet that has it, empty on this machine.
     """
 
     protocol: str
@@ -58,6 +59,7 @@ class Samples:
     telemetry: str = ""
     driver: str = ""
     card: str = ""
+    host: str = ""
 
     def __post_init__(self) -> None:
         if not self.us or len(self.us) != len(self.states):
@@ -126,6 +128,7 @@ class Samples:
             "throttled_used": any(state.throttled for state in states),
             **({"driver": self.driver} if self.driver else {}),
             **({"card": self.card} if self.card else {}),
+            **({"host": self.host} if self.host else {}),
             **({"telemetry": self.telemetry} if self.telemetry else {}),
         }
 

@@ -59,6 +59,16 @@ class Fidelity:
     warm_up_ms: float
     settle_ms: float = 0.0
 
+    def __str__(self) -> str:
+        """For people."""
+        settled = (
+            f", prolonged by at most {self.settle_ms:g} ms until it has settled" if self.settle_ms else ""
+        )
+        return (
+            f"at least {self.least_samples} samples and {self.gpu_ms:g} ms, replays of {self.replay_ms:g} ms, "
+            f"warm-up {self.warm_up_ms:g} ms{settled}"
+        )
+
 
 QUICK = Fidelity(gpu_ms=10.0, least_samples=7, replay_ms=0.8, warm_up_ms=3.0)
 FULL = Fidelity(gpu_ms=120.0, least_samples=41, replay_ms=2.0, warm_up_ms=100.0, settle_ms=1500.0)

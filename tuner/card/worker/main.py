@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     channel = Channel(private_stdout())
     if args.parent:
-        from tuner.compile.worker import die_with
+        from tuner.processes import die_with
 
         die_with(args.parent)
     try:

@@ -1,4 +1,7 @@
-"""``calibrate``: which admissible constants reproduce measured times, what that narrows, and the file that says so."""
+"""``calibrate``: which admissible constants reproduce measured times, what that narrows, and the file that says so.
+
+Of a device whose kernels have no simulated time, the constants of their efforts (``fit``).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +19,10 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.machine.values.faults import Fault, Unsupported
 from tuner.calibration.calibrate import Calibration, Row, calibrate
 from tuner.calibration.measured_trials import Measurement, read_measured
+from tuner.cli.judge.fit import fit_command
 from tuner.cli.options import text
 from tuner.devices.classes import DeviceClass
+from tuner.devices.recorded import recorded_class
 from tuner.devices.select import device_class_of, has_simulator
 from tuner.devices.simulated import Chip
 from tuner.search.progress import Progress
@@ -29,10 +34,10 @@ from tuner.simulated.time import simulate
 def calibrate_command(args: argparse.Namespace) -> int:
     if args.noise is not None and not 0 < args.noise < 1:
         raise InputError(f"--noise must be a share between 0 and 1, got {args.noise:g}")
-    measured = read_measured(args.trials)
-    device = device_class_of(measured[0].device)
+    measured = read_measured(trial_files(args.trials))
+    device = _class_of(measured[0].device, args.out)
     if not has_simulator(device.arch):
-        raise InputError(f"kernels of {device.name} have no simulated time to calibrate")
+        return fit_command(args, measured, device)
     pool = admissible_pool(device.arch)
     rows, left_out = simulated_rows(measured, device, pool, args.noise)
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -49,6 +54,22 @@ def calibrate_command(args: argparse.Namespace) -> int:
     else:
         _print(found, rows, left_out, device, path)
     return 0
+
+
+def trial_files(paths: Sequence[Path]) -> list[Path]:
+    """Of a folder every ``trials.parquet`` below it. Raises ``InputError`` for a folder without any."""
+    found: list[Path] = []
+    for path in paths:
+        inside = sorted(path.rglob("trials.parquet")) if path.is_dir() else [path]
+        if not inside:
+            raise InputError(f"there is no trials.parquet in {path}, nor below it")
+        found += inside
+    return found
+
+
+def _class_of(name: str, out: Path) -> DeviceClass:
+    """Raises ``InputError`` for a name that is neither a shipped class nor one whose numbers are kept."""
+    return recorded_class(out, name) or device_class_of(name)
 
 
 def simulated_rows(

@@ -1,4 +1,4 @@
-"""``check``: run one config in the sm_100a machine: verdict, error figures, and for a failure what the machine saw.
+"""``check``: run one config in the PTX machine: verdict, error figures, and for a failure what the machine saw.
 
 Exit code 0 when every check passed, 1 when one failed, 2 for bad input. Times are not what this command is about.
 """
@@ -24,29 +24,33 @@ from kernel_space.core.rules import Legal
 from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Timeline
 from kernel_space.machine.run.schedules import SCHEDULES
+from tuner.cli.judge.sweep import require_alone, sweeps
 from tuner.cli.look.chosen import chosen_configs, legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import problems_of
 from tuner.cli.options.exits import CommandError
 from tuner.devices.device import Device
-from tuner.devices.select import has_simulator, select_device, simulated_names
+from tuner.devices.select import select_device
 from tuner.files.store import atomic_write
+from tuner.search.progress import Progress
 
 EVERY, LIST = "all", "list"
 
 
 def check_command(args: argparse.Namespace) -> int:
+    require_alone(args)
     if args.inject == LIST:
         return _list_mutations(args)
-    problems, device = problems_of(args), _machine_device(args.device)
+    problems, device = problems_of(args), select_device(args.device)
     chosen = chosen_configs(args, problems, device)
     schedules = _schedules(args.schedule)
-    if args.trace is not None:
-        _check_trace(args.trace)
     legals = [(problem, legal_config(problem, chosen[problem], device)) for problem in problems]
     if args.inject is not None:
         for problem, legal in legals:
             _mutation(problem, legal, args.inject)
+    if args.sweep:
+        built = [_build(problem, legal, device) for problem, legal in legals]
+        return sweeps(legals, built, [chosen[problem].source for problem, _ in legals], schedules, args)
     checked = [(problem, legal, _check(problem, legal, device, schedules, args)) for problem, legal in legals]
     if args.json:
         records = [
@@ -59,20 +63,6 @@ def check_command(args: argparse.Namespace) -> int:
             print("\n" * min(number, 1), end="")
             _print(problem, legal, results, args, chosen[problem].source)
     return 0 if all(result.ok for _, _, results in checked for result in results) else 1
-
-
-def _machine_device(name: str) -> Device:
-    device = select_device(name)
-    if not has_simulator(device.arch):
-        raise InputError(
-            f"the machine runs kernels of {simulated_names()}, not of {device.name}; use --device b200"
-        )
-    return device
-
-
-def _check_trace(path: Path) -> None:
-    if path.is_dir() or not path.parent.is_dir():
-        raise InputError(f"--trace must name a file in a folder that exists, got {path}")
 
 
 def _schedules(name: str) -> tuple[str, ...]:
@@ -89,7 +79,9 @@ def _check(
     """The check of the candidate and, if that passes and is wanted, of the full problem."""
     compiled = _build(problem, legal, device)
     ptx = _mutated(compiled, problem, legal, args.inject)
+    progress = Progress(str(problem), terminal=False)  # lines, and no bar of trials
     timeline = Timeline() if args.trace is not None else None
+    progress.stage(f"running under {', '.join(schedules)}")
     found = check_candidate(
         compiled, legal.config, problem, schedules=schedules, seed=args.seed, ptx=ptx, observer=timeline
     )
@@ -97,6 +89,7 @@ def _check(
         atomic_write(args.trace, json.dumps(timeline.document()), follow=True)
     if not (args.full and found.ok):
         return [found]
+    progress.stage("running the full problem")
     return [
         found,
         check_full(compiled, legal.config, problem, limit_s=math.inf, seed=args.seed, ptx=ptx),
@@ -138,12 +131,16 @@ def _suite(kernel: Kernel) -> Any:
 def _mutation(problem: Problem, legal: Legal, name: str) -> tuple[Any, Any]:
     """(the suite of the config's kernel, its mutation ``name``). Raises ``InputError``."""
     suite = _suite(kernel_of(legal.config, problem))
+    if name not in suite.MUTATIONS:
+        raise InputError(
+            f"unknown mutation {name!r:.80}; --inject {LIST} names the {len(suite.MUTATIONS)} there are"
+        )
     return suite, suite.find_mutation(name)
 
 
 def _list_mutations(args: argparse.Namespace) -> int:
     """Of every kernel of the operator for the device that brings some."""
-    kernels = kernels_of(args.op, _machine_device(args.device).arch)
+    kernels = kernels_of(args.op, select_device(args.device).arch)
     suites = [_suite(one) for one in kernels if traits_of(one).mutations]
     if not suites:
         raise InputError(f"no kernel of {args.op} brings mutations for --inject")

@@ -18,8 +18,10 @@ from tuner.cli.options import text
 from tuner.cli.options.common import problems_of, results_of
 from tuner.devices.device import Device
 from tuner.devices.select import has_simulator, select_device, simulated_names
+from tuner.files.store import atomic_write
 from tuner.report.data.tail_wave import tail_wave
 from tuner.search.next_change import Change, best_changes
+from tuner.search.progress import Progress
 from tuner.simulated.time import SimulatedTime, simulate
 
 
@@ -39,8 +41,10 @@ def time_command(args: argparse.Namespace) -> int:
 
 def _one(args: argparse.Namespace, problem: Problem, chosen: Chosen, device: Device) -> dict[str, Any]:
     legal = legal_config(problem, chosen, device)
+    progress = Progress(str(problem), terminal=False)  # lines, and no bar of trials
     try:
         compiled = build(legal.config, problem.problem_class, device.arch)
+        progress.stage("simulating")
         time = simulate(
             compiled, legal.config, problem, device, cold=not args.warm, record=args.trace is not None
         )
@@ -48,7 +52,12 @@ def _one(args: argparse.Namespace, problem: Problem, chosen: Chosen, device: Dev
         raise InputError(f"the config has no simulated time: {error}") from error
     if args.trace is not None and time.run.record is not None:
         write_trace(args.trace, time.run.record, time)
-    changes = [] if args.warm else best_changes(chosen.config, time, problem, device, limit=args.changes)
+    if args.warm or not args.changes:
+        changes = []
+    else:
+        changes = best_changes(
+            chosen.config, time, problem, device, limit=args.changes, begins=progress.stage
+        )
     if not args.json:
         _print(problem, legal, time, changes, device, chosen.source)
     return {**_record(problem, legal, time, changes), "config_from": chosen.source}
@@ -119,7 +128,5 @@ def write_trace(path: Path, record: Record, time: SimulatedTime) -> None:
     for lane, what, begin, end in record:
         span = {"ts": begin * per_cycle, "dur": (end - begin) * per_cycle}
         events.append({"ph": "X", "name": what, "pid": 1, "tid": lanes[lane], **span})
-    try:
-        path.write_text(json.dumps({"traceEvents": events, "otherData": {"kind": "simulated"}}))
-    except OSError as error:
-        raise InputError(f"cannot write --trace {path}: {error.strerror}") from None
+    document = {"traceEvents": events, "otherData": {"kind": "simulated"}}
+    atomic_write(path, json.dumps(document), follow=True)

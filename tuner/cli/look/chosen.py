@@ -26,6 +26,7 @@ from tuner.space.space import SearchSpace
 from tuner.tables.borrow import table_of
 from tuner.tables.dispatch import table_path
 
+MOST_CHARACTERS = 4096  # of --config
 DEFAULT, PUBLISHED, WINNER = "default", "published", "winner"
 
 
@@ -70,6 +71,8 @@ def _chosen(asked: str | None, problem: Problem, device: Device, out: Path, rows
         return Chosen(config=config, source="default rule")
     if not asked.strip():
         raise InputError(f"--config must be knobs, {WINNER}, {DEFAULT} or {PUBLISHED}, got {asked!r}")
+    if len(asked) > MOST_CHARACTERS:
+        raise InputError(f"--config must have at most {MOST_CHARACTERS} characters, got {len(asked)}")
     return Chosen(config=registry.parse_config(problem.operator, device.arch, asked), source="--config")
 
 

@@ -32,7 +32,7 @@ def help_command(args: argparse.Namespace) -> int:
     """As ``--help`` of that command. Raises ``InputError`` for one that is none."""
     from tuner.cli.main import COMMANDS, DEFAULT_COMMAND, parser_of
 
-    name = args.command or DEFAULT_COMMAND
+    name = DEFAULT_COMMAND if args.command is None else args.command
     if name not in COMMANDS:
         raise InputError(f"unknown command {name!r:.80}; the commands are {', '.join(COMMANDS)}")
     print(parser_of(name).format_help(), end="")

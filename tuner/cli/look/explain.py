@@ -17,11 +17,13 @@ from tuner.cli.look.chosen import Chosen, chosen_configs, legal_config
 from tuner.cli.options import text
 from tuner.cli.options.common import problems_of
 from tuner.devices.device import Device
-from tuner.devices.select import select_device
+from tuner.devices.select import class_of_device, select_device
 from tuner.report.data.tail_wave import schedule_of
 from tuner.simulated.model import modelled_time
 from tuner.stages.record import current
+from tuner.tables.borrow import table_of
 from tuner.tables.dispatch import DispatchTable
+from tuner.tables.estimates import Estimate
 from tuner.tables.merge import outdated_reason
 
 
@@ -29,6 +31,7 @@ def explain_command(args: argparse.Namespace) -> int:
     problems, device = problems_of(args), select_device(args.device, results=args.out)
     chosen = chosen_configs(args, problems, device, rows=False)
     explained = [(problem, *explain(problem, chosen[problem], device)) for problem in problems]
+    estimates = {one[0]: estimate_of(one[1], one[0], device, args.out) for one in explained}
     stale = {problem: stale_row(problem, device, args.out) for problem in problems}
     if args.json:
         text.print_json(
@@ -38,6 +41,7 @@ def explain_command(args: argparse.Namespace) -> int:
                     {
                         **_record(*one),
                         "config_from": chosen[one[0]].source,
+                        "estimated": _estimate_record(estimates[one[0]]),
                         "stale_row": stale[one[0]] or None,
                     }
                     for one in explained
@@ -48,9 +52,23 @@ def explain_command(args: argparse.Namespace) -> int:
     for number, one in enumerate(explained):
         print("\n" * min(number, 1), end="")
         _print(*one, device, chosen[one[0]].source)
+        if (found := estimates[one[0]]) is not None:
+            text.print_block([("estimate", found)])
         if stale[one[0]]:
             text.print_block([("row", stale[one[0]])])
     return 0
+
+
+def estimate_of(legal: Legal, problem: Problem, device: Device, out: Path) -> Estimate | None:
+    """By constants fitted on measured times; None where there are none, as for kernels that have a formula. Raises
+    ``InputError`` for a damaged file of them.
+    """
+    estimates = table_of(out, class_of_device(device, out)).table.estimates
+    return None if estimates is None else estimates.fitted_of(legal.config, problem)
+
+
+def _estimate_record(found: Estimate | None) -> dict[str, Any] | None:
+    return None if found is None else dataclasses.asdict(found)
 
 
 def stale_row(problem: Problem, device: Device, out: Path) -> str:

@@ -33,11 +33,11 @@ KNOB_RULES = (
 
 
 def lookup_command(args: argparse.Namespace) -> int:
-    problems = problems_of(args)
-    device = select_device(args.device, results=args.out)
+    problems, results = problems_of(args), results_of(args)
+    device = select_device(args.device, results=results)
     current = current_provenance(device) if _has_toolchain() else None
     found = table_of(
-        results_of(args), class_of_device(device, args.out), current=current, thorough=current is not None
+        results, class_of_device(device, args.out), current=current, thorough=current is not None
     )
     bundle = Bundle.over(found.folders, device.arch)
     legal = ALL_RULES if current is not None else KNOB_RULES
@@ -76,8 +76,8 @@ class _Answer:
     ``path``: the object, in the bundle or in the build cache, whose bytes are those recorded; None when it must be
     compiled. ``damage``: what is wrong with the bundled one.
 
-    ``instead``: where there is a bundle, what the run time launches when it does not have that, or why it launches
-    nothing.
+    ``instead``: where there is a bundle, what the run time launches when that is another kernel or another problem, or
+    why it launches nothing. Where the problem has no row of its own, ``lookup`` is what the run time launches.
     """
 
     problem: Problem
@@ -100,8 +100,9 @@ def _answer(problem: Problem, found: Source, bundle: Bundle, legal: str) -> _Ans
     launched = path and lookup.source == "exact" and lookup.row is not None and lookup.row.check
     if bundle.entries and not launched:
         instead = _at_run_time(problem, found, bundle)
-        if not isinstance(instead, str) and instead.config == lookup.config and not instead.is_padded:
-            instead = None
+        if not isinstance(instead, str) and _answers(instead, lookup, damage):
+            lookup, path, damage = _launched(instead, found), instead.object.path, ""
+            instead = instead if instead.is_padded else None
     return _Answer(
         problem=problem,
         lookup=lookup,
@@ -110,6 +111,29 @@ def _answer(problem: Problem, found: Source, bundle: Bundle, legal: str) -> _Ans
         path=path,
         damage=damage,
         instead=instead,
+    )
+
+
+def _answers(choice: Choice, lookup: Lookup, damage: str) -> bool:
+    """Whether the run time answers: for a problem without a row, or one whose kernel is another object."""
+    if lookup.source == "exact":
+        return not damage and _is_same(choice, lookup)
+    return choice.source != "exact"
+
+
+def _is_same(choice: Choice, lookup: Lookup) -> bool:
+    return choice.config == lookup.config and not choice.is_padded
+
+
+def _launched(choice: Choice, found: Source) -> Lookup:
+    """What the run time launches, as the table's answer."""
+    return Lookup(
+        config=choice.config,
+        problem_class=choice.launched.problem_class,
+        arch=found.table.arch,
+        source=choice.source,
+        row=choice.row,
+        reason=choice.reason,
     )
 
 
@@ -212,5 +236,6 @@ def _print(found: _Answer, device: Device) -> None:
     elif found.instead is not None:
         instead = found.instead
         pairs.append(("run time", f"launches {instead.launched} ({instead.source}): {instead.reason}"))
-        pairs.append(("", f"{instead.config} from {instead.object.path}"))
+        if instead.object.path != found.path:
+            pairs.append(("", f"{instead.config} from {instead.object.path}"))
     text.print_block(pairs)

@@ -9,24 +9,25 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from tuner.cli.options import text
-from tuner.cli.options.common import problems_of, results_of
+from tuner.cli.options.common import named_problems, problems_of, results_of
 from tuner.devices.device import Device
 from tuner.devices.select import select_device
+from tuner.report.index_files import problems_with_trials
 from tuner.report.write import ReportFiles, read_facts, read_trials, report_folder
 from tuner.stages.journal import STUDY_FOLDER, identity, open_study
 from tuner.stages.report import recorded_provenance, write_sweep
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
 from tuner.trials.outcome import NEVER_COMPILED, Trial
-from tuner.trials.renewed import RENEWED, renewed
+from tuner.trials.renewed import JOINED, RENEWED, renewed
 
 TRIALS = "trials.parquet"
 
 
 def report_command(args: argparse.Namespace) -> int:
-    problems = problems_of(args)
     device = select_device(args.device, results=args.out)
     out = results_of(args)
+    problems = _all(args, device) if args.all else problems_of(args)
     sources = [(problem, _trials(out, problem, device)) for problem in problems]
     written = [(problem, len(found[0]), _write(out, device, problem, *found)) for problem, found in sources]
     if args.json:
@@ -40,6 +41,18 @@ def report_command(args: argparse.Namespace) -> int:
         )
         text.print_block(("", path) for path in (files.csv, files.parquet))
     return 0
+
+
+def _all(args: argparse.Namespace, device: Device) -> list[Problem]:
+    """Raises ``InputError`` beside options that name problems, and where there are none."""
+    if named_problems(args):
+        raise InputError("--all stands for every problem there is: leave out --shape, --shapes and --model")
+    found = list(problems_with_trials(args.out, device.name))
+    if not found:
+        raise InputError(
+            f"there are no trials of {device.name} in {args.out}; tune first, or name another --out"
+        )
+    return found
 
 
 def write_again(out: Path, problem: Problem, device: Device) -> ReportFiles | None:
@@ -69,6 +82,7 @@ def _write(
         provenance=provenance,
         earlier=read_facts(report_folder(out, device.name, problem) / TRIALS),
         row=_row(out, problem, device),
+        pages_only=provenance is not None,
     )
 
 
@@ -83,7 +97,7 @@ def _trials(out: Path, problem: Problem, device: Device) -> tuple[list[Trial], s
     if below(about.folder(below(out, STUDY_FOLDER)), about.file_name).is_file():
         trials = list(open_study(out, problem, device).trials.values())
         if trials:
-            if RENEWED in read_facts(parquet):
+            if {RENEWED, JOINED} & read_facts(parquet).keys():
                 return renewed(beside, {trial.resolved: trial for trial in trials}), str(parquet), None
             rejected = [trial for trial in beside if trial.status in NEVER_COMPILED]
             return [*trials, *rejected], f"journal {about.file_name}", None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tuner.cli.options.common import add_out_option
+
 
 def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -12,8 +14,9 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         type=Path,
         metavar="TRIALS",
-        help="measured trials of b200 or b300: journals (.jsonl), trials.parquet, trials.csv",
+        help="measured trials of one device: journals (.jsonl), trials.parquet, trials.csv, or a folder with those",
     )
+    add_out_option(parser)
     parser.add_argument(
         "--noise",
         type=float,

@@ -47,7 +47,9 @@ def add_compile_only_options(parser: argparse.ArgumentParser) -> None:
 
 def add_measure_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="what compile-only wrote")
-    parser.add_argument("--device", default="cuda:0", metavar="cuda:N", help="the card (cuda:0)")
+    parser.add_argument(
+        "--device", metavar="cuda:N", help="the card (cuda:0; with --cluster the class of the objects)"
+    )
     add_out_option(parser)
     parser.add_argument(
         "--budget-seconds",

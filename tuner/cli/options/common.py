@@ -129,6 +129,14 @@ def add_out_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_all_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="every problem of the device that has trials below --out, and the index",
+    )
+
+
 def add_config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config",
@@ -285,7 +293,8 @@ def dtypes_of(text: str, kind: type[Problem]) -> dict[str, str]:
 
     Raises ``InputError``.
     """
-    parts, names, forms = text.split("/"), kind.option_names(), kind.forms()
+    parts, forms = text.split("/"), kind.forms()
+    names = tuple(name for name in kind.option_names() if not forms[name].unsaid)
     if len(parts) == 1:
         found = {name: text for name in names if text in forms[name].choices}
     else:
@@ -303,7 +312,7 @@ def dtypes_of(text: str, kind: type[Problem]) -> dict[str, str]:
 
 def whole(least: int, most: int = 10**9) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not text.isdecimal() or int(text[:MOST_CHARACTERS]) < least:
+        if not (text.isascii() and text.isdecimal()) or int(text[:MOST_CHARACTERS]) < least:
             raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {text!r:.80}")
         if len(text) > MOST_CHARACTERS or int(text) > most:
             raise argparse.ArgumentTypeError(f"must be a whole number of at most {most}, got {text!r:.80}")
@@ -324,9 +333,9 @@ def folder(text: str) -> Path:
 
 def seconds_above_0(text: str) -> float:
     try:
-        seconds = float(text)
+        seconds = float(text) if text.isascii() else math.nan
     except ValueError:
         seconds = math.nan
     if not (math.isfinite(seconds) and seconds > 0):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above 0, got {text!r:.80}")
     return seconds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import dataclasses
 import functools
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kernel_space.build.cache import check_takes_entries, default_cache_dir
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
@@ -20,6 +22,7 @@ from tuner.cli.options import text
 from tuner.cli.options.card import EVERY
 from tuner.cli.options.common import check_out, problems_of
 from tuner.cli.options.retime import rows_named
+from tuner.cli.tune.on_cluster import compilers, no_cluster
 from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
@@ -35,6 +38,7 @@ from tuner.trials.outcome import Status
 from tuner.tune.earlier import Earlier, earlier_visits
 from tuner.tune.joined_rows import joined_rows
 from tuner.tune.prepare import NEIGHBOURS, readable_configs
+from tuner.tune.promising import promising
 from tuner.tune.retime import candidates_of, outdated_rows, table_of_device
 
 BEST = 8  # of an earlier visit, around which new candidates are looked for
@@ -45,6 +49,12 @@ def compile_only_command(args: argparse.Namespace) -> int:
     if args.device.startswith("cuda"):
         raise InputError(
             f"--device must be a class of card such as h200, got {args.device}; measure takes cuda:N"
+        )
+    if args.cluster is None:
+        no_cluster(args)
+    elif args.jobs is not None:
+        raise InputError(
+            "--jobs is for this machine alone: a host of a cluster has those of tune.py worker --compile"
         )
     results = _results_folder(args.results)
     device = select_device(args.device, results=results)
@@ -60,7 +70,7 @@ def compile_only_command(args: argparse.Namespace) -> int:
     )  # made last: what is wrong above leaves nothing behind
     jobs = args.jobs or os.cpu_count() or 1
     records = []
-    with CompilePool(jobs, COMPILE_TIMEOUT_S) as pool:
+    with _compilers(args, jobs) as pool:
         for problem, choose in chooser.items():
             candidates = choose()
             entries = _fill(folder, problem, candidates, pool, device)
@@ -77,6 +87,13 @@ def compile_only_command(args: argparse.Namespace) -> int:
         )
         print(f"next, on a machine with the card and these sources: {COMMAND} {then}")
     return 0 if all(record["objects"] for record in records) else 1
+
+
+def _compilers(args: argparse.Namespace, jobs: int) -> contextlib.AbstractContextManager[Any]:
+    if args.cluster is None:
+        check_takes_entries(default_cache_dir())
+        return CompilePool(jobs, COMPILE_TIMEOUT_S)
+    return compilers(args, Progress().say)
 
 
 Chooser = dict[Problem, Callable[[], list[Candidate]]]
@@ -146,15 +163,23 @@ def _known(results: Path, problem: Problem, device: Device) -> _Known:
 
 
 def _candidates(problem: Problem, known: _Known, device: Device, args: argparse.Namespace) -> list[Candidate]:
+    space = SearchSpace.load(problem.operator, device.arch)
+    first = list(readable_configs(problem.operator, known.others, device.arch))
+    best = list(readable_configs(problem.operator, (*known.own, *known.visits.best[:BEST]), device.arch))
+    results = _results_folder(args.results)
+    found = promising(
+        space, problem, device, results, limit=args.trials // 2, first=[*best, *first], seed=args.seed
+    )
     return choose_candidates(
-        SearchSpace.load(problem.operator, device.arch),
+        space,
         problem,
         device.arch,
         trials=args.trials,
         seed=args.seed,
-        first=list(readable_configs(problem.operator, known.others, device.arch)),
-        best=list(readable_configs(problem.operator, (*known.own, *known.visits.best[:BEST]), device.arch)),
+        first=first,
+        best=best,
         known=known.visits.known,
+        ranked=found,
     )
 
 

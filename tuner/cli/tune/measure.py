@@ -14,13 +14,16 @@ from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from tuner.card.worker.candidate import Loadable
 from tuner.cli.options.common import check_out, named_problems
+from tuner.cli.tune.on_cluster import no_cluster, opened
 from tuner.cli.tune.peers import PeersProcess, cuda_device, has_peers, measure_peers, without_peers
 from tuner.cli.tune.tune import show_results
 from tuner.compile.given import GivenCandidates, ObjectsPool
 from tuner.compile.manifest import OBJECTS, Entry, Manifest
 from tuner.devices.card import CudaDevice
+from tuner.fleet.identity import card_offer
 from tuner.search.progress import Progress
 from tuner.stages.report import write_sweep
+from tuner.trials.outcome import Kind
 from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.tune.driver import TuneOptions, TuneResult, tune
 from tuner.tune.turns import in_turn
@@ -36,7 +39,10 @@ def measure_command(args: argparse.Namespace) -> int:
     start = time.monotonic()
     check_out(args.out)
     manifest = Manifest.load(args.folder)
-    device = cuda_device(args.device)
+    if args.cluster is not None:
+        return _on_cluster(manifest, args, start)
+    no_cluster(args)
+    device = cuda_device(args.device or "cuda:0")
     work = _work(manifest, args)
     manifest.adopt(device.arch)
     Progress().say(device.note)
@@ -45,6 +51,35 @@ def measure_command(args: argparse.Namespace) -> int:
             f"the objects were chosen for {manifest.device}; the results are those of {device.name}"
         )
     return show_results(_measure_all(work, device, args, start), device, as_json=args.json)
+
+
+def _on_cluster(manifest: Manifest, args: argparse.Namespace, start: float) -> int:
+    """On cards of the class for which the objects were chosen, unless ``--device`` names another."""
+    if args.peers:
+        raise InputError("--peers times them on a card of this machine: leave it or --cluster out")
+    if args.device is None:
+        args.device = card_offer(manifest.device)
+    work = _work(manifest, args)
+    deadline = None if args.budget_seconds is None else start + args.budget_seconds
+
+    def options(to_come: int, side: int) -> TuneOptions | None:
+        plain = TuneOptions(out=args.out, jobs=1, count_space=False)
+        if deadline is None:
+            return plain
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            Progress().say(f"the budget is spent: {to_come} problems are left for the next run")
+            return None
+        return dataclasses.replace(plain, timeout_s=_share(left_s, -(-to_come // side), peers=False))
+
+    with opened(args, lambda problem: Progress(str(problem or "")), compiles=False) as cluster:
+        if cluster.shown.kind is not Kind.MEASURED:
+            raise InputError(
+                f"measure needs a card, {cluster.shown.name} is simulated; name card-{cluster.shown.name}"
+            )
+        manifest.adopt(cluster.shown.arch)
+        results = cluster.tune(list(work), options, objects=args.folder, given=work)
+        return show_results(results, cluster.shown, as_json=args.json)
 
 
 def _work(manifest: Manifest, args: argparse.Namespace) -> dict[Problem, tuple[Entry, ...]]:

@@ -159,8 +159,12 @@ def _own(
         )
         if compiled is not None:
             return Loadable.of(compiled, config)
-    bundle = Bundle.over(_folders(args.out, device), device.arch)
-    file = bundle.find(config, problem)
+    return bundled(config, problem, device, args.out)
+
+
+def bundled(config: KernelConfig, problem: Problem, device: CudaDevice, out: Path) -> Loadable | None:
+    """The object beside the table; None where it has none of ``config`` (resolved)."""
+    file = Bundle.over(_folders(out, device), device.arch).find(config, problem)
     return None if file is None else Loadable.of_bundled(file, config)
 
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import importlib.util
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kernel_space.build.key import toolchain
+from kernel_space.build.cache import check_takes_entries, default_cache_dir
 from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.places import COMMAND, TO_TUNE
 from tuner.cli.options import text
 from tuner.cli.options.common import check_out, counted_problems
 from tuner.cli.options.exits import INTERRUPTED, CommandError
 from tuner.cli.tune.events import Events
+from tuner.cli.tune.on_cluster import no_cluster, opened
 from tuner.compile.given import ObjectsPool
 from tuner.compile.manifest import check_objects
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
 from tuner.devices.select import class_of_device, require_times, select_device
+from tuner.files.store import make_folder
 from tuner.report.data.sweep import differences
 from tuner.search.progress import Progress
 from tuner.stages.compile import Pool
@@ -33,6 +35,7 @@ from tuner.trials.outcome import Kind, Trial
 from tuner.trials.rank_stability import faster_in
 from tuner.tune.driver import INTERRUPTED as STOPPED_BY_USER
 from tuner.tune.driver import TuneOptions, TuneResult, tune
+from tuner.tune.needs import missing_to_tune
 from tuner.tune.turns import in_turn
 
 
@@ -40,6 +43,10 @@ def tune_command(args: argparse.Namespace) -> int:
     if args.json and args.json_lines:
         raise InputError("--json prints one document, --json-lines a line per event; leave one out")
     counted = counted_problems(args)
+    progress: Callable[[Problem | None], Progress] = Events if args.json_lines else _lines
+    if args.cluster is not None:
+        return _tune_on_cluster(args, counted, progress)
+    no_cluster(args)
     device = select_device(args.device, results=args.out)
     require_times(device)  # before anything is made in --out
     _check_compiler(device)
@@ -51,12 +58,35 @@ def tune_command(args: argparse.Namespace) -> int:
                 f"--objects is for a card, --device cuda:N: {device.name} is simulated, and executes PTX, which "
                 "such a folder does not hold; leave --objects out"
             )
-    progress: Callable[[Problem | None], Progress] = Events if args.json_lines else _lines
+    make_folder(below(args.out, device.name))  # before the first word
     if device.note:
         progress(None).say(device.note)
     problems = _most_gain_first(counted, device, args.out, progress(None).say)
     results = _tune_all(problems, device, _options(args), args.objects, progress)
     return show_results(results, device, as_json=args.json, as_lines=args.json_lines)
+
+
+def _tune_on_cluster(
+    args: argparse.Namespace,
+    counted: dict[Problem, int | None],
+    progress: Callable[[Problem | None], Progress],
+) -> int:
+    if args.jobs is not None:
+        raise InputError(
+            "--jobs is for this machine alone: a host of a cluster has those of tune.py worker --compile"
+        )
+    check_out(args.out)
+    if args.objects is not None:
+        check_objects(args.objects)
+    with opened(args, progress) as cluster:
+        _check_compiler(cluster.shown)
+        problems = _most_gain_first(counted, cluster.shown, args.out, progress(None).say)
+
+        def options(to_come: int, side: int) -> TuneOptions:
+            return dataclasses.replace(_options(args), jobs=cluster.jobs(side))
+
+        results = cluster.tune(problems, options, objects=args.objects)
+        return show_results(results, cluster.shown, as_json=args.json, as_lines=args.json_lines)
 
 
 def _most_gain_first(
@@ -107,12 +137,7 @@ def _options(args: argparse.Namespace) -> TuneOptions:
 
 def _check_compiler(device: Device) -> None:
     """Raises ``InputError`` where nothing can be compiled or searched, and says what can be done there."""
-    try:
-        toolchain()
-        missing = "" if importlib.util.find_spec("optuna") else "Optuna is not installed"
-    except InputError as error:
-        missing = str(error).partition(";")[0]
-    if missing:
+    if missing := missing_to_tune():
         raise InputError(
             f"{missing} here: pip install {TO_TUNE}, or run {COMMAND} compile-only --device {device.name} --out DIR "
             f"where it is, then {COMMAND} measure DIR --device cuda:N on the machine with the card"
@@ -145,6 +170,8 @@ def _tune_all(
 @contextlib.contextmanager
 def compilers(device: Device, options: TuneOptions, objects: Path | None) -> Iterator[Pool]:
     """Compile workers for several problems; ``objects``: a folder that answers before they do."""
+    if objects is None:
+        check_takes_entries(options.cache_dir or default_cache_dir())
     with CompilePool(options.jobs, options.compile_timeout_s, options.cache_dir) as pool:
         if device.kind is Kind.MEASURED:
             pool.start(device.arch)  # while the card's worker starts

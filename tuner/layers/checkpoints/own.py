@@ -90,7 +90,8 @@ def save_svdquant(layers: Mapping[str, torch.nn.Module] | torch.nn.Module, path:
     file is whole or not there. Raises ``InputError`` for anything else, ``StoreError`` when the disk refuses.
     """
     if isinstance(layers, torch.nn.Module):
-        layers = {name: one for name, one in layers.named_modules() if isinstance(one, SVDQuantLinear)}
+        model: torch.nn.Module = getattr(layers, "_orig_mod", layers)  # inside what torch.compile made of it
+        layers = {name: one for name, one in model.named_modules() if isinstance(one, SVDQuantLinear)}
     if not layers:
         raise InputError("there is no SVDQuantLinear to save")
     tensors: dict[str, torch.Tensor] = {}

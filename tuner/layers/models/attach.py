@@ -12,7 +12,7 @@ from kernel_space.core.errors import InputError
 from tuner.layers.checkpoints.report import Loaded
 from tuner.layers.linear import SVDQuantLinear
 from tuner.layers.models.slices import InputParts, columns, cut_to, rows, stacked
-from tuner.layers.models.tree import put
+from tuner.layers.models.tree import bare, is_conv1d, put
 
 # A layer of several linears, one behind the other, by the ends of their names. The halves of SwiGLU stand in another
 # order in diffusers' feed-forward (value, gate) than in the models' own names.
@@ -74,6 +74,7 @@ def attach_svdquant(
 
     Raises ``InputError``, before anything is changed, for layers and sizes that do not fit.
     """
+    model = bare(model)
     modules = dict(model.named_modules(remove_duplicate=False))
     plan: list[tuple[Placed, torch.nn.Module]] = []
     used: set[str] = set()
@@ -89,9 +90,15 @@ def attach_svdquant(
         )
     if not plan:
         raise InputError("none of the layers has a place in the model")
-    rest = _rest(model, layers, {placed.target for placed, _ in plan})
+    targets = {placed.target for placed, _ in plan}
+    rest = _rest(model, layers, targets)
     for placed, layer in plan:
-        put(model, placed.target, _at_home(layer, modules[placed.target]))
+        before = modules[placed.target]
+        home = _at_home(layer, before)
+        put(model, placed.target, home)
+        for other, one in modules.items():  # a linear may be in several places
+            if one is before and other not in targets:
+                put(model, other, home)
     _take_over(model, rest)
     return AttachReport(placed=tuple(placed for placed, _ in plan), left=left, rest=tuple(rest))
 
@@ -102,10 +109,13 @@ _Modules = Mapping[str, torch.nn.Module]
 
 
 def _is_linear(module: torch.nn.Module | None) -> bool:
-    return isinstance(module, torch.nn.Linear | SVDQuantLinear | InputParts)
+    return isinstance(module, torch.nn.Linear | SVDQuantLinear | InputParts) or is_conv1d(module)
 
 
 def _sizes(module: torch.nn.Module) -> tuple[int, int]:
+    if is_conv1d(module):
+        k, n = module.get_parameter("weight").shape
+        return n, k
     return int(module.out_features), int(module.in_features)  # type: ignore[arg-type]  # of a linear
 
 

@@ -45,17 +45,16 @@ class Seen:
 
 
 def watch(
-    model: torch.nn.Module, linears: Sequence[torch.nn.Linear], calibration: Calibration, most: int
-) -> dict[torch.nn.Linear, Seen]:
+    model: torch.nn.Module, linears: Sequence[torch.nn.Module], calibration: Calibration, most: int
+) -> dict[torch.nn.Module, Seen]:
     """Run the model on ``calibration`` and keep what ``linears`` see; one that does not run has no entry.
 
     The model runs as it is, without gradients. What it raises is raised.
     """
-    found: dict[torch.nn.Linear, Seen] = {}
+    found: dict[torch.nn.Module, Seen] = {}
 
     def hook(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        assert isinstance(module, torch.nn.Linear)
-        x = args[0] if args else kwargs["input"]
+        x = args[0] if args else next(iter(kwargs.values()))
         found.setdefault(module, Seen(most)).add(x)
 
     handles = [linear.register_forward_pre_hook(hook, with_kwargs=True) for linear in linears]

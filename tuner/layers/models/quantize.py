@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import torch
+from tqdm import tqdm
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath
@@ -19,9 +21,8 @@ from tuner.files.store import make_folder
 from tuner.layers.linear import SVDQuantLinear
 from tuner.layers.models.calibration import Calibration, Seen, digest_of, repeatable, watch
 from tuner.layers.models.one import How, Quantized, quantized
-from tuner.layers.models.progress import Bar
 from tuner.layers.models.resume import Finished
-from tuner.layers.models.tree import linears, put
+from tuner.layers.models.tree import as_linear, bare, linears, matrices, put
 
 SEARCH = "search"
 Skip = Iterable[str] | Callable[[str, torch.nn.Linear], bool]
@@ -45,8 +46,9 @@ class QuantizeReport:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Target:
-    """One linear and every place where it is."""
+    """One linear and every place where it is. ``linear`` is ``module``, or has its memory."""
 
+    module: torch.nn.Module
     linear: torch.nn.Linear
     names: list[str]
 
@@ -79,31 +81,39 @@ def quantize_model(
     What cannot be quantized (sizes, values) stays and is in the report with its reason. Raises ``InputError`` for
     arguments that do not fit, and what the model raises.
     """
+    model = bare(model)
     how = _how(smoothing_strength, rank, dtype, svd, rows)
     batches = repeatable(calibration)
     targets, left = _targets(model, skip, rank)
     finished = None
     if resume is not None:
         finished = Finished(make_folder(Path(resume), option="resume"), how, digest_of(batches), memory)
-    bar = Bar(len(targets)) if progress and targets else None
     done: list[Quantized] = []
-    for share in _shares(targets, rows, memory):
-        seen = _seen(model, share, batches, finished, how)
-        for target in share:
-            kept = None if finished is None else finished.get(target.names[0], target.linear)
-            try:
-                layer, result = kept or _one(target, seen.pop(target.linear, None), batches, how)
-            except InputError as error:
-                left |= dict.fromkeys(target.names, str(error))
-            else:
-                if finished is not None and kept is None:
-                    finished.keep(target.names[0], target.linear, layer, result)
-                for place in target.names:
-                    put(model, place, layer)
-                done.append(result)
-            if bar is not None:
-                bar.step(target.names[0])
+    with _bar(len(targets), shown=progress) as bar:
+        for share in _shares(targets, rows, memory):
+            seen = _seen(model, share, batches, finished, how)
+            while share:  # nothing here holds on to a linear that was replaced
+                target = share.pop(0)
+                kept = None if finished is None else finished.get(target.names[0], target.linear)
+                try:
+                    layer, result = kept or _one(target, seen.pop(target.module, None), batches, how)
+                except InputError as error:
+                    left |= dict.fromkeys(target.names, str(error))
+                else:
+                    if finished is not None and kept is None:
+                        finished.keep(target.names[0], target.linear, layer, result)
+                    for place in target.names:
+                        put(model, place, layer)
+                    done.append(result)
+                bar.set_postfix_str(target.names[0], refresh=False)
+                bar.update()
     return QuantizeReport(layers=tuple(done), left=left)
+
+
+def _bar(total: int, *, shown: bool) -> tqdm:
+    """Of layers, on stderr. A file gets a line in ten seconds: nothing there overwrites one."""
+    every = 0.1 if sys.stderr.isatty() else 10.0
+    return tqdm(total=total, unit="layer", mininterval=every, disable=not (shown and total))
 
 
 def _how(strength: float | str, rank: int, dtype: torch.dtype | None, svd: str, rows: int) -> How:
@@ -127,20 +137,21 @@ def _targets(model: torch.nn.Module, skip: Skip, rank: int) -> tuple[list[_Targe
         if isinstance(module, torch.nn.Linear) and name not in found
     }
     skipped = _skipped(found, skip)
-    by_linear: dict[torch.nn.Linear, list[str]] = {}
-    for name, linear in found.items():
+    by_module: dict[torch.nn.Module, _Target] = {}
+    for name, module in found.items():
+        linear = as_linear(module)
         if name in skipped:
             left[name] = "skipped"
         elif why := _unfit(name, linear, rank):
             left[name] = why
         else:
-            by_linear.setdefault(linear, []).append(name)
-    return [_Target(linear, names) for linear, names in by_linear.items()], left
+            by_module.setdefault(module, _Target(module, linear, [])).names.append(name)
+    return list(by_module.values()), left | matrices(model)
 
 
-def _skipped(found: dict[str, torch.nn.Linear], skip: Skip) -> set[str]:
+def _skipped(found: dict[str, torch.nn.Module], skip: Skip) -> set[str]:
     if callable(skip):
-        return {name for name, linear in found.items() if skip(name, linear)}
+        return {name for name, module in found.items() if skip(name, as_linear(module))}
     skipped: set[str] = set()
     for pattern in [skip] if isinstance(skip, str) else skip:
         hits = fnmatch.filter(found, pattern)
@@ -165,17 +176,19 @@ def _unfit(name: str, linear: torch.nn.Linear, rank: int) -> str:
     return ""
 
 
-def _shares(targets: Sequence[_Target], rows: int, memory: int) -> Iterator[list[_Target]]:
-    """In order, each with as many as keep at most ``memory`` bytes of rows, at least one."""
+def _shares(targets: list[_Target], rows: int, memory: int) -> Iterator[list[_Target]]:
+    """In order, each with as many as keep at most ``memory`` bytes of rows, at least one; ``targets`` gets empty."""
     share: list[_Target] = []
     size = 0
-    for target in targets:
+    while targets:
+        target = targets.pop(0)
         needed = rows * target.linear.in_features * target.linear.weight.element_size()
         if share and size + needed > memory:
             yield share
             share, size = [], 0
         share.append(target)
         size += needed
+        del target
     if share:
         yield share
 
@@ -186,9 +199,9 @@ def _seen(
     batches: Calibration | None,
     finished: Finished | None,
     how: How,
-) -> dict[torch.nn.Linear, Seen]:
+) -> dict[torch.nn.Module, Seen]:
     """Of the layers that are still to be quantized."""
-    waiting = [one.linear for one in share if finished is None or not finished.has(one.names[0], one.linear)]
+    waiting = [one.module for one in share if finished is None or not finished.has(one.names[0], one.linear)]
     if batches is None or not waiting:
         return {}
     return watch(model, waiting, batches, how.rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tuner.report.charts.bars import legend_of, stacked
 from tuner.report.charts.timeline import (
     head_picture,
     legend_keys,
@@ -11,14 +12,14 @@ from tuner.report.charts.timeline import (
     tail_picture,
     whole_picture,
 )
-from tuner.report.data.causes import cause_rows, causes_chart, css_of, ordered_terms, why
+from tuner.report.data.causes import cause_rows, css_of, ordered_terms, why
 from tuner.report.data.clock import PUBLISHED, Clocked, Clocks, same_course
 from tuner.report.data.final import final_section
 from tuner.report.data.peers import peers_section
 from tuner.report.data.published import published_section
 from tuner.report.data.standing import conditions_section
 from tuner.report.data.sweep import Section, Sweep
-from tuner.report.marks.svg import escape
+from tuner.report.marks.svg import escape, number
 from tuner.report.marks.text import html_table, markdown_table
 from tuner.trials.outcome import Trial
 
@@ -41,7 +42,7 @@ TAIL_ABOUT = (
 def compared_sections(sweep: Sweep, winner: Trial) -> list[Section]:
     """The winner against others: by the clock, against what was published, against peers, and how it was measured."""
     clocks = sweep.clocks
-    found = clock_sections(clocks) if clocks else []
+    found = clock_sections(clocks) if clocks and clocks.possible else []
     others = (
         published_section(sweep, winner),
         final_section(sweep, winner),
@@ -73,12 +74,19 @@ def _about(shown: Sequence[Clocked]) -> str:
 def _pictures(clocks: Clocks) -> str:
     winner = clocks.shown[0]
     shown = [winner, *clocks.rivals[:RIVALS]]
-    parts = [_unchanged(clocks), _legend([(f"t-{key}", _named(key, shown)) for key in legend_keys(shown)])]
-    parts.append(whole_picture(shown))
+    parts = [_unchanged(clocks), legend_of([(f"t-{key}", _named(key, shown)) for key in legend_keys(shown)])]
+    parts.append(_broad(whole_picture(shown)))
     if needs_zoom(shown):
         near = shown[:2]
-        parts.append(f"<h3>The first tiles</h3>{head_picture(near)}<h3>The end</h3>{tail_picture(near)}")
+        parts.append(
+            f"<h3>The first tiles</h3>{_broad(head_picture(near))}<h3>The end</h3>{_broad(tail_picture(near))}"
+        )
     return "".join(parts)
+
+
+def _broad(picture: str) -> str:
+    """As wide as the page; where that is too narrow to read, it moves in its place."""
+    return f'<div class="scroll broad">{picture}</div>'
 
 
 def _named(key: str, shown: Sequence[Clocked]) -> str:
@@ -104,8 +112,8 @@ def _causes(clocks: Clocks) -> Section:
     causes = list(dict.fromkeys(cause for one in shown for cause in ordered_terms(one)))
     tail = [("t-tail", "tail wave")] if any(one.waves for one in shown) else []
     body = (
-        f'<p class="about">{escape(f"{CAUSES_ABOUT} {TAIL_ABOUT}" if tail else CAUSES_ABOUT)}</p>{causes_chart(shown)}'
-        + _legend([(css_of(cause, shown), cause) for cause in causes] + tail)
+        f'<p class="about">{escape(f"{CAUSES_ABOUT} {TAIL_ABOUT}" if tail else CAUSES_ABOUT)}</p>{causes_bars(shown)}'
+        + legend_of([(css_of(cause, shown), cause) for cause in causes] + tail)
         + "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences)
         + html_table(head, [[escape(cell) for cell in row] for row in rows], css="numbers")
         + f'<p class="about">{escape(end)}</p>'
@@ -118,6 +126,20 @@ def _causes(clocks: Clocks) -> Section:
     return Section(title="Time by cause, simulated", body=body, markdown="\n\n".join(text))
 
 
+def causes_bars(shown: Sequence[Clocked]) -> str:
+    """One stacked bar per candidate, all to the same scale; a line below each marks the share of the tail wave."""
+    lines = [
+        (
+            one.label,
+            [(cause, us, css_of(cause, [one])) for cause, us in ordered_terms(one).items()],
+            f"{number(one.time.us)} µs",
+        )
+        for one in shown
+    ]
+    whole = max(one.time.us for one in shown)
+    return stacked(lines, whole, "µs simulated", tails=[one.tail_us for one in shown])
+
+
 def _waves(shown: Sequence[Clocked]) -> str:
     """Nothing for kernels that do not say how they deal out their work."""
     told = "; ".join(f"{one.label}: {one.waves}" for one in shown if one.waves)
@@ -126,8 +148,3 @@ def _waves(shown: Sequence[Clocked]) -> str:
 
 def _bounds(shown: Sequence[Clocked]) -> str:
     return ", ".join(f"{one.label} {one.time.bound}" for one in shown)
-
-
-def _legend(entries: Sequence[tuple[str, str]]) -> str:
-    items = "".join(f'<span><i class="{css}"></i>{escape(name)}</span>' for css, name in entries)
-    return f'<p class="legend">{items}</p>'

@@ -1,4 +1,4 @@
-"""Time by cause of the candidates that were run with a clock: bars, a table, and why one is faster than another."""
+"""Time by cause of the candidates that were run with a clock: a table, and why one is faster than another."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from typing import Final
 
 from tuner.report.data.clock import Clocked, faster_share, same_time
 from tuner.report.data.words import classes_of
-from tuner.report.marks.svg import Chart, Scale, number
-
-WIDTH: Final = 1040
-BAR, STEP = 30, 46
 
 TENSOR: Final = "tensor, "  # and the kind of MMA
 SMALL_US: Final = 0.05  # a difference that a sentence does not name
@@ -32,39 +28,6 @@ def ordered_terms(one: Clocked) -> dict[str, float]:
 
 def css_of(cause: str, shown: Sequence[Clocked]) -> str:
     return f"t-{classes(shown).get(cause, 'other')}"
-
-
-def causes_chart(shown: Sequence[Clocked]) -> str:
-    """One stacked bar per candidate on the same axis; a line below each marks the share of the tail wave."""
-    chart = Chart(WIDTH, STEP * len(shown) + 46, "simulated time by cause", margins=(96, 4, 84, 40))
-    x = chart.x_scale(0, max(one.time.us for one in shown))
-    chart.axes(x, None, "simulated time, µs")
-    for index, one in enumerate(shown):
-        top = chart.top + STEP * index + 5
-        chart.text(chart.left - 8, top + 19, one.label, "tick end")
-        chart.text(x(one.time.us) + 8, top + 19, f"{number(one.time.us)} µs", "strong")
-        _stack(chart, one, x, top)
-        _tail(chart, one, x, top + BAR + 4)
-    return str(chart)
-
-
-def _stack(chart: Chart, one: Clocked, x: Scale, top: float) -> None:
-    start = 0.0
-    for cause, us in ordered_terms(one).items():
-        width = x(start + us) - x(start)
-        about = f"{one.label}, {cause}: {number(us)} µs simulated, {us / one.time.us:.1%}"
-        chart.bar(x(start), top, width, BAR, css_of(cause, [one]), about)
-        if width > 34:
-            chart.text(x(start) + width / 2, top + 19, number(us), "inside mid")
-        start += us
-
-
-def _tail(chart: Chart, one: Clocked, x: Scale, y: float) -> None:
-    if one.tail_us > 0:
-        about = f"tail wave: {one.waves}; the average cluster idles {number(one.tail_us)} µs, simulated"
-        chart.bar(
-            x(one.time.us - one.tail_us), y, x(one.time.us) - x(one.time.us - one.tail_us), 4, "t-tail", about
-        )
 
 
 def cause_rows(shown: Sequence[Clocked]) -> list[list[str]]:

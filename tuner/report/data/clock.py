@@ -14,11 +14,12 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.registry import kernel_of, operator_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from tuner.devices.select import has_simulator
-from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, winner_and_runner_up
+from tuner.report.data.sweep import Sweep, default_trial, ranked, time_terms, timed, winner_and_runner_up
 from tuner.report.data.tail_wave import schedule_of, tail_wave
 from tuner.report.data.timeline import Timeline, timeline_of
 from tuner.report.data.words import words_of
 from tuner.space.published import Published, published_config
+from tuner.trials.rank_stability import faster_in
 
 if TYPE_CHECKING:
     from kernel_space.build.build import CompiledKernel
@@ -36,7 +37,8 @@ class Clocked:
     """One candidate. ``roles``: winner, runner-up, next best, published, default; one config may be several.
 
     ``config`` is resolved and printed; ``tail_us``: what the average cluster idles in the last wave, which ``waves``
-    describes: 0 and empty for a kernel that does not say how it deals out its work.
+    describes: 0 and empty for a kernel that does not say how it deals out its work. ``agreed``: under which share of
+    the constants the winner was the faster one when both were trials, None where they do not compare.
     """
 
     roles: tuple[str, ...]
@@ -45,6 +47,7 @@ class Clocked:
     timeline: Timeline
     tail_us: float
     waves: str
+    agreed: float | None = None
 
     @property
     def label(self) -> str:
@@ -55,11 +58,12 @@ class Clocked:
 class Clocks:
     """``shown``: the winner first, each config once; empty without the winner.
 
-    ``missing``: who has no timeline and why, one sentence per reason.
+    ``missing``: who has no timeline and why, one sentence per reason. ``possible``: there is a clock for this machine.
     """
 
     shown: tuple[Clocked, ...] = ()
     missing: tuple[str, ...] = ()
+    possible: bool = True
 
     def of(self, role: str) -> Clocked | None:
         return next((one for one in self.shown if role in one.roles), None)
@@ -86,7 +90,10 @@ def _equal(one: Times, other: Times, share: float) -> bool:
 
 
 def faster_share(winner: Clocked, other: Clocked) -> float:
-    """Share of the admissible sets of constants under which ``winner`` is the faster one."""
+    """Share of the admissible sets of constants under which ``winner`` is the faster one: that of the trials, which
+    decided, where there is one."""
+    if other.agreed is not None:
+        return other.agreed
     from tuner.simulated.time import agreement  # SciPy: a machine that only measures may have none
 
     return agreement(winner.time, other.time)
@@ -105,7 +112,8 @@ def clock(sweep: Sweep) -> Clocks:
     takes another course, where the runner-up does not."""
     if not has_simulator(sweep.arch):
         return Clocks(
-            missing=(f"Timelines are simulated for sm_100a and sm_103a, not for {sweep.arch.name}.",)
+            missing=(f"Timelines are simulated for sm_100a and sm_103a, not for {sweep.arch.name}.",),
+            possible=False,
         )
     roles: dict[str, list[str]] = {}
     for role, config in _candidates(sweep):
@@ -176,7 +184,16 @@ def _clocked(roles: tuple[str, ...], config: str, sweep: Sweep) -> Clocked:
         turns=schedule.steps if schedule else 0,
     )
     tail_us, waves = tail_wave(time, parsed, sweep.problem, sweep.sm_count) or (0.0, "")
-    return Clocked(roles=roles, config=config, time=time, timeline=timeline, tail_us=tail_us, waves=waves)
+    agreed = _agreed(config, sweep)
+    return Clocked(
+        roles=roles, config=config, time=time, timeline=timeline, tail_us=tail_us, waves=waves, agreed=agreed
+    )
+
+
+def _agreed(config: str, sweep: Sweep) -> float | None:
+    winner = winner_and_runner_up(sweep)[0]
+    trial = next((one for one in timed(sweep.trials) if one.resolved == config), None)
+    return faster_in(winner, trial) if winner and trial and trial.resolved != winner.resolved else None
 
 
 def _from_cache(config: str, sweep: Sweep) -> CompiledKernel:

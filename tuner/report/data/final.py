@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+from tuner.report.data.pairs import compared
 from tuner.report.data.sweep import Section, Sweep, differences, microseconds
 from tuner.report.marks.svg import escape
 from tuner.report.marks.text import html_table, markdown_table
-from tuner.trials.final_order import FINAL, PLACE, QUICK_US, latest_final
+from tuner.trials.final_order import FINAL, PLACE, latest_final
 from tuner.trials.outcome import Trial
 
 HEAD = (
     "place",
     "trial",
-    "µs, measured",
-    "first timing",
+    "µs, measured in the final",
     "time / winner's, paired",
     "p",
     "rounds",
     "differs from the winner in",
 )
 ABOUT = (
-    "Contenders were timed in turns within the same rounds; those without a ratio were dropped after fewer rounds. The "
-    "first timing is what the search was told."
+    "Contenders were timed in turns within the same rounds, on a card at its working temperature. Those without a "
+    "time were dropped after fewer rounds, at another clock, so their times do not compare. First timings, which the "
+    "search was told, are below, among the trials."
 )
 
 
@@ -33,25 +34,25 @@ def final_section(sweep: Sweep, winner: Trial) -> Section | None:
     placed.sort(key=lambda trial: trial.evidence[PLACE])
     verdict = placed[0].evidence.get("finals_verdict", "")
     told = f"Winner: {verdict}. {ABOUT}" if verdict else ABOUT
-    rows = [_row(trial, winner) for trial in placed]
+    rows = [_row(trial, placed[0], winner) for trial in placed]
     body = f'<p class="about">{escape(told)}</p>' + html_table(
         HEAD, [[escape(cell) for cell in row] for row in rows]
     )
     return Section(title="Final, measured", body=body, markdown=f"{told}\n\n{markdown_table(HEAD, rows)}")
 
 
-def _row(trial: Trial, winner: Trial) -> tuple[str, ...]:
-    evidence = trial.evidence
-    paired = evidence if evidence.get("versus") == "winner" else {}
+def _row(trial: Trial, first: Trial, winner: Trial) -> tuple[str, ...]:
+    """``first``: who won this final; ``winner``: of the page, which may be of another one."""
+    found = compared(trial, first)
+    pair = found if found and found.paired else None
     changed = differences(trial.resolved, winner.resolved)
-    quick = evidence.get(QUICK_US)
+    stayed = pair is not None or trial is first
     return (
-        str(evidence[PLACE]),
+        str(trial.evidence[PLACE]),
         f"#{trial.number}",
-        f"{microseconds(trial):.2f}",
-        f"{quick:.2f}" if quick else "–",
-        f"{paired['ratio']:.4f} ({paired['ratio_low']:.4f} to {paired['ratio_high']:.4f})" if paired else "–",
-        f"{paired['p_value']:.2g}" if paired else "–",
-        str(paired["rounds"]) if paired else "–",
+        f"{microseconds(trial):.2f}" if stayed else "–",
+        f"{pair.ratio:.4f} ({pair.interval})" if pair else "–",
+        f"{pair.p:.2g}" if pair and pair.p is not None else "–",
+        str(pair.rounds) if pair else "–",
         " ".join(f"{name}={value}" for name, value in changed.items()) or "–",
     )

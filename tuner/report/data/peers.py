@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def read_peers(folder: Path, problem: Problem) -> Peers | None:
     try:
         document: Any = read_json(path)
         rows = [_peer(row) for row in document["rows"] if _is_about(row, problem)]
-        about = {name: str(document[name]) for name in ("device", "driver", "date", "protocol")}
+        about = {name: _words(str(document[name])) for name in ("device", "driver", "date", "protocol")}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise InputError(f"{path} is not a file of measured peers: {type(error).__name__}: {error}") from None
     others = tuple(row for row in rows if row.name != problem.operator)
@@ -74,11 +75,21 @@ def read_peers(folder: Path, problem: Problem) -> Peers | None:
     return Peers(**about, rows=others, own=own) if others else None
 
 
+def _words(text: str) -> str:
+    """Records of options that older files hold as Python prints them, as words."""
+    return re.sub(r"\b\w+\((\w+=[^()]*)\)", lambda found: found[1].replace("_", " ").replace("=", " "), text)
+
+
 def _is_about(row: dict[str, Any], problem: Problem) -> bool:
     forms = problem.forms()
-    options = {name: row.get(name, forms[name].choices[0]) for name in problem.options}
     same_operator = row.get("op", problem.operator) == problem.operator
-    return same_operator and row["problem"] == str(problem) and options == problem.options
+    return (
+        same_operator
+        and row["problem"] == str(problem)
+        and all(
+            row.get(name, forms[name].choices[0]) == getattr(problem, name) for name in problem.option_names()
+        )
+    )
 
 
 def _peer(row: dict[str, Any]) -> Peer:

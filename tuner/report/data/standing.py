@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 from collections.abc import Iterable, Sequence
 
+from tuner.report.data.pairs import compared
+from tuner.report.data.state import searched
 from tuner.report.data.sweep import Section, Sweep, default_trial, timed, winner_and_runner_up
 from tuner.report.marks.svg import escape, number
 from tuner.report.marks.text import html_table, markdown_table
@@ -55,13 +57,15 @@ def standing(winner: Trial, runner_up: Trial) -> str:
 
 
 def _measured_standing(winner: Trial, runner_up: Trial) -> str:
-    evidence = winner.evidence
-    if "ratio" not in evidence:
-        return f"{_overlap(winner, runner_up)} No final was run between them."
+    pair = compared(runner_up, winner)
+    if pair is None:
+        return "The two were not timed alike."
+    if not pair.paired or pair.p is None:
+        return f"{_overlap(searched(winner), searched(runner_up))} No final was run between them."
     return (
-        f"Measured in the same rounds, the runner-up takes {evidence['ratio']:.4f} of the winner's time "
-        f"({evidence['ratio_low']:.4f} to {evidence['ratio_high']:.4f}, paired, p {evidence['p_value']:.2g}, "
-        f"{evidence['rounds']} rounds): the winner is {evidence.get('finals_verdict', 'ahead')}."
+        f"Measured in the same rounds, the runner-up takes {pair.ratio:.4f} of the winner's time "
+        f"({pair.interval}, paired, p {pair.p:.2g}, {pair.rounds} rounds): the winner is "
+        f"{winner.evidence.get('finals_verdict', 'ahead')}."
     )
 
 

@@ -202,7 +202,7 @@ def times_per_value(trials: Sequence[Trial], knob: str) -> list[ValueTimes]:
     times: dict[str, list[float]] = collections.defaultdict(list)
     for trial in timed(trials):
         times[knob_of(trial, knob)].append(microseconds(trial))
-    return [ValueTimes.of(value, times[value]) for value in sorted(times, key=_value_order)]
+    return [ValueTimes.of(value, times[value]) for value in sorted(times, key=value_order)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,7 +237,7 @@ def _forest_shares(samples: Sequence[tuple[dict[str, str], float]], names: Seque
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     choices = {
-        name: sorted({knobs.get(name, ABSENT) for knobs, _ in samples}, key=_value_order) for name in names
+        name: sorted({knobs.get(name, ABSENT) for knobs, _ in samples}, key=value_order) for name in names
     }
     distributions: dict[str, optuna.distributions.BaseDistribution] = {
         name: optuna.distributions.CategoricalDistribution(values) for name, values in choices.items()
@@ -336,5 +336,5 @@ def _is_time(us: float | None) -> bool:
     return us is not None and math.isfinite(us) and us > 0
 
 
-def _value_order(value: str) -> tuple[list[int], str]:
+def value_order(value: str) -> tuple[list[int], str]:
     return ([int(part) for part in re.findall(r"[0-9]+", value)], value)

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]], css: str = "") -> str:
-    """Cells are HTML already. A head of empty names is left out."""
+    """Cells are HTML already. A head of empty names is left out; a table with one becomes a list where it is narrow."""
     top = f"<thead><tr>{''.join(f'<th>{name}</th>' for name in head)}</tr></thead>" if any(head) else ""
     body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    css = f"rows {css}".strip() if top else css
     return f'<div class="scroll"><table class="{css}">{top}<tbody>{body}</tbody></table></div>'
 
 

@@ -14,7 +14,7 @@ from kernel_space.build.cache import BuildCache
 from kernel_space.core import registry
 from kernel_space.core.arch import Arch
 from kernel_space.core.arguments import Argument
-from kernel_space.core.config import AUTO
+from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Form, Problem, ProblemClass
 from kernel_space.core.rules import knob_rejection
@@ -36,6 +36,7 @@ from tuner.runtime.choice.remembered import Recent
 from tuner.tables.borrow import table_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
+from tuner.tables.order import Offer, by_estimate, in_steps
 from tuner.trials.checked import Check
 
 if TYPE_CHECKING:
@@ -70,8 +71,10 @@ class Library:
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
         self._rows = [(row.key.problem, row) for row in table.rows.values()]
+        self._known = {known for known, _ in self._rows}  # problems that have a kernel of their own
         self._widest: dict[ProblemClass, list[Candidate]] = {}  # as many as there are options
         self._layers: Recent[tuple, Nearest[Candidate]] = Recent(MAX_LAYERS)
+        self._orders: Recent[Problem, list[Candidate]] = Recent(MAX_LAYERS)  # by estimate
         self._objects: dict[tuple, ObjectFile] = {}  # as many as there are objects
 
     @classmethod
@@ -94,7 +97,9 @@ class Library:
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
+        self._known.add(prepared.problem)
         self._layers.clear()
+        self._orders.clear()
 
     def has_object(self, answer: Lookup, problem: Problem) -> bool:
         """Can what the table answered be launched without compiling?"""
@@ -147,22 +152,68 @@ class Library:
         if not runtime.widest:
             return "For one "
         owner = self.owner or next(one.name for one in DEVICE_CLASSES.values() if one.arch == self.arch)
-        usual = all(form.choices[0] == problem.record()[name] for name, form in _options(problem))
+        usual = all(form.choices[0] == getattr(problem, name) for name, form in _options(problem))
         also = "" if usual else f" --also-dtype {options_of(problem)}"
         names = ", ".join(name.upper() for name in runtime.widest)
         return (
             f"Where the CuTe DSL is installed, {COMMAND} bundle --device {owner}{also}{_op(problem)} makes an object "
-            f"of {sizes_of(runtime.widest_of(problem))}, to which any {names} is padded; for a fast one "
+            f"of {sizes_of(runtime.widest_of(problem)[0])}, to which any {names} is padded; for a fast one "
         )
 
     def _candidates(self, problem: Problem) -> Iterator[Candidate]:
         """Nearest first: this layer before others, these options before others."""
+        if self.table.estimates is None:
+            return self._nearest(problem).order(batch_of(problem))
+        return self._estimated(problem)
+
+    def _nearest(self, problem: Problem) -> Nearest[Candidate]:
+        """Of the layer of ``problem``."""
         layer = (problem.operator, *bucket_of(problem))
         nearest = self._layers.get(layer)
         if nearest is None:
             nearest = Nearest(self._of_layer(problem), functools.partial(distance, problem))
             self._layers.put(layer, nearest)
-        return nearest.order(batch_of(problem))
+        return nearest
+
+    def _estimated(self, problem: Problem) -> Iterator[Candidate]:
+        """What was tuned or compiled for ``problem``, then all by estimate; what is for any shape stays last."""
+        if problem in self._known:
+            own = next(self._nearest(problem).order(batch_of(problem)))
+            if own.known == problem and not own.is_for_any_shape:
+                yield own
+        asked = in_steps(problem)
+        ranked = self._orders.get(asked)
+        if ranked is None:
+            ranked = self._ranked(asked, list(self._nearest(asked).order(batch_of(asked))))
+            self._orders.put(asked, ranked)
+        yield from ranked
+
+    def _ranked(self, problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
+        offers = [
+            offer
+            for one in candidates
+            if not one.is_for_any_shape and (offer := self._offer(one, problem)) is not None
+        ]
+        return [
+            *by_estimate(offers, self.table.estimates),
+            *(one for one in candidates if one.is_for_any_shape),
+        ]
+
+    def _offer(self, candidate: Candidate, problem: Problem) -> Offer[Candidate] | None:
+        """None for a config that this version cannot read."""
+        stand_in = runtime_of(problem.operator).stand_in(problem, candidate.known)
+        assert stand_in is not None, "it was a candidate because it may stand in"
+        try:
+            config = _parsed(problem.operator, self.arch, candidate.config)
+        except InputError:
+            return None
+        return Offer(
+            item=candidate,
+            config=config,
+            launched=stand_in.problem,
+            known=candidate.known,
+            adapting_us=stand_in.us,
+        )
 
     def _of_layer(self, problem: Problem) -> list[Candidate]:
         """Kernels that may serve, for any batch."""
@@ -184,13 +235,16 @@ class Library:
 
     def _bundled(self, problem: Problem) -> list[Candidate]:
         """Bundled objects that serve any shape with these options."""
-        widest = runtime_of(problem.operator).widest_of(problem).problem_class
-        if widest not in self._widest:
-            self._widest[widest] = [
-                Candidate(known=known, config=config, borrowed=self.borrowed)
-                for known, config in self._bundled_for(widest)
-            ]
-        return self._widest[widest]
+        found = []
+        for wide in runtime_of(problem.operator).widest_of(problem):
+            widest = wide.problem_class
+            if widest not in self._widest:
+                self._widest[widest] = [
+                    Candidate(known=known, config=config, borrowed=self.borrowed)
+                    for known, config in self._bundled_for(widest)
+                ]
+            found += self._widest[widest]
+        return found
 
     def _bundled_for(self, widest: ProblemClass) -> Iterator[tuple[Problem, str]]:
         for entry in self.bundle.entries:
@@ -233,9 +287,13 @@ class Library:
             source=source,
             row=row,
             object=file,
-            reason=reason_of(candidate, problem, file),
+            reason=self._estimate(candidate, config, problem) + reason_of(candidate, problem, file),
             borrowed=candidate.borrowed,
         )
+
+    def _estimate(self, candidate: Candidate, config: KernelConfig, problem: Problem) -> str:
+        """Where nobody timed it: what it is estimated to take."""
+        return "" if candidate.known == problem else self.table.estimate(config, problem)
 
     def _object(self, candidate: Candidate, problem: Problem) -> ObjectFile | None:
         """What was found once is found while it is there; its bytes are compared with their hash when loaded."""
@@ -286,7 +344,7 @@ def _alike(known: Problem, problem: Problem) -> bool:
 
 
 def _options(problem: Problem) -> list[tuple[str, Form]]:
-    return [(name, form) for name, form in problem.forms().items() if form.choices]
+    return [(name, form) for name, form in problem.forms().items() if form.choices and not form.unsaid]
 
 
 def _op(problem: Problem) -> str:

@@ -3,7 +3,8 @@
     OPTIONS = ("out_dtype",)      options of the problem that the caller chooses; all else follows from the tensors
     STEADY = "wgt"                an input that is the same tensor from call to call, such as a weight
     KEYS = ("act", "wgt")         inputs whose sizes tell most calls apart; all of them if not named
-    WIDEST = {"r": 256}           compiled sizes to which the inputs of any problem can be adapted
+    WIDEST = {"r": 256}           compiled sizes to which the inputs of any problem can be adapted; several of a size,
+                                  ascending, serve small problems with less padding: {"r": (256, 512)}
 
     problem_of(tensors, **options) -> Problem        of input tensors by name; raises InputError for what does not fit
     stand_in(problem, known) -> StandIn | None       how a kernel compiled for the sizes of ``known`` may serve
@@ -25,7 +26,7 @@ from kernel_space.core import registry
 from kernel_space.core.errors import InputError
 from kernel_space.core.operator import Operator
 from kernel_space.core.problem import Problem
-from kernel_space.core.stand_in import StandIn
+from kernel_space.core.stand_in import StandIn, Widest, can_hold, widest_of
 
 _PARTS = {
     "OPTIONS": "options",
@@ -55,14 +56,15 @@ class Runtime:
     options: tuple[str, ...] = ()
     steady: str = ""
     keys: tuple[str, ...] = ()
-    widest: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    widest: Widest = dataclasses.field(default_factory=dict)
     problem_of: Callable[..., Problem] | None = None
     stand_in: Callable[[Any, Any], StandIn | None] = same_sizes
     reference: Callable[[Mapping[str, Any], Any], dict[str, Any]] | None = None
 
-    def widest_of(self, problem: Problem) -> Problem:
-        """The problem of the widest class that may stand in for ``problem``."""
-        return dataclasses.replace(problem, **self.widest)
+    def widest_of(self, problem: Problem) -> list[Problem]:
+        """Problems of the widest classes that may stand in for ``problem``, the smallest first; at least one."""
+        every = widest_of(problem, self.widest)
+        return [one for one in every if can_hold(one, problem, self.widest)] or every[-1:]
 
 
 @functools.cache

@@ -22,8 +22,9 @@ from scipy.stats import qmc
 from kernel_space.core.arch import SM100A, Arch
 from kernel_space.core.errors import InputError
 from kernel_space.machine.clock.clock import Clock, Times
+from kernel_space.machine.clock.constants import Constant
 from tuner.files.store import atomic_write
-from tuner.simulated.constants.clock import make_clock, records_of
+from tuner.simulated.constants.clock import LATER, make_clock, records_of
 from tuner.simulated.constants.hash import CALIBRATIONS, machine_hash
 
 STORED: Final = Path(__file__).with_name("clock_sets.json")
@@ -60,15 +61,22 @@ class ConstantSets:
 
 
 def draw_sets(arch: Arch, count: int, *, seed: int = 0) -> ConstantSets:
-    """The nominal set and ``count - 1`` points of a scrambled Sobol sequence inside the bounds of the table."""
+    """The nominal set and ``count - 1`` points of a scrambled Sobol sequence inside the bounds of the table; of another
+    sequence for the ``LATER`` ones.
+    """
     records = records_of(arch)
+    earlier = {name: record for name, record in records.items() if name not in LATER}
+    return ConstantSets(_drawn(earlier, count, seed) | _drawn(LATER, count, seed + 1))
+
+
+def _drawn(records: dict[str, Constant], count: int, seed: int) -> dict[str, Times]:
     points = qmc.Sobol(d=len(records), scramble=True, seed=seed).random(count)
     values = {}
     for column, (name, record) in enumerate(records.items()):
         drawn = record.low + points[:, column] * (record.high - record.low)
         drawn[0] = record.value
         values[name] = drawn
-    return ConstantSets(values)
+    return values
 
 
 def table_hash(arch: Arch = SM100A) -> str:
@@ -90,7 +98,7 @@ def store_sets(
     path: Path = STORED,
 ) -> None:
     """``agreeing`` and ``kept``: numbers of the sets of ``drawn`` that agree, and those predictions are made with."""
-    sets = drawn.take(kept)
+    sets = _with_own_first(drawn.take(kept))
     document = {
         "table": table_hash(),
         "machine": machine_hash(),
@@ -104,9 +112,35 @@ def store_sets(
     _write(document, path)
 
 
-def restate_sets(witness: dict[str, list[float]], path: Path = STORED) -> None:
-    """Keep the stored sets with what the machine of today answers. Raises ``InputError`` as ``stored_document``."""
-    _write(stored_document() | {"machine": machine_hash(), "witness": witness}, path)
+def kept_sets() -> ConstantSets:
+    """The stored sets by today's table, which may have more ``LATER`` constants than they were stored with.
+
+    Raises ``InputError`` when any other constant is drawn otherwise.
+    """
+    document = json.loads(STORED.read_text())
+    pool = document["pool"]
+    sets = _with_own_first(draw_sets(SM100A, pool["draws"], seed=pool["seed"]).take(document["kept"]))
+    _same_draw(sets, {name: v for name, v in document["values"].items() if name not in LATER})
+    return dataclasses.replace(sets, discrepancy=document["discrepancy"])
+
+
+def _with_own_first(sets: ConstantSets) -> ConstantSets:
+    """The first set fits the GEMMs best, which says nothing of the ``LATER`` constants: there it has the table's."""
+    own = {name: np.concatenate([[record.value], sets.values[name][1:]]) for name, record in LATER.items()}
+    return dataclasses.replace(sets, values=sets.values | own)
+
+
+def _same_draw(sets: ConstantSets, stored: dict[str, list[float]]) -> None:
+    for name, values in stored.items():
+        if not np.allclose(sets.values[name], values, rtol=1e-5):
+            raise InputError(f"the draw of {STORED.name} comes out otherwise here; {RENEW}")
+
+
+def restate_sets(sets: ConstantSets, witness: dict[str, list[float]], path: Path = STORED) -> None:
+    """Keep ``sets``, the ``kept_sets``, with what the machine of today answers."""
+    document = json.loads(STORED.read_text())
+    today = {"table": table_hash(), "machine": machine_hash(), "witness": witness, "values": printed(sets)}
+    _write(document | today, path)
 
 
 def _write(document: dict[str, Any], path: Path) -> None:
@@ -153,12 +187,10 @@ def admissible_pool(arch: Arch = SM100A) -> ConstantSets:
     document = stored_document()
     pool, kept = document["pool"], document["kept"]
     drawn = draw_sets(SM100A, pool["draws"], seed=pool["seed"])
-    for name, values in document["values"].items():
-        if not np.allclose(drawn.values[name][kept], values, rtol=1e-5):
-            raise InputError(f"the draw of {STORED.name} comes out otherwise here; {RENEW}")
+    _same_draw(_with_own_first(drawn.take(kept)), document["values"])
     first = kept[0]
     members = [first, *(number for number in pool["members"] if number != first)]
-    values = drawn.take(members).values
+    values = _with_own_first(drawn.take(members)).values
     return ConstantSets(for_arch(values, arch), document["discrepancy"], f"{len(members)} admissible sets")
 
 

@@ -126,7 +126,9 @@ class QuantizeLora(Stream, Reduce):
         place["act_row"] = place["act"] + Int64(place["row"]) * (k // 2)
         place["act_step"] = Int64(k // 2) * ROW_STEP
         place["padded_m"] = (m + 127) // 128 * 128
-        place["columns"] = place["part_r"] * lay.columns
+        place["columns"] = place["own_columns"] = place["part_r"] * lay.columns
+        if not lay.even:
+            place["columns"] = cutlass.min(place["columns"], Int32(lay.r - lay.columns))
         return place
 
 

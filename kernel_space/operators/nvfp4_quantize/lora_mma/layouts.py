@@ -22,6 +22,11 @@ SMOOTH_BUFFERS = 2  # one is read while the next is written
 BARRIER_BYTES = 8
 
 
+def columns_of(r: int, split_r: int) -> int:
+    """Of R in one CTA. Where they are more than R in all, the last CTA begins earlier and stores only its own."""
+    return -(-r // (16 * split_r)) * 16
+
+
 @dataclasses.dataclass(frozen=True)
 class Region:
     """``bytes`` of shared memory at a multiple of ``align``; of ``ring`` ``b`` they grow with its slots."""
@@ -44,7 +49,8 @@ class LoraMmaLayouts:
         self.rows = config.rows_per_warp
         self.octets = self.rows // 8  # rows of one lane
         self.r = problem_class.r
-        self.columns = self.r // config.split_r
+        self.columns = columns_of(self.r, config.split_r)
+        self.even = self.columns * config.split_r == self.r
         self.has_smooth = problem_class.smooth == "fp32"
         self.is_bf16 = problem_class.x_dtype == "bf16"
         self.row_bytes = CHUNK_K * HALF_BYTES

@@ -77,4 +77,6 @@ class Reduce:
         for e in range(2):
             address = place["lora_act_in"] + (Int64(row + e) * lay.r + column) * 2
             wanted = row + e < place["m"]
+            if not lay.even:
+                wanted = wanted & (column >= place["own_columns"])
             mma_ptx.store_halves_if(address, 16, (sums[e], sums[2 + e]), wanted, is_bf16=lay.is_bf16)

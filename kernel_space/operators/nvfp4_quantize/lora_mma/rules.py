@@ -7,7 +7,7 @@ from typing import Any
 from kernel_space.core.config import AUTO
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.nvfp4_quantize.lora_mma.config import LoraMmaConfig
-from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import LEAST_STAGES
+from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import LEAST_STAGES, columns_of
 from kernel_space.operators.nvfp4_quantize.parts.rule_forms import one_of
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
@@ -61,9 +61,12 @@ def split_k(config: Any, _: QuantizeProblem) -> str | None:
 def _split_r(config: LoraMmaConfig, problem: QuantizeProblem) -> str | None:
     if (reason := one_of("split_r", config.split_r, SPLITS_R)) is not None:
         return reason
-    if problem.r % (config.split_r * COLUMN_STEP) == 0:
+    columns = columns_of(problem.r, config.split_r)
+    if (config.split_r - 1) * columns < problem.r:
         return None
-    return f"R must be a multiple of {COLUMN_STEP} * split_r, got {problem.r} and split_r={config.split_r}"
+    return (
+        f"split_r must leave columns for each CTA, got {config.split_r} parts of {columns} at R={problem.r}"
+    )
 
 
 def _num_b_stage(config: LoraMmaConfig, _: QuantizeProblem) -> str | None:
@@ -92,7 +95,7 @@ def _registers(config: LoraMmaConfig, problem: QuantizeProblem) -> str | None:
     """A kernel that spills its sums is slower than any other choice."""
     threads = 32 * config.warps_m * config.warps_k * config.ctas_per_sm
     there = min(MOST_REGISTERS, REGISTERS // threads // 8 * 8)
-    sums = config.rows_per_warp * (problem.r // config.split_r) // 32
+    sums = config.rows_per_warp * columns_of(problem.r, config.split_r) // 32
     wanted = sums + config.rows_per_warp + OTHER_REGISTERS
     if wanted <= there:
         return None

@@ -15,6 +15,7 @@ ROLE_REGISTERS = {
     (4, 1): (24, 240, 168),
     (8, 1): (24, 208, 128),
     (12, 1): (24, 200, 80),
+    (16, 1): (24, 160, 72),
     (4, 2): (24, 136, 80),
     (8, 2): (24, 104, 64),
 }
@@ -25,7 +26,7 @@ class LoraTmaConfig(KernelConfig, kernel="lora_tma"):
     """Knobs of the kernel ``lora_tma``. A *chunk* is 64 elements along K.
 
     ``tile_m``       rows of x of a CTA: a multiple of 8, N of its wgmma
-    ``quant_warps``  warps that quantize: 4, 8 or 12
+    ``quant_warps``  warps that quantize: 4, 8, 12 or 16
     ``split_k``      CTAs of a cluster that share rows along K; sums are added in a fixed order
     ``num_stage``    SMEM ring slots, a chunk of x, of lora_down and of 1 / smooth each; ``auto`` = the most that fit
     ``ctas_per_sm``  CTAs that must fit on an SM at once: bounds shared memory and the registers of a thread

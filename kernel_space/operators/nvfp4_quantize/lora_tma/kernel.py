@@ -5,8 +5,7 @@
 | warps | role |
 |---|---|
 | 0 | x by TMA, lora_down by bulk copies |
-| 1 | 1 / smooth |
-| 2, 3 | none |
+| 1 - 3 | 1 / smooth |
 | 4 - 7 | wgmma: sums of ``lora_down.T @ x.T``, both operands from shared memory |
 | 8 .. | quantize: x from shared memory, codes and scales to global memory |
 
@@ -117,7 +116,7 @@ class QuantizeLoraTma(Roles):
             if warp == 0:
                 self.load(place, atom, self._partition(atom, coords, regions["x"]))
             if cutlass.const_expr(lay.has_smooth):
-                if warp == 1:
+                if (warp > 0) & (warp <= lay.invert_warps):
                     self.invert(place)
         elif warp < ROLE_WARPS:
             cute.arch.setmaxregister_increase(multipliers)

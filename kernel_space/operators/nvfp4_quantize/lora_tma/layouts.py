@@ -43,6 +43,7 @@ class LoraTmaLayouts:
         sums = self.tile_m * self.sum_row * SUM_BYTES
         self.more_bytes = max(0, sums - (self.x_bytes + self.slot_bytes))  # beyond one slot of both rings
         self.groups = self.tile_m // QUANT_ROWS
+        self.invert_warps = min(GROUP_WARPS - 1, self.stages)
         self.full_arrivals = 2 if self.has_smooth else 1
         self.empty_arrivals = GROUP_WARPS + self.quant_warps
 

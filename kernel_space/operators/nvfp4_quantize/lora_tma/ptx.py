@@ -33,3 +33,9 @@ def store_halves_if(address: Any, values: Any, wanted: Any, *, is_bf16: bool) ->
     )
     operands = [("f", value) for value in values]
     inline(text, "", ("l", Int64(address)), *operands, ("r", Int32(wanted)), effects=True)
+
+
+def store_byte_if(address: Any, byte: Any, wanted: Any) -> None:
+    """The low 8 bits to a global address, if ``wanted``."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $2, 0;\n@p st.global.b8 [$0], $1;\n}"
+    inline(text, "", ("l", Int64(address)), ("r", byte), ("r", Int32(wanted)), effects=True)

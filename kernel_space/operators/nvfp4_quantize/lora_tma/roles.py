@@ -5,7 +5,7 @@
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, Uint32, cute
+from cutlass import Float32, Int32, Int64, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.operators.nvfp4_quantize.lora_mma import ptx as mma_ptx
@@ -101,14 +101,20 @@ class Roles(Stream):
 
     @cute.jit
     def invert(self, place: Any):
-        """Warp 1: 1 / smooth of each chunk, two columns a lane."""
+        """Warps 1 to 3: 1 / smooth of each third chunk, two columns a lane. One warp alone is as slow as a load from
+        the L2 for every chunk, which at few rows is longer than anything else.
+
+        Of two slots it is warps 1 and 2: a warp knows that a slot was given back two turns ago only if its own chunk
+        before came later than that one. Else the parity that it waits for may be an older phase's.
+        """
         lay = self.layouts
-        count = place["chunks"]
+        warps = lay.invert_warps
+        count, own = place["chunks"], place["warp"] - 1
         by = cute.make_rmem_tensor(2, Float32)
         by.fill(1.0)
-        if count > 0:
-            self._load_smooth(place, place["first_chunk"], by)
-        for i in cutlass.range(count, unroll=1):
+        if own < count:
+            self._load_smooth(place, place["first_chunk"] + own, by)
+        for i in cutlass.range(own, count, warps, unroll=1):
             slot = i % lay.stages
             if i >= lay.stages:
                 self._wait_empty(place, i)
@@ -118,7 +124,7 @@ class Roles(Stream):
             cute.arch.sync_warp()
             if place["lane"] == 0:
                 cute.arch.mbarrier_arrive(self._barrier(place, "full", slot))
-            self._load_smooth(place, place["first_chunk"] + i + 1, by)
+            self._load_smooth(place, place["first_chunk"] + i + warps, by)
 
     # -- x @ lora_down -------------------------------------------------------------------------------------------
 
@@ -166,7 +172,9 @@ class Roles(Stream):
 
     @cute.jit
     def quantize(self, place: Any):
-        """The other warps: rows of every chunk, eight at a time, in turns."""
+        """The other warps: rows of every chunk, eight at a time, in turns. A slot is given back when the next one is
+        full: right after the loads from it the fence would wait for them, and whatever they feed with it.
+        """
         lay = self.layouts
         own, quarter = place["lane"] // 4, place["quarter"]
         x_own = place["x_ring"] + own * lay.row_bytes + ((quarter * 2) ^ own) * 16
@@ -174,6 +182,14 @@ class Roles(Stream):
         for i in cutlass.range(place["chunks"], unroll=1):
             slot = i % lay.stages
             self._wait_full(place, i)
+            if i > 0:
+                # The next copy is of another proxy.
+                cute.arch.fence_proxy("async.shared", space="cta")
+                cute.arch.sync_warp()
+                if place["lane"] == 0:
+                    cute.arch.mbarrier_arrive(
+                        self._barrier(place, "empty", (i + lay.stages - 1) % lay.stages)
+                    )
             if group < lay.groups:
                 inverse = self._load_inverse(place, slot)
                 at = x_own + slot * lay.x_bytes
@@ -181,12 +197,7 @@ class Roles(Stream):
                     words = self._load_words(at + group * (QUANT_ROWS * lay.row_bytes))
                     self.emit(place, words, inverse, place["first_chunk"] + i, group * QUANT_ROWS + own)
                     group += lay.quant_warps
-                # The next copy is of another proxy.
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.sync_warp()
             group -= lay.groups
-            if place["lane"] == 0:
-                cute.arch.mbarrier_arrive(self._barrier(place, "empty", slot))
         readers = LANES * (GROUP_WARPS + lay.quant_warps)
         cute.arch.barrier_arrive(barrier_id=DONE_BARRIER, number_of_threads=readers)
 
@@ -206,7 +217,7 @@ class Roles(Stream):
         return [word for own in (address, address ^ 16) for word in mma_ptx.load_words(own)]
 
     def emit(self, place: Any, words: list[Any], inverse: list[Any], chunk: Any, row_of_tile: Any) -> None:
-        """Codes of a lane's block of a row, and the scale; all four lanes of a row together."""
+        """Codes of a lane's block of a row, and the scale."""
         lay = self.layouts
         row = place["first_row"] + row_of_tile
         column = chunk * CHUNK_K + place["quarter"] * arithmetic.BLOCK
@@ -220,10 +231,8 @@ class Roles(Stream):
         ptx.store_if(address, codes, wanted)
         # Beyond M and K it is 0, whatever 1 / smooth is.
         byte = ptx.unless_zero(Int32(wanted), scale)
-        word = byte | (cute.arch.shuffle_sync_bfly(byte, 1) << Uint32(8))
-        word = word | (cute.arch.shuffle_sync_bfly(word, 2) << Uint32(16))
-        first = (place["quarter"] == 0) & (row < place["padded_m"])
-        ptx.store_if(scale_address(place, row, chunk), [word], first)
+        address = scale_address(place, row, chunk) + place["quarter"]
+        tma_ptx.store_byte_if(address, byte, row < place["padded_m"])
 
     # -- the end -------------------------------------------------------------------------------------------------
 

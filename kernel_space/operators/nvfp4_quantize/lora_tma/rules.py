@@ -29,7 +29,7 @@ def _tile_m(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
 
 
 def _quant_warps(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
-    return one_of("quant_warps", config.quant_warps, (4, 8, 12))
+    return one_of("quant_warps", config.quant_warps, (4, 8, 12, 16))
 
 
 def _ctas_per_sm(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:

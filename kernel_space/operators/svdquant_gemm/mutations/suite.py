@@ -13,6 +13,7 @@ from kernel_space.operators.svdquant_gemm.mutations import epilogue as mutate_ep
 from kernel_space.operators.svdquant_gemm.mutations import launches as mutate_launches
 from kernel_space.operators.svdquant_gemm.mutations import rings as mutate_rings
 from kernel_space.operators.svdquant_gemm.mutations import tensor as mutate_tensor
+from kernel_space.operators.svdquant_gemm.mutations import weakened as mutate_weakened
 from kernel_space.operators.svdquant_gemm.mutations.base import (
     ALL,
     CASES,
@@ -22,11 +23,13 @@ from kernel_space.operators.svdquant_gemm.mutations.base import (
     Mutation,
     find_mutation,
 )
+from kernel_space.operators.svdquant_gemm.mutations.kinds import KINDS
 from kernel_space.operators.svdquant_gemm.mutations.layout import MutationContext
 from kernel_space.operators.svdquant_gemm.mutations.text import NotApplicable
 
 __all__ = [
     "CASES",
+    "KINDS",
     "MUTATIONS",
     "Case",
     "Mutation",
@@ -34,9 +37,21 @@ __all__ = [
     "NotApplicable",
     "find_mutation",
     "table",
+    "table_of_kinds",
 ]
 
-FAMILIES = (mutate_barriers, mutate_rings, mutate_copies, mutate_tensor, mutate_epilogue, mutate_launches)
+FAMILIES = (
+    mutate_barriers, mutate_rings, mutate_copies, mutate_tensor, mutate_epilogue, mutate_launches, mutate_weakened,
+)  # fmt: skip
+
+
+def table_of_kinds() -> str:
+    """Markdown: how many mutations there are of each kind, and how many change nothing that PTX promises."""
+    rows = ["| kind | mutations | reported | harmless |", "|---|---|---|---|"]
+    for kind, names in KINDS.items():
+        harmless = sum(MUTATIONS[name].expected == (SURVIVES,) for name in names)
+        rows.append(f"| {kind} | {len(names)} | {len(names) - harmless} | {harmless} |")
+    return "\n".join(rows) + "\n"
 
 
 def table() -> str:
@@ -61,4 +76,4 @@ def _row(found: Mutation) -> str:
 
 
 if __name__ == "__main__":
-    print(table(), end="")
+    print(f"{table_of_kinds()}\n{table()}", end="")

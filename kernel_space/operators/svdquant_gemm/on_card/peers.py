@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 import torch
 
 from kernel_space.core.on_card import Call, Peer
+from kernel_space.numerics.activation import activated
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 
@@ -35,7 +36,7 @@ Taken = Callable[[GemmProblem, Tensors], tuple[torch.Tensor, ...]]
 
 def peers(problem: GemmProblem, compiler: Callable[[Function], Function]) -> list[Peer]:
     """All but this project's kernel. ``compiler``: ``torch.compile``; tests leave functions as they are."""
-    layer = _layer if problem.r else _layer_without_lora
+    layer = _activating(_layer if problem.r else _layer_without_lora, problem.activation)
     alone = "neither LoRA, scale nor bias"
     return [
         _peer(CUBLAS, f"x @ w.T, both expanded to bf16; {alone}", _gemm, _expanded_pair, _product),
@@ -90,6 +91,10 @@ def _layer_without_lora(x: torch.Tensor, w: torch.Tensor, wc: torch.Tensor, b: t
     return (x @ w.T) * wc + b
 
 
+def _activating(layer: Function, activation: str) -> Function:
+    return layer if activation == "none" else lambda *operands: activated(layer(*operands), activation)
+
+
 def _dequantizing(layer: Function) -> Function:
     """``layer`` on NVFP4 operands: codes, scales, table of values, then what is left."""
 
@@ -127,7 +132,8 @@ def _product(problem: GemmProblem, tensors: Tensors) -> torch.Tensor:
 
 def _whole(problem: GemmProblem, tensors: Tensors) -> torch.Tensor:
     lora = tensors["lora_act_in"].float() @ tensors["lora_up"].float().T
-    return (_product(problem, tensors) + lora) * tensors["wcscale"] + tensors["bias"]
+    whole = (_product(problem, tensors) + lora) * tensors["wcscale"] + tensors["bias"]
+    return activated(whole, problem.activation)
 
 
 # -- what it takes

@@ -1,4 +1,6 @@
-"""Epilogue warps of ``svdquant_gemm_sm100a``: TMEM -> ``* wcscale + bias`` -> one rounding -> TMA store; split-K."""
+"""Epilogue warps of ``svdquant_gemm_sm100a``: TMEM -> ``* wcscale + bias`` -> activation -> one rounding -> TMA store;
+split-K.
+"""
 
 from typing import Any
 
@@ -10,6 +12,7 @@ from cutlass import Boolean, Float32, Int32, cute
 from cutlass.cute.nvgpu import cpasync, tcgen05
 
 from kernel_space.operators.svdquant_gemm.partials import COUNTER_BYTES, PARTIALS_ALIGN
+from kernel_space.operators.svdquant_gemm.parts.activation import GATE_COLUMNS, activate_pair
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
 from kernel_space.operators.svdquant_gemm.parts.tile_walk import TileWalk
 from kernel_space.operators.svdquant_gemm.sm100a.layouts import Layouts
@@ -50,7 +53,7 @@ class EpilogueSm100a(TileWalk):
         """Drain the accumulator ring: scale, add bias, round once, store."""
         lay = self._layouts()
         config = self.config
-        wcscale, bias, workspace = pointers
+        wcscale, bias, workspace, beside = pointers
         tmem.allocate(self._tmem_columns(lay))
         tmem.wait_for_alloc()
         tmem_ptr = tmem.retrieve_ptr(ACC_DTYPE)
@@ -58,9 +61,7 @@ class EpilogueSm100a(TileWalk):
         _, _, num_clusters = cute.arch.grid_dim()
         sync = pipeline.NamedBarrier(barrier_id=EPILOGUE_BARRIER, num_threads=EPILOGUE_THREADS)
 
-        gC = cute.local_tile(mC, cute.slice_(lay.mma_tiler, (None, None, 0)), (None, None, None))
-        tCgC = lay.tiled_mma.get_slice(bidx % self.cta_group_size).partition_C(gC)
-        gC_epi = cute.flat_divide(tCgC[((None, None), 0, 0, None, None, None)], lay.epi_tile)
+        gC_epi = self._tiles_of_y(lay, mC, bidx)
         tAcc_epi = cute.flat_divide(accumulators(lay, tmem_ptr)[((None, None), 0, 0, None)], lay.epi_tile)
         load_op = sm100_utils.get_tmem_load_op(
             lay.cta_tile_mnk, lay.c_layout, lay.c_dtype, ACC_DTYPE, lay.epi_tile, self.cta_group_size == 2
@@ -68,13 +69,9 @@ class EpilogueSm100a(TileWalk):
         copy_t2r = tcgen05.make_tmem_copy(load_op, tAcc_epi[(None, None, 0, 0, 0)])
         thr_t2r = copy_t2r.get_slice(tidx)
         tTR_tAcc = thr_t2r.partition_S(tAcc_epi)
-        tTR_gC = thr_t2r.partition_D(gC_epi)
-        tTR_rAcc = cute.make_rmem_tensor(tTR_gC[(None, None, None, 0, 0, 0, 0, 0)].shape, ACC_DTYPE)
-        tTR_rC = cute.make_rmem_tensor(tTR_rAcc.shape, lay.c_dtype)
-        store_op = sm100_utils.get_smem_store_op(lay.c_layout, lay.c_dtype, ACC_DTYPE, copy_t2r)
-        copy_r2s = cute.make_tiled_copy_D(store_op, copy_t2r)
-        tRS_sC = copy_r2s.get_slice(tidx).partition_D(buffers["C"])
-        tRS_rC = copy_r2s.retile(tTR_rC)
+        registers = self._register_shape(lay, thr_t2r, gC_epi)
+        tTR_rAccs = [cute.make_rmem_tensor(registers, ACC_DTYPE) for _ in range(lay.loads_per_subtile)]
+        tTR_rC, tRS_rC, copy_r2s, tRS_sC = self._store_partition(lay, copy_t2r, registers, buffers["C"], tidx)
         bSG_sC, bSG_gC = cpasync.tma_partition(
             tma_c,
             0,
@@ -96,6 +93,7 @@ class EpilogueSm100a(TileWalk):
         while work < num_work:
             tile_m, tile_n, split = self.tile_coord(work, tiles)
             self._load_affine(lay, wcscale, bias, buffers, tile_m, tile_n, n, tidx, bidx)
+            place = self._load_beside(lay, beside, buffers, tile_m, tile_n, n, tidx, bidx)
             sync.arrive_and_wait()
             acc_index = acc_state.index
             reverse = Boolean(False)
@@ -104,32 +102,39 @@ class EpilogueSm100a(TileWalk):
                 # The lower accumulator shares its last columns with the other one: free those first.
                 reverse = acc_index == 0
             tAcc = cute.group_modes(tTR_tAcc[(None, None, None, None, None, acc_index)], 3, 5)
-            gC_tile = cute.group_modes(bSG_gC[(None, None, None, tile_m, tile_n, 0)], 1, 3)
+            row_of_tiles = tile_m
+            if cutlass.const_expr(lay.tiles_of_ctas):
+                row_of_tiles = tile_m * self.cta_group_size + bidx % self.cta_group_size
+            gC_tile = cute.group_modes(bSG_gC[(None, None, None, row_of_tiles, tile_n, 0)], 1, 3)
             partials = None
             if cutlass.const_expr(self.split_k > 1):
-                partials, counter = self._workspace(lay, tTR_rAcc, workspace, tiles, tile_m, tile_n, tidx)
+                partials, counter = self._workspace(lay, tTR_rAccs[0], workspace, tiles, tile_m, tile_n, tidx)
             acc_pipeline.consumer_wait(acc_state)
             for step in cutlass.range(lay.num_epi_subtiles, unroll=1):
                 subtile = step
                 if cutlass.const_expr(lay.overlapping_acc):
                     if reverse:
                         subtile = lay.num_epi_subtiles - 1 - step
-                cute.copy(copy_t2r, tAcc[(None, None, None, subtile)], tTR_rAcc)
+                for part in cutlass.range_constexpr(lay.loads_per_subtile):
+                    load = subtile * lay.loads_per_subtile + part
+                    cute.copy(copy_t2r, tAcc[(None, None, None, load)], tTR_rAccs[part])
                 if step == self._release_step(lay):
                     # The MMA warp may overwrite what all subtiles up to here held.
                     cute.arch.fence_view_async_tmem_load()
                     acc_pipeline.consumer_release(acc_state)
                     acc_state.advance()
                 if cutlass.const_expr(self.split_k > 1):
-                    cute.autovec_copy(tTR_rAcc, partials[(None, None, None, subtile, split)])
+                    for part in cutlass.range_constexpr(lay.loads_per_subtile):
+                        load = subtile * lay.loads_per_subtile + part
+                        cute.autovec_copy(tTR_rAccs[part], partials[(None, None, None, load, split)])
                 else:
                     self._store_subtile(
                         lay,
-                        (tTR_rAcc, tTR_rC, tRS_rC),
+                        (tTR_rAccs, tTR_rC, tRS_rC),
                         (tTR_sScale, tTR_sBias),
                         copy_r2s,
                         tRS_sC,
-                        (tma_c, bSG_sC, gC_tile),
+                        (tma_c, bSG_sC, gC_tile, place),
                         c_pipeline,
                         sync,
                         subtile,
@@ -140,14 +145,17 @@ class EpilogueSm100a(TileWalk):
             if cutlass.const_expr(self.split_k > 1):
                 if self._is_last_split(counter, buffers["split-K flag"], sync, tidx):
                     for subtile in cutlass.range(lay.num_epi_subtiles, unroll=1):
-                        self._sum_partials(partials, tTR_rAcc, subtile)
+                        for part in cutlass.range_constexpr(lay.loads_per_subtile):
+                            self._sum_partials(
+                                partials, tTR_rAccs[part], subtile * lay.loads_per_subtile + part
+                            )
                         self._store_subtile(
                             lay,
-                            (tTR_rAcc, tTR_rC, tRS_rC),
+                            (tTR_rAccs, tTR_rC, tRS_rC),
                             (tTR_sScale, tTR_sBias),
                             copy_r2s,
                             tRS_sC,
-                            (tma_c, bSG_sC, gC_tile),
+                            (tma_c, bSG_sC, gC_tile, place),
                             c_pipeline,
                             sync,
                             subtile,
@@ -168,8 +176,37 @@ class EpilogueSm100a(TileWalk):
     def _release_step(lay: Layouts) -> int:
         """Step after whose TMEM load the accumulator is free: the last, or the one that clears the overlap."""
         if lay.overlapping_acc:
-            return -(-lay.overlap_cols // lay.config.epi_tile_n) - 1
+            return -(-lay.overlap_cols // (lay.config.epi_tile_n * lay.loads_per_subtile)) - 1
         return lay.num_epi_subtiles - 1
+
+    @staticmethod
+    def _tiles_of_y(lay: Layouts, mC: cute.Tensor, bidx: Int32) -> cute.Tensor:
+        """(EPI_M, EPI_N, subtiles along M, N, tile m, tile n, 1); ``tiles_of_ctas``: tile m is a CTA's."""
+        if cutlass.const_expr(lay.tiles_of_ctas):
+            columns = cute.size(lay.store_tile[1]) * lay.num_epi_subtiles
+            return cute.flat_divide(
+                cute.local_tile(mC, (lay.cta_tile_mnk[0], columns), (None, None, None)), lay.store_tile
+            )
+        gC = cute.local_tile(mC, cute.slice_(lay.mma_tiler, (None, None, 0)), (None, None, None))
+        tCgC = lay.tiled_mma.get_slice(bidx % lay.config.cta_group).partition_C(gC)
+        return cute.flat_divide(tCgC[((None, None), 0, 0, None, None, None)], lay.epi_tile)
+
+    @staticmethod
+    def _register_shape(lay: Layouts, thr_t2r: Any, gC_epi: cute.Tensor) -> Any:
+        """What a thread loads of a subtile at a time."""
+        return thr_t2r.partition_D(gC_epi)[(None, None, None, 0, 0, 0, 0, 0)].shape
+
+    @staticmethod
+    def _store_partition(lay: Layouts, copy_t2r: Any, registers: Any, sC: cute.Tensor, tidx: Int32) -> Any:
+        """(what a thread stores, the same as its copy to SMEM sees it, that copy, where to, of every slot)."""
+        tTR_rC = cute.make_rmem_tensor(registers, lay.c_dtype)
+        store_op = sm100_utils.get_smem_store_op(lay.c_layout, lay.c_dtype, ACC_DTYPE, copy_t2r)
+        copy_r2s = cute.make_tiled_copy_D(store_op, copy_t2r)
+        return tTR_rC, copy_r2s.retile(tTR_rC), copy_r2s, copy_r2s.get_slice(tidx).partition_D(sC)
+
+    def _load_beside(self, *_: Any) -> Any:
+        """Bring what else this tile's epilogue needs, and say where it is; here nothing."""
+        return None
 
     @staticmethod
     def _tmem_columns(lay: Layouts) -> int:
@@ -231,19 +268,24 @@ class EpilogueSm100a(TileWalk):
         c_slot: Int32,
         warp_idx: Int32,
     ):
-        """``acc * wcscale + bias`` in fp32, one rounding, SMEM, TMA store."""
-        tTR_rAcc, tTR_rC, tRS_rC = registers
+        """``acc * wcscale + bias`` and its activation in fp32, one rounding, SMEM, TMA store."""
+        tTR_rAccs, tTR_rC, tRS_rC = registers
         tTR_sScale, tTR_sBias = affine
-        tma_c, bSG_sC, gC_tile = store
-        rScale = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
-        rBias = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
-        cute.autovec_copy(tTR_sScale[(None, None, None, subtile)], rScale)
-        cute.autovec_copy(tTR_sBias[(None, None, None, subtile)], rBias)
-        for i in cutlass.range_constexpr(0, cute.size(tTR_rAcc), 2):
-            tTR_rAcc[i], tTR_rAcc[i + 1] = cute.arch.fma_packed_f32x2(
-                (tTR_rAcc[i], tTR_rAcc[i + 1]), (rScale[i], rScale[i + 1]), (rBias[i], rBias[i + 1])
-            )
-        tTR_rC.store(tTR_rAcc.load().to(lay.c_dtype))
+        tma_c, bSG_sC, gC_tile, place = store
+        for part in cutlass.range_constexpr(lay.loads_per_subtile):
+            tTR_rAcc = tTR_rAccs[part]
+            load = subtile * lay.loads_per_subtile + part
+            rScale = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
+            rBias = cute.make_rmem_tensor(tTR_rAcc.shape, ACC_DTYPE)
+            cute.autovec_copy(tTR_sScale[(None, None, None, load)], rScale)
+            cute.autovec_copy(tTR_sBias[(None, None, None, load)], rBias)
+            for i in cutlass.range_constexpr(0, cute.size(tTR_rAcc), 2):
+                tTR_rAcc[i], tTR_rAcc[i + 1] = cute.arch.fma_packed_f32x2(
+                    (tTR_rAcc[i], tTR_rAcc[i + 1]), (rScale[i], rScale[i + 1]), (rBias[i], rBias[i + 1])
+                )
+        if cutlass.const_expr(lay.activation != "none"):
+            self._activate(lay, tTR_rAccs)
+        self._convert(lay, tTR_rAccs, tTR_rC, subtile, place)
         cute.copy(copy_r2s, tRS_rC, tRS_sC[(None, None, None, c_slot)])
         cute.arch.fence_proxy("async.shared", space="cta")
         sync.arrive_and_wait()
@@ -252,6 +294,25 @@ class EpilogueSm100a(TileWalk):
             c_pipeline.producer_commit()
             c_pipeline.producer_acquire()
         sync.arrive_and_wait()
+
+    def _convert(self, lay: Layouts, rAccs: list[Any], rC: cute.Tensor, subtile: Any, place: Any) -> None:
+        """fp32 columns of y to what is stored."""
+        rC.store(rAccs[0].load().to(lay.c_dtype))
+
+    @staticmethod
+    def _activate(lay: Layouts, rAccs: list[Any]) -> None:
+        """In place; gated, columns of y go to the first of both tensors: a gate is read before its place is written."""
+        size = cute.size(rAccs[0])
+        for i in range(0, size, 2):
+            if lay.loads_per_subtile == 1:
+                rAccs[0][i], rAccs[0][i + 1] = activate_pair(rAccs[0][i], rAccs[0][i + 1], lay.activation)
+                continue
+            gate = i // GATE_COLUMNS * 2 * GATE_COLUMNS + i % GATE_COLUMNS
+            gates, ups = (
+                [_at(rAccs, size, first + e) for e in range(2)] for first in (gate, gate + GATE_COLUMNS)
+            )
+            low, high = activate_pair(*gates, lay.activation)
+            rAccs[0][i], rAccs[0][i + 1] = low * ups[0], high * ups[1]
 
     # -------------------------------------------------------------- split-K
 
@@ -270,13 +331,14 @@ class EpilogueSm100a(TileWalk):
         index = cta_m * tiles_n + tile_n
         values = cute.size(tTR_rAcc.shape)
         subtile_size = EPILOGUE_THREADS * values
-        split_size = subtile_size * lay.num_epi_subtiles
+        loads = lay.num_epi_subtiles * lay.loads_per_subtile
+        split_size = subtile_size * loads
         counters = cute.recast_ptr(workspace, dtype=Int32)
         first = (num_tiles * COUNTER_BYTES + PARTIALS_ALIGN - 1) // PARTIALS_ALIGN * PARTIALS_ALIGN
         base = cute.recast_ptr(workspace + cute.assume(first, PARTIALS_ALIGN), dtype=Float32)
         offset = cutlass.Int64(index) * (split_size * self.split_k) + tidx * 4
         layout = cute.make_layout(
-            (cute.make_layout((4, values // 4)).shape, 1, 1, lay.num_epi_subtiles, self.split_k),
+            (cute.make_layout((4, values // 4)).shape, 1, 1, loads, self.split_k),
             stride=((1, 4 * EPILOGUE_THREADS), 0, 0, subtile_size, split_size),
         )
         partials = cute.make_tensor((base + cute.assume(offset, 4)).align(16), layout)
@@ -311,3 +373,8 @@ class EpilogueSm100a(TileWalk):
         for split in cutlass.range_constexpr(1, self.split_k):
             cute.autovec_copy(partials[(None, None, None, subtile, split)], rPartial)
             tTR_rAcc.store(tTR_rAcc.load() + rPartial.load())
+
+
+def _at(rAccs: list[Any], size: int, column: int) -> Any:
+    """A column of a thread's row, of which each tensor holds ``size``."""
+    return rAccs[column // size][column % size]

@@ -49,7 +49,8 @@ def exercise(config: KernelConfigSm100a, problem: GemmProblem) -> tuple[GemmProb
         m, n = n, m
     k_tiles = _k_tiles(config, problem.r, tiles_m * tiles_n, clusters)
     k = (k_tiles - 1) * config.mma_tiler_k + RAGGED_K[config.mma_tiler_k]
-    small = dataclasses.replace(problem, m=m, n=-(-n // 8) * 8, k=k)
+    step = problem.n_multiple
+    small = dataclasses.replace(problem, m=m, n=-(-n // step) * step, k=k)
     return small, clusters * config.cluster_size
 
 

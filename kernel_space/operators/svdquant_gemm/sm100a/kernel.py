@@ -8,7 +8,7 @@ in fp32, one rounding. Below, A is act and B is wgt; ``swap_ab`` exchanges them 
 
 | warp | role |
 |---|---|
-| 0-3 | epilogue: TMEM -> registers, ``* wcscale + bias``, SMEM, TMA store; warp 0 allocates TMEM |
+| 0-3 | epilogue: TMEM -> registers, ``* wcscale + bias``, activation, SMEM, TMA store; warp 0 allocates TMEM |
 | 4 | MMA: SFA/SFB SMEM -> TMEM, NVFP4 and LoRA MMAs; in the leader CTA of a pair only |
 | 5 | TMA loads |
 
@@ -107,13 +107,39 @@ class SvdquantGemmSm100a(EpilogueSm100a):
         """Build TMA descriptors for M, N, K and launch. ``max_active_clusters`` bounds the persistent grid."""
         lay = self._layouts()
         if cutlass.const_expr(self.config.swap_ab):
+            mC = cute.make_tensor(y, cute.make_layout((n, m, 1), stride=(1, cute.assume(n, 8), 0)))
+        else:
+            columns_of_y = n
+            if cutlass.const_expr(lay.loads_per_subtile == 2):
+                columns_of_y = n // 2
+            stride = (cute.assume(columns_of_y, 8), 1, 0)
+            mC = cute.make_tensor(y, cute.make_layout((m, columns_of_y, 1), stride=stride))
+        operands = (act, ascales, wgt, wscales, lora_act_in, lora_up)
+        vectors = (wcscale, bias, workspace)
+        self._launch(lay, operands, mC, vectors, None, (m, n, k), max_active_clusters, stream)
+
+    def _launch(
+        self,
+        lay: Layouts,
+        operands: Any,
+        mC: cute.Tensor,
+        vectors: Any,
+        beside: Any,
+        sizes: Any,
+        max_active_clusters: Int32,
+        stream: cuda.CUstream,
+    ) -> None:
+        """Descriptors of ``operands`` and of the output ``mC``. ``beside``: what an epilogue of another operator takes
+        besides ``vectors``, or None."""
+        act, ascales, wgt, wscales, lora_act_in, lora_up = operands
+        wcscale, bias, workspace = vectors
+        m, n, k = sizes
+        if cutlass.const_expr(self.config.swap_ab):
             a_ptr, sfa_ptr, la_ptr, rows_a = wgt, wscales, lora_up, n
             b_ptr, sfb_ptr, lb_ptr, rows_b = act, ascales, lora_act_in, m
-            mC = cute.make_tensor(y, cute.make_layout((n, m, 1), stride=(1, cute.assume(n, 8), 0)))
         else:
             a_ptr, sfa_ptr, la_ptr, rows_a = act, ascales, lora_act_in, m
             b_ptr, sfb_ptr, lb_ptr, rows_b = wgt, wscales, lora_up, n
-            mC = cute.make_tensor(y, cute.make_layout((m, n, 1), stride=(cute.assume(n, 8), 1, 0)))
         tma_a, mA = self._tma_a(lay, lay.tiled_mma, lay.mma_tiler, lay.a, self._k_major(a_ptr, rows_a, k))
         tma_b, mB = self._tma_b(lay, lay.tiled_mma, lay.mma_tiler, lay.b, self._k_major(b_ptr, rows_b, k))
         tma_sfa, mSFA = self._tma_sfa(lay, sfa_ptr, rows_a, k)
@@ -126,7 +152,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
             tma_la, mLA = self._tma_a(lay, lay.lora_mma, lay.lora_tiler, lay.lora_a, gLA)
             tma_lb, mLB = self._tma_b(lay, lay.lora_mma, lay.lora_tiler, lay.lora_b, gLB)
         tma_c, mC_tma = cpasync.make_tiled_tma_atom(
-            cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(lay.c, (None, None, 0)), lay.epi_tile
+            cpasync.CopyBulkTensorTileS2GOp(), mC, cute.slice_(lay.c, (None, None, 0)), lay.store_tile
         )
 
         cluster_m, cluster_n = self.config.cluster_shape_mn
@@ -156,6 +182,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
             clusters_n,
             cute.ceil_div(k, lay.mma_tiler[2]),
             n,
+            beside,
         ).launch(
             grid=(cluster_m, cluster_n, cutlass.min(num_work, max_active_clusters)),
             block=[THREADS_PER_CTA, 1, 1],
@@ -247,6 +274,7 @@ class SvdquantGemmSm100a(EpilogueSm100a):
         clusters_n: Int32,
         k_tiles: Int32,
         n: Int32,
+        beside: Any,
     ):
         lay = self._layouts()
         warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
@@ -314,9 +342,8 @@ class SvdquantGemmSm100a(EpilogueSm100a):
         if warp_idx == MMA_WARP:
             self.mma_warp(tiles, ab_pipeline, lora_pipeline, acc_pipeline, tmem, buffers)
         if warp_idx < MMA_WARP:
-            self.epilogue_warps(
-                tiles, acc_pipeline, tmem, tma_c, mC, (wcscale, bias, workspace), n, buffers, tidx, warp_idx
-            )
+            pointers = (wcscale, bias, workspace, beside)
+            self.epilogue_warps(tiles, acc_pipeline, tmem, tma_c, mC, pointers, n, buffers, tidx, warp_idx)
 
     def _load_pipeline(self, lay: Layouts, full: cute.Tensor, stages: int, tx_bytes: int) -> Any:
         """TMA warp -> MMA warp ring; its empty barriers follow the full ones."""

@@ -16,6 +16,7 @@ from cutlass.tensor_utils import LayoutEnum
 
 from kernel_space.core.config import ALL
 from kernel_space.core.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.parts.activation import SWIGLU
 from kernel_space.operators.svdquant_gemm.parts.allocations import (
     ACC_DTYPE,
     HALF_DTYPES,
@@ -49,6 +50,9 @@ class Layouts:
         self.r = problem_class.r
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
         self.c_dtype = HALF_DTYPES[problem_class.out_dtype]
+        self.activation = problem_class.activation
+        # TMEM loads that make one subtile of y: of 16 columns of the product gated y has 8.
+        self.loads_per_subtile = 2 if self.activation == SWIGLU else 1
         self.cta_group = tcgen05.CtaGroup.TWO if config.cta_group == 2 else tcgen05.CtaGroup.ONE
         # y is row-major; under swap_ab the MMA computes y.T, which is then column-major.
         self.c_layout = LayoutEnum.COL_MAJOR if config.swap_ab else LayoutEnum.ROW_MAJOR
@@ -135,13 +139,19 @@ class Layouts:
     def _make_epilogue(self) -> None:
         epi_n = self.config.epi_tile_n
         self.epi_tile = (cute.make_layout(self.cta_tile_mnk[0]), cute.make_layout(epi_n))
-        self.num_epi_subtiles = self.cta_tile_mnk[1] // epi_n
-        self.c = sm100_utils.make_smem_layout_epi(
-            self.c_dtype, self.c_layout, self.epi_tile, self.config.num_c_stage
-        )
+        self.num_epi_subtiles = self.cta_tile_mnk[1] // (epi_n * self.loads_per_subtile)
+        self._make_store()
         # wcscale and bias run along N of y: columns of the tile, or its rows under swap_ab.
         extent = self.cta_tile_mnk[0] if self.config.swap_ab else self.cta_tile_mnk[1]
         self.affine = cute.make_layout(extent)
+
+    def _make_store(self) -> None:
+        """What a subtile becomes before it is stored, in elements of ``store_dtype``."""
+        self.store_dtype, self.store_tile = self.c_dtype, self.epi_tile
+        self.tiles_of_ctas = self.loads_per_subtile == 2  # tiles of the output by CTA, not by MMA
+        self.c = sm100_utils.make_smem_layout_epi(
+            self.store_dtype, self.c_layout, self.store_tile, self.config.num_c_stage
+        )
 
     def _make_tmem(self) -> None:
         """Columns: accumulators from 0, then SFA, then SFB."""
@@ -179,7 +189,7 @@ class Layouts:
                 Allocation("LoRA up", self.lora_dtype, self.lora_b, "lora", SWIZZLE_ALIGN),
             ]
         regions += [
-            Allocation("C", self.c_dtype, self.c, "c", SWIZZLE_ALIGN),
+            Allocation("C", self.store_dtype, self.c, "c", SWIZZLE_ALIGN),
             Allocation("SFA", SF_DTYPE, self.sfa, "ab", SF_ALIGN),
             Allocation("SFB", SF_DTYPE, self.sfb, "ab", SF_ALIGN),
             Allocation("wcscale", cutlass.Float32, self.affine, "one", VECTOR_ALIGN),

@@ -15,6 +15,7 @@ from typing import Final
 from kernel_space.core.arch import Arch
 from kernel_space.core.traits import Chip, ModelledTime
 from kernel_space.machine.clock.constants import MMA_CYCLES, MMA_LATENCY
+from kernel_space.machine.clock.power import slowdown
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from kernel_space.operators.svdquant_gemm.sm100a.model_constants import constants_of
@@ -71,10 +72,12 @@ def model_time(config: KernelConfigSm100a, problem: GemmProblem, device: Chip) -
     terms, demands = _timeline(work, _constants(device.arch, NOMINAL))
     us = sum(terms.values())
     corners = [sum(_timeline(work, _constants(device.arch, corner))[0].values()) for corner in CORNERS]
+    duty = (terms["mma"] + terms.get("lora_mma", 0.0)) / us
+    throttled = slowdown(us, duty, constants_of(device.arch)["clock_ghz"].low)
     return ModelledWork(
         us=us,
         low_us=min(us, *corners),
-        high_us=max(us, *corners),
+        high_us=max(us, *corners) * throttled,
         terms=terms,
         demands=demands,
         bound=max(demands, key=demands.__getitem__),

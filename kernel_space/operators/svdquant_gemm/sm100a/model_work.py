@@ -185,7 +185,8 @@ def _loads(config: KernelConfigSm100a, problem: GemmProblem, schedule: Schedule,
     group, (cluster_m, cluster_n) = config.cta_group, config.cluster_shape_mn
     box_a, box_b = (extent // group for extent in config.mma_tiler_mn)
     # Rows past the end are zeros without traffic; scale-factor atoms always come whole.
-    rows_a, rows_b = box_a * schedule.used_a, box_b * schedule.used_b
+    # Of the fullest CTA, for which the others wait.
+    rows_a, rows_b = map(min, (box_a, box_b), _rows(config, problem))
     sf_bytes = loop.mma_steps * SF_ATOM_BYTES
     sfb_bytes = sf_bytes * _ceil_div(config.mma_tiler_mn[1], SF_ATOM_ROWS)
     a_bytes, b_bytes = rows_a * config.mma_tiler_k / 2 + sf_bytes, rows_b * config.mma_tiler_k / 2
@@ -218,7 +219,7 @@ def _reuse(config: KernelConfigSm100a, problem: GemmProblem, schedule: Schedule)
     read = operands
     if operands > L2_OPERAND_BYTES:
         read = max(operands, schedule.waves * wave)
-    written = problem.m * problem.n * HALF_BYTES
+    written = problem.m * problem.out_columns * HALF_BYTES
     cold = min(1.0, operands / (schedule.waves * wave))
     return cold, read + written + problem.n * AFFINE_BYTES
 
@@ -246,7 +247,8 @@ def _drain(config: KernelConfigSm100a, schedule: Schedule) -> Drain:
     if tile_n == 256 and config.num_acc_stage == 2:
         atoms = config.mma_tiler_k // MMA_K * (1 + _ceil_div(tile_n, SF_ATOM_ROWS))
         overlap = _ceil_div(atoms * SF_ATOM_COLUMNS, config.epi_tile_n)
-    partial_bytes = elements * ACC_BYTES if config.split_k > 1 else 0.0
+    # A partial sum is written and read as a whole tile, whatever of it lies inside the problem.
+    partial_bytes = float(tile_m // config.cta_group * tile_n * ACC_BYTES) if config.split_k > 1 else 0.0
     return Drain(
         subtiles=tile_n // config.epi_tile_n,
         acc_overlap_subtiles=overlap,

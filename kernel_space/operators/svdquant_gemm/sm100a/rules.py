@@ -6,7 +6,7 @@ from typing import Any
 
 from kernel_space.core.config import ALL, AUTO, print_knob
 from kernel_space.core.kernel import Rule
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import SWIGLU, GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 
 MMA_TILERS_MN = frozenset((m, n) for m in (128, 256) for n in (64, 128, 192, 256))
@@ -128,6 +128,19 @@ def _split_k(config: KernelConfigSm100a, problem: GemmProblem) -> str | None:
     return reason
 
 
+def _activation(config: KernelConfigSm100a, problem: GemmProblem) -> str | None:
+    if problem.activation != SWIGLU:
+        return None
+    if config.swap_ab:
+        return "under swap_ab a gate and what it is for are in different threads: activation=swiglu needs swap_ab=false"
+    if config.mma_tiler_mn[1] % (2 * config.epi_tile_n):
+        return (
+            f"with activation=swiglu a subtile is made of two loads: 2 x epi_tile_n must divide N of the tile, "
+            f"{config.mma_tiler_mn[1]}, got epi_tile_n={config.epi_tile_n}"
+        )
+    return None
+
+
 def _one_of(name: str, value: int, choices: tuple[int, ...]) -> str | None:
     if value in choices:
         return None
@@ -147,4 +160,5 @@ KNOB_RULES: dict[str, Rule] = {
     "swizzle": _swizzle,
     "prefetch": _prefetch,
     "split_k": _split_k,
+    "activation": _activation,
 }

@@ -7,6 +7,7 @@ from cutlass import Int32, Int64, Uint32, cute
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     FROM_DEQUANT_SCALE,
+    finish_gated_pair,
     finish_pair,
     load_shared,
     store_global_if,
@@ -58,8 +59,8 @@ class EpilogueExpandSm90a:
         thread: Int32,
         group: Int32,
     ):
-        """``acc * wcscale + bias`` in fp32, one rounding; a warp transposes ``staged_columns`` rows of 16 columns
-        of y at a time and stores them.
+        """``acc * wcscale + bias`` and its activation in fp32, one rounding; a warp transposes ``staged_columns`` rows
+        of 16 columns of y (gated: 8) at a time and stores them.
 
         Full sectors of 32 bytes, no barrier beyond the warp: the other warpgroup goes on multiplying.
         """
@@ -74,6 +75,7 @@ class EpilogueExpandSm90a:
         affine = cute.recast_tensor(affine, Uint32)
         # What this lane reads back of every piece: 16 bytes of row lane / 2 and of the 16th after it.
         half = lane % 2
+        is_bf16 = lay.c_dtype is cutlass.BFloat16
         for block in cutlass.range_constexpr(self.config.row_blocks):
             column = (
                 tile_m * lay.rows
@@ -84,23 +86,59 @@ class EpilogueExpandSm90a:
             )
             for first in cutlass.range_constexpr(0, num_octets, staged):
                 octets = min(staged, num_octets - first)
-                for octet in cutlass.range_constexpr(first, first + octets, 2):
-                    values = self._finished(accs[block], affine, block, octet, min(2, first + octets - octet))
-                    row = (octet - first + lane // 16) * 8 + lane % 8
-                    store_matrices(piece_chunk(piece, row, lane // 8 % 2), values, transpose=True)
-                cute.arch.sync_warp()
-                for part in cutlass.range_constexpr((octets + 1) // 2):
-                    row = part * 16 + lane // 2
-                    y_row = tile_n * lay.columns + first * 8 + row
-                    inside = (y_row < m) & (column < n)
-                    if cutlass.const_expr(part * 2 + 1 >= octets):
-                        # Eight rows are left: the upper lanes repeat what the lower ones read, and store nothing.
-                        row = part * 16 + lane % 16 // 2
-                        inside = inside & (lane < 16)
-                    words = load_shared(piece_chunk(piece, row, half), 4)
-                    address = y.toint() + (Int64(y_row) * n + column) * 2
-                    store_global_if(address, words, inside)
-                cute.arch.sync_warp()
+                if cutlass.const_expr(lay.gated):
+                    corner = (tile_n * lay.columns + first * 8, (column - half * 8) // 2)
+                    values = [
+                        self._gated(accs[block], affine, block, octet, is_bf16)
+                        for octet in range(first, first + octets)
+                    ]
+                    self._store_gated(piece, values, (y, m, n // 2), corner)
+                else:
+                    for octet in cutlass.range_constexpr(first, first + octets, 2):
+                        values = self._finished(
+                            accs[block], affine, block, octet, min(2, first + octets - octet)
+                        )
+                        row = (octet - first + lane // 16) * 8 + lane % 8
+                        store_matrices(piece_chunk(piece, row, lane // 8 % 2), values, transpose=True)
+                    cute.arch.sync_warp()
+                    for part in cutlass.range_constexpr((octets + 1) // 2):
+                        row = part * 16 + lane // 2
+                        y_row = tile_n * lay.columns + first * 8 + row
+                        inside = (y_row < m) & (column < n)
+                        if cutlass.const_expr(part * 2 + 1 >= octets):
+                            # Eight rows are left: the upper lanes repeat what the lower ones read, and store nothing.
+                            row = part * 16 + lane % 16 // 2
+                            inside = inside & (lane < 16)
+                        words = load_shared(piece_chunk(piece, row, half), 4)
+                        address = y.toint() + (Int64(y_row) * n + column) * 2
+                        store_global_if(address, words, inside)
+                    cute.arch.sync_warp()
+
+    @staticmethod
+    def _gated(acc: cute.Tensor, affine: cute.Tensor, block: int, octet: int, is_bf16: bool) -> Any:
+        """Of an octet of columns: rows 0 to 7 are gates of rows 8 to 15."""
+        rows = [[acc[(e, half, octet), 0, 0] for e in range(2)] for half in range(2)]
+        vectors = [tuple((affine[which, 2 * block + half],) * 2 for which in range(2)) for half in range(2)]
+        return finish_gated_pair(*rows, *vectors, is_bf16)
+
+    @staticmethod
+    def _store_gated(piece: Any, values: list[Any], store: Any, corner: Any) -> None:
+        """``values``: octets of rows of y, 8 columns each; transposed and stored from (row, column) ``corner`` on."""
+        y, m, columns_of_y = store
+        first_row, column = corner
+        lane = cute.arch.lane_idx()
+        for octet in range(0, len(values), 2):
+            row = (octet + lane // 8 % 2) * 8 + lane % 8
+            store_matrices(piece + row * 16, values[octet : octet + 2], transpose=True)
+        cute.arch.sync_warp()
+        for octet in range(0, len(values), 4):
+            rows = 8 * min(4, len(values) - octet)
+            row = octet * 8 + lane % rows
+            y_row = first_row + row
+            words = load_shared(piece + row * 16, 4)
+            address = y.toint() + (Int64(y_row) * columns_of_y + column) * 2
+            store_global_if(address, words, (lane < rows) & (y_row < m) & (column < columns_of_y))
+        cute.arch.sync_warp()
 
     def _finished(
         self, acc: cute.Tensor, affine: cute.Tensor, block: int, first: int, count: int
@@ -112,7 +150,11 @@ class EpilogueExpandSm90a:
             for half in range(2):
                 low, high = acc[(0, half, octet), 0, 0], acc[(1, half, octet), 0, 0]
                 scale, bias = affine[0, 2 * block + half], affine[1, 2 * block + half]
-                values.append(finish_pair(low, high, (scale, scale), (bias, bias), is_bf16))
+                values.append(
+                    finish_pair(
+                        low, high, (scale, scale), (bias, bias), is_bf16, self.problem_class.activation
+                    )
+                )
         return values
 
 

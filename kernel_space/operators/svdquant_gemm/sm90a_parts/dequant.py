@@ -12,6 +12,8 @@ from cutlass import Int32, Int64, Uint32
 from cutlass._mlir import ir
 from cutlass._mlir.dialects import llvm
 
+from kernel_space.operators.svdquant_gemm.parts import activation as activations
+
 DEQUANT_SHIFT = 7  # dequantized operands are smaller than their values by 2^-DEQUANT_SHIFT
 FROM_DEQUANT_SCALE = 2.0 ** (-2 * DEQUANT_SHIFT)
 SCALE_FACTOR = "0x58005800"  # two fp16 2^DEQUANT_SHIFT
@@ -104,15 +106,22 @@ def scale_pair(word: Any) -> Any:
     return _call(text, [word], 1)[0]
 
 
-def finish_pair(low: Any, high: Any, scales: Any, biases: Any, is_bf16: bool) -> Any:
-    """Two fp32 accumulators -> ``x * scale + bias``, each rounded once to 16 bits, as one word.
-
-    ``scales`` and ``biases`` are two 32-bit words each, as ``load_shared`` gives them.
+def finish_pair(
+    low: Any, high: Any, scales: Any, biases: Any, is_bf16: bool, activation: str = "none"
+) -> Any:
+    """Two fp32 accumulators -> ``x * scale + bias`` and the activation of that, each rounded once to 16 bits, as one
+    word. ``scales`` and ``biases`` are two 32-bit words each, as ``load_shared`` gives them.
     """
     kind = "bf16x2" if is_bf16 else "f16x2"
+    declare, activate = "", ""
+    if activation != "none":
+        declare, activate = activations.DECLARE, activations.of_pair(activation)
     text = (
-        "{\n.reg .f32 l, h, s0, s1, b0, b1;\nmov.b32 s0, $3;\nmov.b32 s1, $4;\nmov.b32 b0, $5;\nmov.b32 b1, $6;\n"
-        f"fma.rn.f32 l, $1, s0, b0;\nfma.rn.f32 h, $2, s1, b1;\ncvt.rn.{kind}.f32 $0, h, l;\n}}"
+        "{\n.reg .f32 l, h, s0, s1, b0, b1;\n"
+        + declare
+        + "mov.b32 s0, $3;\nmov.b32 s1, $4;\nmov.b32 b0, $5;\n"
+        "mov.b32 b1, $6;\nfma.rn.f32 l, $1, s0, b0;\nfma.rn.f32 h, $2, s1, b1;\n"
+        f"{activate}cvt.rn.{kind}.f32 $0, h, l;\n}}"
     )
     operands = [value.ir_value() for value in (low, high, *scales, *biases)]
     word = llvm.inline_asm(
@@ -120,6 +129,35 @@ def finish_pair(low: Any, high: Any, scales: Any, biases: Any, is_bf16: bool) ->
         operands,
         text,
         "=r,f,f,r,r,r,r",
+        has_side_effects=False,
+        asm_dialect=0,
+    )
+    return Uint32(word)
+
+
+def finish_gated_pair(
+    gates: Any, ups: Any, affine_of_gates: tuple[Any, Any], affine_of_ups: tuple[Any, Any], is_bf16: bool
+) -> Any:
+    """Two accumulators of gates and two of what they are for -> ``silu(gate) * up``, each rounded once, as one word.
+
+    The affine operands are (scales, biases) as of ``finish_pair``.
+    """
+    kind = "bf16x2" if is_bf16 else "f16x2"
+    names = ("s0", "s1", "b0", "b1", "u0", "u1", "c0", "c1")
+    text = "{\n.reg .f32 l, h, v, w, " + ", ".join(names) + ";\n" + activations.DECLARE
+    text += "".join(f"mov.b32 {name}, ${number + 5};\n" for number, name in enumerate(names))
+    text += (
+        "fma.rn.f32 l, $1, s0, b0;\nfma.rn.f32 h, $2, s1, b1;\n"
+        "fma.rn.f32 v, $3, u0, c0;\nfma.rn.f32 w, $4, u1, c1;\n"
+        f"{activations.of_pair(activations.SWIGLU)}mul.rn.f32 l, l, v;\nmul.rn.f32 h, h, w;\n"
+        f"cvt.rn.{kind}.f32 $0, h, l;\n}}"
+    )
+    words = [word for affine in (affine_of_gates, affine_of_ups) for pair in affine for word in pair]
+    word = llvm.inline_asm(
+        ir.IntegerType.get_signless(32),
+        [value.ir_value() for value in (*gates, *ups, *words)],
+        text,
+        "=r,f,f,f,f," + ",".join(["r"] * 8),
         has_side_effects=False,
         asm_dialect=0,
     )

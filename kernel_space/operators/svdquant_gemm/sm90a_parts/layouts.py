@@ -13,6 +13,7 @@ from cutlass import cute
 from cutlass.cute.nvgpu import OperandMajorMode, warpgroup
 
 from kernel_space.core.problem import ProblemClass
+from kernel_space.operators.svdquant_gemm.parts.activation import GATE_COLUMNS, SWIGLU
 from kernel_space.operators.svdquant_gemm.parts.allocations import (
     ACC_DTYPE,
     HALF_DTYPES,
@@ -64,6 +65,8 @@ class LayoutsSm90a:
         self.r = problem_class.r
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
         self.c_dtype = HALF_DTYPES[problem_class.out_dtype]
+        self.activation = problem_class.activation
+        self.gated = self.activation == SWIGLU  # of 16 columns of the product y has 8
         self.rows, self.columns, self.k = config.tile_mnk
         self.group_rows = MMA_ROWS * config.row_blocks
         # From the rows of one consumer warpgroup to those of the next: with ping-pong both have all rows of a tile.
@@ -163,22 +166,28 @@ class LayoutsSm90a:
         """One warp stores 16 rows of a tile at a time, ``staged_columns`` of them: one box, or swizzled ones.
 
         Under swap_ab a row of the accumulator is a column of y: one box of 16 columns of y. With expanded activations a
-        warp only transposes such a box in SMEM.
+        warp only transposes such a box in SMEM. Gated columns of y are half as many.
         """
         stages, staged = self.config.num_c_stage, self.config.staged_columns
-        self.store_span = 0 if self.config.swap_ab else store_span(staged, staged == self.columns)
+        self.slots_per_row = -(-self.columns // staged)
+        whole, rows = staged == self.columns, WARP_ROWS
+        if self.gated and self.config.swap_ab:
+            rows = WARP_ROWS // 2
+        elif self.gated:
+            staged //= 2
+            whole = whole or staged == GATE_COLUMNS
+        self.store_span = 0 if self.config.swap_ab else store_span(staged, whole)
         columns = self.store_span // 2 if self.store_span else staged
-        self.store_shape = (columns, WARP_ROWS) if self.config.swap_ab else (WARP_ROWS, columns)
+        self.store_shape = (columns, rows) if self.config.swap_ab else (rows, columns)
         self.store_columns = columns
         self.boxes_per_slot = staged // columns
-        self.slots_per_row = -(-self.columns // staged)
         if self.store_span:
             kind = {32: "K_SW32", 64: "K_SW64", 128: "K_SW128"}[self.store_span]
             self.c_box = self.k_major_box(self.c_dtype, kind, self.store_shape)
         else:
             self.c_box = cute.make_layout(self.store_shape, stride=(self.store_shape[1], 1))
         self.c_align = 8 * self.store_span or TMA_ALIGN  # of a box: a swizzle repeats every eight rows
-        self.c_box_elements = WARP_ROWS * columns
+        self.c_box_elements = rows * columns
         boxes = self.num_consumer_warps * self.boxes_per_slot * stages
         self.c = cute.make_layout(boxes * self.c_box_elements)
         self.affine_extent = self.rows if self.config.swap_ab else self.columns

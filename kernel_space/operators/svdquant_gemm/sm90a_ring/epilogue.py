@@ -8,6 +8,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     FROM_DEQUANT_SCALE,
+    finish_gated_pair,
     finish_pair,
     load_shared,
     store_matrices,
@@ -28,6 +29,15 @@ def stores_behind(part: int, config: Any) -> int:
         return slots - 1
     last_of_tile_before = parts - 1 - (parts - 1 - part) % slots
     return part + parts - last_of_tile_before - 1
+
+
+def gated_rows(acc: cute.Tensor, octet: int, scales: Any, biases: Any, is_bf16: bool) -> Any:
+    """Two columns of ``octet`` of a lane's gate, which is its row, and of the row 8 below, that it is for. ``scales``
+    and ``biases``: of both rows.
+    """
+    rows = [[acc[(e, half, octet), 0, 0] for e in range(2)] for half in range(2)]
+    affine = [((scales[half],) * 2, (biases[half],) * 2) for half in range(2)]
+    return finish_gated_pair(*rows, *affine, is_bf16)
 
 
 class EpilogueSm90a:
@@ -75,7 +85,9 @@ class EpilogueSm90a:
         thread: Int32,
         group: Int32,
     ):
-        """``acc * wcscale + bias`` in fp32, one rounding, SMEM, TMA store: every warp on its own, 16 rows at a time."""
+        """``acc * wcscale + bias`` and its activation in fp32, one rounding, SMEM, TMA store: every warp on its own, 16
+        rows at a time.
+        """
         tma_c, mC = store
         config = self.config
         cute.arch.barrier(barrier_id=FIRST_BARRIER + group, number_of_threads=GROUP_THREADS)
@@ -145,25 +157,55 @@ class EpilogueSm90a:
             row = (block * 64 + group * lay.rows_between_groups + warp * WARP_ROWS + lane // 4) * 4
             row_scale = [load_shared(scales + row, 1)[0], load_shared(scales + row + 32, 1)[0]]
             row_bias = [load_shared(biases + row, 1)[0], load_shared(biases + row + 32, 1)[0]]
-        for first in cutlass.range_constexpr(0, count, 2):
-            values = []
-            for octet in cutlass.range_constexpr(begin + first, begin + min(first + 2, count)):
-                if cutlass.const_expr(not self.config.swap_ab):
-                    column = (octet * 8 + lane % 4 * 2) * 4
-                    scale, bias = load_shared(scales + column, 2), load_shared(biases + column, 2)
-                for half in cutlass.range_constexpr(2):
-                    if cutlass.const_expr(self.config.swap_ab):
-                        scale, bias = (row_scale[half],) * 2, (row_bias[half],) * 2
-                    low, high = acc[(0, half, octet), 0, 0], acc[(1, half, octet), 0, 0]
-                    values.append(finish_pair(low, high, scale, bias, is_bf16))
-            self._store_octets(lay, slot, first, values, lane)
+        if cutlass.const_expr(lay.gated and not self.config.swap_ab):
+            for first in cutlass.range_constexpr(0, count // 2, 2):
+                values = []
+                for octet in cutlass.range_constexpr(
+                    begin // 2 + first, begin // 2 + min(first + 2, count // 2)
+                ):
+                    values += self._gated_columns(acc, vectors, octet, lane, is_bf16)
+                self._store_octets(lay, slot, first, values, lane)
+        else:
+            for first in cutlass.range_constexpr(0, count, 2):
+                values = []
+                for octet in cutlass.range_constexpr(begin + first, begin + min(first + 2, count)):
+                    if cutlass.const_expr(not self.config.swap_ab):
+                        column = (octet * 8 + lane % 4 * 2) * 4
+                        scale, bias = load_shared(scales + column, 2), load_shared(biases + column, 2)
+                    if cutlass.const_expr(lay.gated):
+                        values.append(gated_rows(acc, octet, row_scale, row_bias, is_bf16))
+                    else:
+                        for half in cutlass.range_constexpr(2):
+                            if cutlass.const_expr(self.config.swap_ab):
+                                scale, bias = (row_scale[half],) * 2, (row_bias[half],) * 2
+                            low, high = acc[(0, half, octet), 0, 0], acc[(1, half, octet), 0, 0]
+                            values.append(finish_pair(low, high, scale, bias, is_bf16, lay.activation))
+                self._store_octets(lay, slot, first, values, lane)
+
+    @staticmethod
+    def _gated_columns(acc: cute.Tensor, vectors: Any, octet: int, lane: Any, is_bf16: bool) -> list[Any]:
+        """Octet ``octet`` of columns of y, both halves of its rows: its gates are that of the product two by two."""
+        affine = []
+        for source in (2 * octet, 2 * octet + 1):
+            column = (source * 8 + lane % 4 * 2) * 4
+            affine.append(tuple(load_shared(vector + column, 2) for vector in vectors))
+        return [
+            finish_gated_pair(
+                *([acc[(e, half, 2 * octet + which), 0, 0] for e in range(2)] for which in range(2)),
+                *affine,
+                is_bf16,
+            )
+            for half in range(2)
+        ]
 
     @staticmethod
     def _store_octets(lay: LayoutsSm90a, slot: Any, first: int, values: list[Any], lane: Any) -> None:
         """Matrices (rows 0-7, octet), (rows 8-15, octet), and the same of the next octet if there is one."""
         row, half, octet = lane % 8, lane // 8 % 2, lane // 16
         swap_ab = lay.config.swap_ab
-        if swap_ab:
+        if lay.gated and swap_ab:
+            address = slot + ((first + half) * 8 + row) * 16  # matrices are octets
+        elif swap_ab:
             address = slot + ((first + octet) * 8 + row) * 32 + half * 16
         elif lay.store_span:
             chunks = lay.store_span // 16

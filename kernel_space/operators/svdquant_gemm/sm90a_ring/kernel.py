@@ -114,7 +114,7 @@ class RingSm90a(ProducerSm90a, EpilogueSm90a, ConsumerSm90a, BarriersSm90a):
         if cutlass.const_expr(self.has_lora):
             tma_la, mLA = self._tma_lora(lay.lora_a_box, la_ptr, rows)
             tma_lb, mLB = self._tma_lora(lay.lora_b_box, lb_ptr, columns)
-        mC = cute.make_tensor(y, cute.make_layout((m, n), stride=(cute.assume(n, 8), 1)))
+        mC = cute.make_tensor(y, self._layout_of_y(lay, m, n))
         tma_c, mC_tma = cpasync.make_tiled_tma_atom(
             cpasync.CopyBulkTensorTileS2GOp(), mC, lay.c_box, lay.store_shape
         )
@@ -145,6 +145,11 @@ class RingSm90a(ProducerSm90a, EpilogueSm90a, ConsumerSm90a, BarriersSm90a):
             preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
         )
+
+    @staticmethod
+    def _layout_of_y(lay: LayoutsSm90a, m: Int32, n: Int32) -> cute.Layout:
+        columns = n // 2 if lay.gated else n
+        return cute.make_layout((m, columns), stride=(cute.assume(columns, 8), 1))
 
     @cute.kernel
     def kernel(

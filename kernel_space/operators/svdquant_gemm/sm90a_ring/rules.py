@@ -6,7 +6,7 @@ from typing import Any
 
 from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import GATE_COLUMNS, SWIGLU, GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_parts import rules as shared
 from kernel_space.operators.svdquant_gemm.sm90a_ring.config import RingConfig
 
@@ -70,6 +70,15 @@ def _launch_registers(config: RingConfig, _: GemmProblem) -> str | None:
     return None
 
 
+def _activation(config: RingConfig, problem: GemmProblem) -> str | None:
+    if problem.activation == SWIGLU and not config.swap_ab and config.staged_columns % (2 * GATE_COLUMNS):
+        return (
+            f"with activation=swiglu a warp stages whole groups of {2 * GATE_COLUMNS} columns of the tile, got "
+            f"{config.staged_columns}"
+        )
+    return None
+
+
 # The dequantizing warps fill both halves of a k-tile before they take the next packed slot, and consumers read one
 # packed slot ahead: fewer slots deadlock.
 _LEAST = {"num_ab_stage": 2, "num_dq_stage": 2, "num_c_stage": 1}
@@ -88,4 +97,5 @@ KNOB_RULES: dict[str, Rule] = {
     "ctas_per_sm": _ctas_per_sm,
     "launch_registers": _launch_registers,
     "split_k": shared.split_k,
+    "activation": _activation,
 }

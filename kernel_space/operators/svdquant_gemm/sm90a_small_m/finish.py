@@ -35,7 +35,7 @@ ROWS_OF_LANE = 2  # 32 apart
 
 
 class SmallMFinish:
-    """Mixin: sums of the cluster, ``sum * wcscale + bias``, y."""
+    """Mixin: sums of the cluster, ``sum * wcscale + bias``, activation, y."""
 
     def load_affine(self, lay: LayoutsSmallMWgmma, place: Any) -> Any:
         """Early, as DRAM would hold up what follows the main loop: wcscale and bias of what this lane finishes. Rows of
@@ -99,7 +99,7 @@ class SmallMFinish:
         for j in range(lay.owned):
             octet = place["rank"] + j * lay.splits
             for e in range(2):
-                word = finish_pair(own[e, j], own[2 + e, j], scales, biases, lay.out_bf16)
+                word = finish_pair(own[e, j], own[2 + e, j], scales, biases, lay.out_bf16, lay.activation)
                 row = place["first_column"] + octet * 8 + place["quarter"] * 2 + e
                 target = place["y"] + (Int64(row) * place["n"] + columns[0]) * 2
                 inside = (row < place["m"]) & (octet < lay.octets)
@@ -115,7 +115,8 @@ class SmallMFinish:
             begin = place["y"] + (Int64(row) * place["n"] + column) * 2
             for j in range(lay.owned):
                 pair = slice(2 * j, 2 * j + 2)
-                word = finish_pair(own[2 * h, j], own[2 * h + 1, j], scales[pair], biases[pair], lay.out_bf16)
+                low, high = own[2 * h, j], own[2 * h + 1, j]
+                word = finish_pair(low, high, scales[pair], biases[pair], lay.out_bf16, lay.activation)
                 inside = (place["rank"] + j * lay.splits < lay.octets) & (column + j * step < place["n"])
                 store_global_word(begin + j * step * 2, word, inside & (row < place["m"]))
 

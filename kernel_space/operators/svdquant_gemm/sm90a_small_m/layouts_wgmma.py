@@ -123,6 +123,7 @@ class LayoutsSmallMWgmma:
         self.num_lora_slices = -(-self.r // LORA_UNIT_K)
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
         self.out_bf16 = problem_class.out_dtype == "bf16"
+        self.activation = problem_class.activation
         self.octets = self.columns // 8
         self.owned = -(-self.octets // self.splits)  # octets of columns that one CTA of a cluster finishes
         self.sf_k_blocks = UNIT_K // SF_BLOCK_K

@@ -6,7 +6,7 @@ from typing import Any
 
 from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
-from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.problem import SWIGLU, GemmProblem
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
 from kernel_space.operators.svdquant_gemm.sm90a_parts.rules import tile_k
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.budget import LEAST_STAGES, least_dq, wanted_dq
@@ -155,6 +155,15 @@ def _split_k(config: SmallMConfig, _: GemmProblem) -> str | None:
     return None
 
 
+def _activation(config: SmallMConfig, problem: GemmProblem) -> str | None:
+    if problem.activation == SWIGLU:
+        return (
+            "sums of a gate and of what it is for end in different warps or CTAs: activation=swiglu needs sm90a_ring "
+            "or sm90a_expand"
+        )
+    return None
+
+
 KNOB_RULES: dict[str, Rule] = {
     "tile_rows": _tile_rows,
     "tile_columns": _tile_columns,
@@ -164,4 +173,5 @@ KNOB_RULES: dict[str, Rule] = {
     "stages": _stages,
     "ctas_per_sm": _ctas_per_sm,
     "split_k": _split_k,
+    "activation": _activation,
 }

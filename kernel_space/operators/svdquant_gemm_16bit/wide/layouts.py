@@ -20,6 +20,7 @@ class _Class:
     r: int
     lora_dtype: str
     out_dtype: str
+    activation: str
 
 
 class WideLayouts(LayoutsSm90a):
@@ -28,7 +29,12 @@ class WideLayouts(LayoutsSm90a):
     def __init__(self, config: WideConfig, problem_class: ProblemClass):
         self.half = HALF_DTYPES[problem_class.dtype]
         self.is_bf16 = problem_class.dtype == "bf16"
-        plain: Any = _Class(r=problem_class.r, lora_dtype=problem_class.dtype, out_dtype=problem_class.dtype)
+        plain: Any = _Class(
+            r=problem_class.r,
+            lora_dtype=problem_class.dtype,
+            out_dtype=problem_class.dtype,
+            activation=problem_class.activation,
+        )
         super().__init__(config, plain)
 
     def _make_mma(self) -> None:

@@ -53,6 +53,7 @@ class LayoutsSmallM:
         self.lora_units = -(-self.r // LORA_UNIT_K)
         self.lora_dtype = HALF_DTYPES[problem_class.lora_dtype]
         self.out_bf16 = problem_class.out_dtype == "bf16"
+        self.activation = problem_class.activation
         self.act_tiles = self.columns // 8
         self._place_slots()
         self.quads = self.rows // 4  # 16-byte pieces of one output row

@@ -89,16 +89,16 @@ class SmallMReduce:
 
     @cute.jit
     def _finish(self, lay: LayoutsSmallM, place: Any, quad: Int32, sums: Any):
-        """``sum * wcscale + bias``, one rounding, 8 bytes of y."""
+        """``sum * wcscale + bias``, activation, one rounding, 8 bytes of y."""
         piece = quad % lay.quads
         column = self.first_column(lay, place["tile"], piece)
         if column < place["n"]:
             scales = load_shared(place["wcscale_smem"] + piece * 16, 4)
             biases = load_shared(place["bias_smem"] + piece * 16, 4)
-            words = [
-                finish_pair(sums[i], sums[i + 1], scales[i : i + 2], biases[i : i + 2], lay.out_bf16)
-                for i in (0, 2)
-            ]
+            words = []
+            for i in (0, 2):
+                affine = scales[i : i + 2], biases[i : i + 2]
+                words.append(finish_pair(sums[i], sums[i + 1], *affine, lay.out_bf16, lay.activation))
             row = place["first_row"] + quad // lay.quads
             store_global(place["y"] + (Int64(row) * place["n"] + column) * 2, words)
 

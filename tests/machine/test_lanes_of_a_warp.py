@@ -1,0 +1,100 @@
+"""Lanes of one warp hand each other words of shared memory behind a meeting, as PTX ISA "bar.warp.sync" wants; what one
+lane releases holds the reads of others only then. In each pair one program lacks the meeting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernel_space.machine.run.run import SimResult
+from kernel_space.machine.values.faults import SimStatus
+from tests.machine.ptx import run_body
+
+START = """
+mov.u32 %r1, %tid.x;
+mov.u32 %r10, smem;
+ld.param.u64 %d1, [out];
+mad.lo.u32 %r11, %r1, 4, %r10;
+xor.b32 %r12, %r1, 1;
+mad.lo.u32 %r13, %r12, 4, %r10;
+mad.wide.u32 %d2, %r1, 4, %d1;
+mov.u32 %r20, 0;
+setp.eq.u32 %p1, %r1, 3;
+"""
+OWN, OTHERS = "st.shared.u32 [%r11], %r1;\n", "ld.shared.u32 %r20, [%r13];\n"
+MEETING = "bar.warp.sync -1;\n"
+SENT = "st.global.u32 [%d2], %r20;\n"
+
+
+def run(body: str, out: np.ndarray | None = None, threads: int = 32) -> SimResult:
+    values = np.zeros(64, np.uint32) if out is None else out
+    return run_body(START + body + SENT, values, block=(threads, 1, 1), smem_bytes=4096)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (OWN + MEETING + OTHERS, ""),
+        (OWN + OTHERS, "RAW"),
+        (OWN + "ld.shared.u32 %r20, [%r11];\n", ""),
+        (OWN + "shfl.sync.idx.b32 %r21, %r1, 0, 31, -1;\n" + OTHERS, ""),
+        (OWN + "barrier.cluster.arrive;\nbarrier.cluster.wait;\n" + OTHERS, ""),
+        (OWN + "barrier.sync 0;\n" + OTHERS, ""),
+        (OWN + MEETING + OTHERS + MEETING + OWN, ""),
+        (OWN + MEETING + OTHERS + OWN, "WAR"),
+        ("@%p1 st.shared.u32 [%r10+128], %r1;\n" + MEETING + "ld.shared.u32 %r20, [%r10+128];\n", ""),
+        ("@%p1 st.shared.u32 [%r10+128], %r1;\nld.shared.u32 %r20, [%r10+128];\n", "RAW"),
+        ("st.shared.u32 [%r10+128], 9;\nld.shared.u32 %r20, [%r10+128];\n", ""),
+        ("st.shared.u16 [%r11], 9;\nst.shared.u16 [%r11+2], 9;\n" + OTHERS, ""),
+    ],
+    ids=[
+        "met", "no_meeting", "own_word", "shuffled", "cluster_barrier",
+        "barrier_not_aligned", "met_twice", "overwritten_early", "one_lane_writes",
+        "one_lane_writes_unmet", "every_lane_writes_one_word", "halves_of_words_are_not_looked_at",
+    ],
+)  # fmt: skip
+def test_lanes_meet_between_a_write_and_a_read_of_another(body: str, found: str) -> None:
+    result = run(body)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert found in str(result) and ("of the same warp" in str(result)) == bool(found)
+
+
+# Warp 0 reads what warp 1 will overwrite once a barrier of one arrival says so.
+HANDED_BACK = """
+setp.ne.u32 %p2, %r1, 0;
+@%p2 bra READY;
+mbarrier.init.shared.b64 [%r10+2048], 1;
+READY: bar.sync 0;
+setp.ge.u32 %p3, %r1, 32;
+@%p3 bra WRITER;
+ld.shared.u32 %r20, [%r11];
+{meeting}
+@%p2 bra DONE;
+mbarrier.arrive.shared.b64 _, [%r10+2048];
+bra DONE;
+WRITER: mbarrier.try_wait.parity.shared.b64 %p4, [%r10+2048], 0;
+@!%p4 bra WRITER;
+{write}
+DONE: mov.u32 %r20, 0;
+"""
+OVERWRITES = "st.shared.u32 [%r11+-128], %r1;\n"
+
+
+@pytest.mark.parametrize(
+    ("meeting", "write", "found"),
+    [
+        (MEETING, OVERWRITES, False),
+        ("", OVERWRITES, True),
+        ("", "", False),
+        ("elect.sync _|%p6, -1;\n", OVERWRITES, False),
+    ],
+    ids=["met", "no_meeting", "nobody_overwrites", "elected"],
+)
+def test_one_lane_hands_back_what_all_have_read_only_behind_a_meeting(
+    meeting: str, write: str, found: bool
+) -> None:
+    result = run(HANDED_BACK.format(meeting=meeting, write=write), threads=64)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    if found:
+        assert "WAR" in str(result)

@@ -1,0 +1,1 @@
+"""Tests of kernel_space/operators/svdquant_gemm_nvfp4."""

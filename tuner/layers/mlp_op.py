@@ -1,0 +1,98 @@
+"""Two layers with an activation between them as a torch operator, ``torch.ops.svdquant.mlp``: three launches where the
+first layer's kernel quantizes for the second one (``handover``), else one after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+
+from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from kernel_space.operators.svdquant_linear.runtime import problem_of
+from tuner.layers.activations import AUTO, NVFP4, decide
+from tuner.layers.gemm import LIBRARY, gemm
+from tuner.layers.handover import hands_over
+from tuner.layers.linear_op import CALLER, linear
+from tuner.runtime.caller import caller_of
+from tuner.runtime.torch_operator import needs_dispatcher
+
+_WEIGHTS = ("smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias")
+_LAYER = ", ".join(f"Tensor {name}{{n}}" for name in _WEIGHTS)
+_NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
+LIBRARY.define(
+    f"mlp(Tensor x, {_LAYER.format(n=1)}, {_LAYER.format(n=2)}, str activations1, str activations2, str activation) "
+    "-> Tensor",
+    tags=(torch.Tag.pt2_compliant_tag,),
+)
+Weights = tuple[torch.Tensor, ...]
+
+
+def mlp(
+    x: torch.Tensor, first: Weights, second: Weights, activations: tuple[str, str], activation: str
+) -> torch.Tensor:
+    """``[M, N]`` of ``x`` ``[M, K]``. ``first``, ``second``: what ``linear`` takes after x, of each layer, in the dtype
+    of x; the branch of the second, if it has columns, must be zeros. ``activations`` of each. Raises as ``linear``.
+    """
+    if not needs_dispatcher(x):
+        return _mlp(x, *first, *second, *activations, activation)
+    CALLER.require_no_grad((x, *first, *second), None)
+    made: torch.Tensor = torch.ops.svdquant.mlp(x, *first, *second, *activations, activation)
+    return made
+
+
+def _mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
+    tensors = tuple(one for one in rest if isinstance(one, torch.Tensor))
+    activations1, activations2, activation = (str(one) for one in rest[len(tensors) :])
+    first, second = tensors[: len(_WEIGHTS)], tensors[len(_WEIGHTS) :]
+    if x.shape[0] and _is_handed(x, first, second, (activations1, activations2), activation):
+        return handed(x, first, second, activation)
+    return _layer(_layer(x, first, activations1, activation), second, activations2, "none")
+
+
+def _layer(x: torch.Tensor, weights: Weights, activations: str, activation: str) -> torch.Tensor:
+    smooth, lora_down, wgt, wscales, lora_up, wcscale, bias = weights
+    return linear(x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, activations, activation)
+
+
+def _is_handed(
+    x: torch.Tensor, first: Weights, second: Weights, activations: tuple[str, str], activation: str
+) -> bool:
+    one = problem_of(CALLER.named((x, *first)), activation=activation)
+    wgt = second[2]
+    two = LinearProblem(m=one.m, k=2 * wgt.shape[1], n=wgt.shape[0], r=0, dtype=one.dtype)
+    for problem, asked in ((one, activations[0]), (two, activations[1])):
+        plain = dataclasses.replace(problem, activation="none")
+        if asked != NVFP4 and (asked != AUTO or decide(plain, x.device).activations != NVFP4):
+            return False
+    return hands_over(one, two, x.device)
+
+
+def handed(x: torch.Tensor, first: Weights, second: Weights, activation: str) -> torch.Tensor:
+    """By three launches, without the second layer's branch."""
+    smooth, lora_down, *packed = first
+    next_smooth, _, wgt, wscales, lora_up, wcscale, bias = second
+    lora_up = lora_up.new_empty((lora_up.shape[0], 0))
+    quantize, hidden = caller_of("nvfp4_quantize"), caller_of("svdquant_gemm_nvfp4")
+    act, ascales, lora_act_in = quantize.run((x, smooth, lora_down), None, (), quick=True)
+    about = (_NAMES[x.dtype], activation)
+    inputs = (act, ascales, packed[0], packed[1], _branch(lora_act_in, x), *packed[2:], next_smooth)
+    next_act, next_ascales = hidden.run(inputs, None, about, asked=about, quick=True)
+    return gemm(next_act, next_ascales, wgt, wscales, None, lora_up, wcscale, bias, None, x.dtype)
+
+
+def _branch(lora_act_in: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Without columns it has not even the dtype of x."""
+    return lora_act_in if lora_act_in.shape[1] else x.new_empty((x.shape[0], 0))
+
+
+for _key in ("CPU", "CUDA"):
+    LIBRARY.impl("mlp", _mlp, _key)
+
+
+@torch.library.register_fake("svdquant::mlp", lib=LIBRARY)
+def _fake_mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
+    tensors = tuple(one for one in rest if isinstance(one, torch.Tensor))
+    CALLER.require_no_grad((x, *tensors), None)
+    return x.new_empty((x.shape[0], tensors[len(_WEIGHTS) + 2].shape[0]))

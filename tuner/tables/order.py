@@ -1,0 +1,83 @@
+"""The order in which kernels of a table are tried for a problem: by estimate where there are some, else by nearness.
+
+The one place that decides it, for a lookup and for a launch alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.errors import InputError
+from kernel_space.core.problem import Problem
+from tuner.tables.distance import batch_names, times_larger
+from tuner.tables.estimates import Estimates
+
+Item = TypeVar("Item")
+# (batch sizes up to this one, are decided in steps of so many): a new batch seldom has to be decided anew
+STEPS = ((16, 1), (256, 8), (1024, 32), (math.inf, 64))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Offer(Generic[Item]):
+    """``item`` may be launched: ``config`` for the problem ``launched``, after ``adapting_us`` of making its inputs
+    from those of the asked one. ``known``: the problem that it was tuned for.
+    """
+
+    item: Item
+    config: KernelConfig
+    launched: Problem
+    known: Problem
+    adapting_us: float = 0.0
+
+
+def by_estimate(offers: Sequence[Offer[Item]], estimates: Estimates | None) -> list[Item]:
+    """``offers`` come nearest first, and stay so where the nearest has no estimate. Others without one come last.
+
+    A row of the launched layer was the fastest of many at its batch. So near that batch another kernel must be
+    estimated faster by more than estimates err, at a doubling from it no more.
+    """
+    if not offers or estimates is None:
+        return [offer.item for offer in offers]
+    times = [_us(offer, estimates) for offer in offers]
+    if times[0] is None:
+        return [offer.item for offer in offers]
+    places = sorted(range(len(offers)), key=lambda at: math.inf if (us := times[at]) is None else us)
+    return [offers[at].item for at in places]
+
+
+def _us(offer: Offer[Item], estimates: Estimates) -> float | None:
+    found = estimates.of(offer.config, offer.launched)
+    if found is None:
+        return None
+    trust = (found.error or 0.0) * _nearness(offer.known, offer.launched)
+    return found.us * (1 - min(trust, 0.5)) + offer.adapting_us
+
+
+def _nearness(known: Problem, launched: Problem) -> float:
+    """1 at the known batch of the same layer, 0 a doubling from it and for another layer."""
+    batch = batch_names(launched)
+    if any(size != getattr(known, name) for name, size in launched.sizes.items() if name not in batch):
+        return 0.0
+    return max(0.0, 1 - math.log2(times_larger(known, launched, batch)))
+
+
+@functools.lru_cache(maxsize=4096)
+def in_steps(problem: Problem) -> Problem:
+    """``problem`` with its batch sizes rounded up: all batches of a step are decided alike."""
+    changed = {name: _rounded(getattr(problem, name)) for name in batch_names(problem)}
+    if all(getattr(problem, name) == size for name, size in changed.items()):
+        return problem
+    try:
+        return dataclasses.replace(problem, **changed)
+    except InputError:  # it would be larger than a problem may be
+        return problem
+
+
+def _rounded(size: int) -> int:
+    step = next(step for most, step in STEPS if size <= most)
+    return -(-size // step) * step

@@ -1,0 +1,56 @@
+"""Where a search of a problem without a row begins besides: points that estimates find best."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
+from tuner.devices.classes import DeviceClass
+from tuner.devices.device import Device
+from tuner.devices.select import class_of_device
+from tuner.search.ranked import Estimate, ranked
+from tuner.space.space import SearchSpace
+from tuner.tables.borrow import table_of
+
+# As many for a search of any length, so that one that is resumed with more trials goes on as a longer one would have.
+LEAST, MOST = 4, 12
+LEAST_TRIALS = 24  # a shorter search is not worth the look around
+SMALL = 2000  # points, legal or not, of which a search sees most by itself
+
+
+def promising(
+    space: SearchSpace,
+    problem: Problem,
+    device: Device,
+    results: str | os.PathLike[str],
+    *,
+    trials: int | None = None,
+    limit: int = MOST,
+    first: Sequence[KernelConfig] = (),
+    seed: int = 0,
+    check_time: Callable[[], None] = lambda: None,
+) -> list[KernelConfig]:
+    """Resolved configs, the one with the shortest estimate first; none for few trials, and where nothing is estimated.
+
+    ``trials``: of the search, None for as many as usual; ``limit``: of the points, of few of which there are none.
+    ``first``: configs of neighbours, from which is looked around too. ``check_time``: see ``ranked``. Raises
+    ``InputError`` for damaged files.
+    """
+    if (trials or LEAST_TRIALS) < LEAST_TRIALS or limit < LEAST or space.raw_size <= SMALL:
+        return []
+    us = estimate_for(problem, class_of_device(device, results), results)
+    return ranked(space, problem, device.arch, us, limit=limit, first=first, seed=seed, check_time=check_time)
+
+
+def estimate_for(problem: Problem, device_class: DeviceClass, results: str | os.PathLike[str]) -> Estimate:
+    """Microseconds of a resolved, legal config, None where nobody knows. Raises ``InputError`` for damaged files."""
+    estimates = table_of(Path(results), device_class).table.estimates
+
+    def us(config: KernelConfig) -> float | None:
+        found = estimates and estimates.of(config, problem)
+        return found.us if found else None
+
+    return us
