@@ -280,11 +280,16 @@ sys.exit(main(sys.argv[1:]))
 def on_a_bare_machine(
     tmp_path: Path, *arguments: str, card: str = "h200"
 ) -> subprocess.CompletedProcess[str]:
-    """A process without DSL and Optuna, with a cache of its own and a card of arithmetic, of class ``card``."""
+    """A process without DSL and Optuna, with a cache and a user's folder of its own and a card of arithmetic, of class
+    ``card``."""
     return subprocess.run(
         [sys.executable, "-c", BARE_MACHINE.replace("CARD", card), *arguments],
         cwd=ROOT,
-        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        env={
+            **os.environ,
+            "XDG_CACHE_HOME": str(tmp_path / "cache"),
+            "XDG_DATA_HOME": str(tmp_path / "data"),
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -310,6 +315,20 @@ def test_measure_needs_neither_compiler_nor_sampler(tmp_path: Path) -> None:
     )
     (known,) = json.loads(again.stdout)["results"]
     assert known["trials"]["new"] == 0 and known["winner"] == second["winner"]
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "swiglu"])
+def test_what_is_known_of_a_class_that_is_printed_longer_stays_at_home(
+    tmp_path: Path, activation: str
+) -> None:
+    """``r=128 ... activation=gelu`` begins as ``r=128 ...`` does; its footprints are of the other class."""
+    longer = dataclasses.replace(PROBLEM, activation=activation)
+    assert str(longer.problem_class).startswith(str(PROBLEM.problem_class))
+    assert chosen(2, longer), "their budgets were solved: what they stand on is known here"
+    path = tmp_path / "dir"
+    filled(path, tmp_path / "home", 2)
+    own = [key for kept in Manifest.load(path).footprints.values() for key in kept]
+    assert own and not [key for key in own if "activation" in key]
 
 
 def test_objects_chosen_for_a_sibling_are_measured_as_what_the_card_is(tmp_path: Path) -> None:

@@ -119,10 +119,16 @@ class Browser:
         )
 
     def settle(self) -> None:
-        """Two frames: what watches sizes has drawn."""
-        self.run(
-            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
-        )
+        """Two frames: what watches sizes has drawn. A click may have left the page meanwhile; then the new one draws."""
+        drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                self.run(drawn)
+                return
+            except RuntimeError as error:
+                if "navigated or closed" not in str(error) or time.monotonic() > deadline:
+                    raise
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page; a promise is waited for. Raises ``RuntimeError`` when it throws."""

@@ -18,6 +18,8 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernels_of
 from tuner.files.record_checks import shown
 
+CONFIG = "kernel="  # what a printed config begins with
+
 Footprints = Mapping[str, Mapping[str, Any]]  # kernel -> key -> fields
 
 
@@ -58,12 +60,13 @@ def adopt_footprints(footprints: Footprints, problems: Iterable[Problem], arch: 
             mine = {key: dict(fields) for key, fields in own.items() if key.startswith(prefix)}
             footprint_store.adopt(kernel, mine)
             for key in mine:
-                _check_budget(kernel, key, key.removeprefix(prefix), problem, arch)
+                _check_budget(kernel, key, CONFIG + key.removeprefix(prefix), problem, arch)
 
 
 def _prefix(problem: Problem, arch: Arch) -> str:
-    """How the keys of a problem's class begin (``readback.footprint_fields``)."""
-    return f"{arch.name} {problem.problem_class} "
+    """How the keys of a problem's class begin (``readback.footprint_fields``). The first word of a config is part of it:
+    one class may be printed as another's beginning (``... activation=gelu``)."""
+    return f"{arch.name} {problem.problem_class} {CONFIG}"
 
 
 def _check_budget(kernel: Kernel, key: str, config: str, problem: Problem, arch: Arch) -> None:
