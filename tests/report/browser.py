@@ -119,7 +119,7 @@ class Browser:
         )
 
     def settle(self) -> None:
-        """Two frames: what watches sizes has drawn. A click may have left the page meanwhile; then the new one draws."""
+        """Two frames: what watches sizes has drawn. A click may have left the page: then the next draws."""
         drawn = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
         deadline = time.monotonic() + PATIENCE_S
         while True:

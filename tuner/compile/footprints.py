@@ -64,8 +64,8 @@ def adopt_footprints(footprints: Footprints, problems: Iterable[Problem], arch: 
 
 
 def _prefix(problem: Problem, arch: Arch) -> str:
-    """How the keys of a problem's class begin (``readback.footprint_fields``). The first word of a config is part of it:
-    one class may be printed as another's beginning (``... activation=gelu``)."""
+    """How the keys of a problem's class begin (``readback.footprint_fields``). The first word of a config is part of
+    it: one class may be printed as another's beginning (``... activation=gelu``)."""
     return f"{arch.name} {problem.problem_class} {CONFIG}"
 
 
