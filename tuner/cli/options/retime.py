@@ -31,6 +31,11 @@ def add_retime_options(parser: argparse.ArgumentParser) -> None:
         help="rows made with other sources, toolchain, judge or driver than today's (default)",
     )
     which.add_argument("--all", action="store_true", help="fresh rows too; these are timed anew")
+    parser.add_argument(
+        "--same-code",
+        action="store_true",
+        help="time nothing: a row whose kernel, built again, is what was timed, to the byte, is fresh; needs no card",
+    )
     add_runners_up_option(parser)
     parser.add_argument(
         "--timeout", type=seconds_above_0, metavar="S", help="stop each row after so many seconds; it stays"

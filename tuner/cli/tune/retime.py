@@ -17,6 +17,7 @@ from tuner.cli.options import text
 from tuner.cli.options.common import check_out
 from tuner.cli.options.exits import INTERRUPTED, CommandError
 from tuner.cli.options.retime import rows_named
+from tuner.cli.tune.same_code import same_code_command
 from tuner.cli.tune.tune import compilers
 from tuner.compile.given import GivenCandidates, ObjectsPool
 from tuner.compile.manifest import Manifest, check_objects
@@ -37,6 +38,8 @@ from tuner.tune.turns import in_turn
 def retime_command(args: argparse.Namespace) -> int:
     """0 when every row has a winner, or none was to be retimed."""
     start = time.monotonic()
+    if args.same_code:
+        return same_code_command(args)
     device = select_device(args.device, results=args.out)
     require_times(device)
     check_out(args.out)
