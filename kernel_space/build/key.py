@@ -5,7 +5,6 @@ Nothing here imports the DSL, so a cache can be asked without paying for that im
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import hashlib
@@ -17,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from kernel_space.build.source_identity import identity, parsed
+from kernel_space.build.source_facts import identity, source_facts
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
@@ -141,23 +140,20 @@ def _imports(module: str, source: bytes) -> Iterator[str]:
     """
     yield module.rpartition(".")[0]
     try:
-        tree = parsed(source)
+        imports = source_facts(source).imports
     except SyntaxError as error:
         raise InputError(f"{module} is not Python: line {error.lineno}: {error.msg}") from None
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = _absolute(module, node)
-            yield base
-            yield from (f"{base}.{alias.name}" for alias in node.names)
+    for level, name, taken in imports:
+        base = _absolute(module, level, name)
+        yield base
+        yield from (f"{base}.{one}" for one in taken)
 
 
-def _absolute(module: str, node: ast.ImportFrom) -> str:
-    if not node.level:
-        return node.module or ""
-    parent = module.rsplit(".", node.level)[0]
-    return f"{parent}.{node.module}" if node.module else parent
+def _absolute(module: str, level: int, name: str) -> str:
+    if not level:
+        return name
+    parent = module.rsplit(".", level)[0]
+    return f"{parent}.{name}" if name else parent
 
 
 def _source(module: str) -> bytes | None:

@@ -7,11 +7,10 @@ mended far more often than kernels change, and none of that may make a result st
 from __future__ import annotations
 
 import ast
-import hashlib
 import io
 import threading
 import tokenize
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -41,13 +40,6 @@ def code_only(source: bytes) -> bytes:
             lines[token.start[0] - 1] = kept.removesuffix(token.string.encode())
     stripped = (line.rstrip() for line in lines)
     return b"\n".join(line for line in stripped if line)
-
-
-def identity(sources: Iterable[bytes]) -> str:
-    """SHA-256, in hex, over the code of Python files, in whatever order they come and whatever they are called."""
-    codes = (code_only(source) for source in sources)
-    digests = sorted(hashlib.sha256(code).hexdigest() for code in codes if code)
-    return hashlib.sha256(" ".join(digests).encode()).hexdigest()
 
 
 def _left_out(tree: ast.Module) -> Iterator[ast.stmt]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from kernel_space.build.key import source_hash
-from kernel_space.build.source_identity import identity
+from kernel_space.build.source_facts import identity
 from kernel_space.core.kernel import Kernel
 from kernel_space.core.operator import Deferred
 from kernel_space.core.registry import kernel, operator

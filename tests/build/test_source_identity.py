@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernel_space.build.source_identity import code_only, identity
+from kernel_space.build.source_facts import identity
+from kernel_space.build.source_identity import code_only
 
 SOURCE = b'''"""About."""
 

@@ -372,10 +372,14 @@ def test_clean_takes_the_cache_and_nothing_else(
     BuildCache(cache / "build").store(KEY, {"a": b"x" * 1000}, {})
     (cache / "verdicts").mkdir()
     (cache / "footprints-a-b-1-0.json").write_text("{}")
+    (cache / "sources-0.json").write_text("{}")
     (cache / "notes.txt").write_text("mine")
     assert main(["clean", "--cache", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["removed"] == ["build", "verdicts", "footprints-a-b-1-0.json"] and told["bytes"] > 1000
+    assert (
+        told["removed"] == ["build", "verdicts", "footprints-a-b-1-0.json", "sources-0.json"]
+        and told["bytes"] > 1000
+    )
     assert [path.name for path in cache.iterdir()] == ["notes.txt"]
     assert main(["clean", "--cache"]) == 0, "there may be none"
 

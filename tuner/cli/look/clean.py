@@ -14,7 +14,7 @@ from kernel_space.places import cache_folder
 from tuner.cli.options import text
 
 FOLDERS = ("build", "verdicts")
-FOOTPRINTS = "footprints-*.json*"
+FILES = ("footprints-*.json*", "sources-*.json")
 
 
 def clean_command(args: argparse.Namespace) -> int:
@@ -44,7 +44,8 @@ def _ours(folder: Path) -> Iterator[Path]:
             raise InputError(f"{path} is a link; remove by hand what it points to")
         if path.is_dir():
             yield path
-    yield from sorted(path for path in folder.glob(FOOTPRINTS) if is_plain(path))
+    for pattern in FILES:
+        yield from sorted(path for path in folder.glob(pattern) if is_plain(path))
 
 
 def _bytes(path: Path) -> int:

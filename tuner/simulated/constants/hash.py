@@ -10,7 +10,7 @@ import hashlib
 from pathlib import Path
 from typing import Final
 
-from kernel_space.build.source_identity import identity
+from kernel_space.build.source_facts import identity
 
 _ROOT: Final = Path(__file__).resolve().parents[3]
 _MODULES: Final = (
