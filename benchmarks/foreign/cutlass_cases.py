@@ -171,7 +171,7 @@ _SIMPLE = {
         ("fmha_bwd", f"{_ATTENTION}/fmha/fmha_bwd.py", "--s_q 128 --s_k 128 --d 64 --h_q 1 --h_k 1"),
         ("mla_decode_fp16", f"{_ATTENTION}/mla/mla_decode_fp16.py", "--seq_len_k 256 --page_size 128"),
         ("mla_decode_fp8", f"{_ATTENTION}/mla/mla_decode_fp8.py", "--seq_len_k 256 --page_size 128"),
-        ("mamba2_ssd", f"{_ATTENTION}/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 1,1,1,1,2,64,128,128"),
+        ("mamba2_ssd", f"{_ATTENTION}/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 1,2,1,2,2,64,128,128"),
         (
             "mixed_input_fmha_decode",
             f"{_ATTENTION}/mixed_input_fmha/mixed_input_fmha_decode.py",
