@@ -35,7 +35,7 @@ SETTLED = {
         "still read shared memory of a CTA that is gone"
     ),
     "fmha_bwd": (
-        "tcgen05.dealloc follows a barrier of the compute warps only; the last product of dQ and the loads of it by the "
+        "tcgen05.dealloc follows a barrier of the compute warps only; the last product of dQ and its loads by the "
         "reduction warps are not ordered before it"
     ),
     "mla_decode_fp16": f"two warps {_TWICE}: the LSE of a row",
@@ -77,8 +77,8 @@ SETTLED = {
     "primitives tutorial/05_minimal_tensor_mma": _ONE_WARP,
     "primitives tutorial/10_minimal_tensor_mma_fp8": _ONE_WARP,
     "primitives tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage": (
-        f"{_ONE_WARP}, here again in every iteration; the address in tensor memory is read without a barrier behind the "
-        "allocation"
+        f"{_ONE_WARP}, here again in every iteration; the address in tensor memory is read without a barrier after "
+        "the allocation"
     ),
     "primitives tutorial/06_softmax": (
         "the first warp overwrites the maximum with its sum while other warps may still read it: no barrier between"
