@@ -65,7 +65,7 @@ SETTLED = {
     "primitives tcgen05/mcast_clusterMxN_2cta_mma": f"{_PAIR_DEALLOC}; {_STAYS}",
     "primitives tcgen05/2cta_mma_blockscale_m128": (
         f"{_UNFENCED}; the leader does not wait for the barrier of the other CTA's SFB, which tcgen05.cp reads; its "
-        "instruction descriptor has reserved bit 12 set (B has the number that E2M1 has in another kind)"
+        "instruction descriptor has bit 12 set, which is reserved in this kind"
     ),
     "primitives tcgen05/slicek_m32n8k128": _UNFENCED,
     "primitives tma/tma_load_store": f"four elected threads store one tile: they {_TWICE}",
