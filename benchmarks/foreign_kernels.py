@@ -121,7 +121,12 @@ def _folders(args: argparse.Namespace) -> dict[str, Path]:
 
 def _chosen(only: Sequence[str], folders: dict[str, Path]) -> list[Case]:
     cases = [case for case in CASES if set(case.corpora) <= set(folders)]
-    chosen = [case for case in cases if not only or any(text in case.name for text in only)]
+    exact = {case.name for case in cases}.intersection(only)
+    chosen = [
+        case
+        for case in cases
+        if not only or case.name in exact or any(text in case.name for text in {*only} - exact)
+    ]
     if not chosen:
         raise InputError(
             f"no kernel is called {' or '.join(only)}; there are {', '.join(c.name for c in cases)}"
@@ -147,7 +152,10 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--site", type=Path, help="folder with the packages that the corpora import")
     parser.add_argument(
-        "--only", action="append", default=[], help="kernels whose name has this text; repeatable"
+        "--only",
+        action="append",
+        default=[],
+        help="the kernel of this name, else all whose name has this; repeatable",
     )
     parser.add_argument("--json", type=Path, help="also write everything there")
     parser.add_argument("--jobs", type=int, default=1, help="kernels at a time")

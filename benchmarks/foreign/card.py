@@ -11,10 +11,12 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
 DEVICE = torch.device("cuda", 0)
+ALIGNMENT = 512  # of what torch's allocator gives on a card; on the host it is 64
 UNSET = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
 
 
@@ -74,11 +76,10 @@ class Card(TorchFunctionMode):
         kwargs.pop("pin_memory", None)
         result = func(*args, **kwargs)
         for tensor in _tensors(result):
-            storage = tensor.untyped_storage()
-            if on_card and storage.data_ptr() not in before:
-                self._keep(storage)
+            if on_card and tensor.untyped_storage().data_ptr() not in before:
+                self._keep(tensor)
                 if name in UNSET:
-                    _fill(storage)
+                    _fill(tensor.untyped_storage())
         return result
 
     def _moved(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -92,16 +93,23 @@ class Card(TorchFunctionMode):
         if crossing:
             moved = tensor.to(*rest, **{**kwargs, "copy": True}) if name == "to" else tensor.clone()
             if target is not None and target.type == "cuda":
-                self._keep(moved.untyped_storage())
+                self._keep(moved)
             return moved
         result = tensor.to(*rest, **kwargs) if name == "to" and (rest or kwargs) else tensor
         if self.holds(tensor):
-            self._keep(result.untyped_storage())
+            self._keep(result)
         return result
 
-    def _keep(self, storage: torch.UntypedStorage) -> None:
-        if storage.nbytes():
-            self.storages[storage.data_ptr()] = storage
+    def _keep(self, tensor: torch.Tensor) -> None:
+        """The tensor's memory is the card's from now on: aligned as there, which moves a new tensor's."""
+        storage = tensor.untyped_storage()
+        if not storage.nbytes() or storage.data_ptr() in self.storages:
+            return
+        if storage.data_ptr() % ALIGNMENT:
+            with self.paused(), torch.no_grad():
+                _move(tensor, storage)
+        storage = tensor.untyped_storage()
+        self.storages[storage.data_ptr()] = storage
 
 
 def _target(rest: list[Any], kwargs: dict[str, Any], card: Card) -> tuple[torch.device | None, list[Any]]:
@@ -128,6 +136,17 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
     elif isinstance(value, dict):
         yield from _tensors(list(value.values()))
+
+
+def _move(tensor: torch.Tensor, old: torch.UntypedStorage) -> None:
+    """``tensor`` on a copy of its memory that begins where ``ALIGNMENT`` asks for it."""
+    raw = np.empty(old.nbytes() + ALIGNMENT, np.uint8)
+    at = -raw.ctypes.data % ALIGNMENT
+    new = torch.from_numpy(raw[at : at + old.nbytes()])
+    new.untyped_storage().copy_(old)
+    tensor.data = torch.empty(0, dtype=tensor.dtype).set_(
+        new.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride()
+    )
 
 
 def _fill(storage: torch.UntypedStorage) -> None:

@@ -11,16 +11,77 @@ _ONE_LANE = (
     "32 lanes read the slot, then one of them, elected, arrives on its barrier. The arrival releases what its own "
     "thread did, elect.sync orders no memory (bar.warp.sync would): the producer may overwrite what 31 lanes read"
 )
+_TWICE = "write the same words with equal values and without order"
+_PAIR_DEALLOC = (
+    "one CTA frees the tensor memory of the pair behind a barrier of its own threads; loads of the other CTA are not "
+    "ordered before it"
+)
+_FOUR_READERS = (
+    "one warp of the four that read the output accumulator frees tensor memory of the pair after a handshake with its "
+    "counterpart in the other CTA; nothing waits for the other three"
+)
+_STAYS = "a peer's multicast commit arrives on a barrier of a CTA that does not wait for it before it ends"
+_UNFENCED = "what cp.async wrote (generic proxy) is read by the tensor core without fence.proxy.async"
+_ONE_WARP = "setmaxnreg is executed by one warp of a warpgroup; the ISA wants all four"
 SETTLED = {
     "primitives pipeline_software_fill": _ONE_LANE,
     "primitives warp_named_barrier": _ONE_LANE,
+    "hopper fmha": (
+        "O overlays Q: a warp that has waited for its own wgmma stores O where another warp's wgmma may still read Q; "
+        "and its last bulk store may still read shared memory of a CTA that is gone"
+    ),
     "hopper fmha causal": (
         "its epilogue commits a bulk store and waits with wait_group.read 1, then the warps end: the last store may "
         "still read shared memory of a CTA that is gone"
     ),
+    "fmha_bwd": (
+        "tcgen05.dealloc follows a barrier of the compute warps only; the last product of dQ and its loads by the "
+        "reduction warps are not ordered before it"
+    ),
+    "mla_decode_fp16": f"two warps {_TWICE}: the LSE of a row",
+    "mla_decode_fp8": f"two warps {_TWICE}: the LSE of a row",
+    "masked_grouped_gemm": (
+        "the scheduler reads the size of the group behind the last one, 4 bytes behind the tensor, and does not use it"
+    ),
+    "mixed_input_fmha_decode": (
+        "O is set to zero by tcgen05.st without tcgen05.wait::st before the arrival that lets the MMA add to it"
+    ),
+    "mixed_input_fmha_prefill_d256": _FOUR_READERS,
+    "mixed_input_fmha_prefill_d512": (
+        f"{_FOUR_READERS}; the second half of O overlays S, and the MMA warp's first acquire of the exchange passes at "
+        "once: the first product of P and V may overwrite S before it has been loaded"
+    ),
     "primitives reduction/cluster_tmem_reduce": (
-        "four warps write the same words (equal values) without order; tcgen05.wait::st does not wait for tcgen05.cp, "
-        "which needs a commit and its barrier; a relaxed arrival at the cluster barrier releases no shared memory"
+        f"four warps {_TWICE}; tcgen05.wait::st does not wait for tcgen05.cp, which needs a commit and its barrier; "
+        "a relaxed arrival at the cluster barrier releases no shared memory"
+    ),
+    "primitives tcgen05/1cta_mma_a_from_tmem": (
+        "tcgen05.st of all four warps names lane 0; a warp may touch the 32 lanes of its rank in the warpgroup alone"
+    ),
+    "primitives tcgen05/2cta_mma_basic": _PAIR_DEALLOC,
+    "primitives tcgen05/2cta_mma_tma_store": _PAIR_DEALLOC,
+    "primitives tcgen05/clusterMxN_2cta_mma": _PAIR_DEALLOC,
+    "primitives tcgen05/mcast_clusterMxN_1cta_mma": _STAYS,
+    "primitives tcgen05/mcast_clusterMxN_2cta_mma": f"{_PAIR_DEALLOC}; {_STAYS}",
+    "primitives tcgen05/2cta_mma_blockscale_m128": (
+        f"{_UNFENCED}; the leader does not wait for the barrier of the other CTA's SFB, which tcgen05.cp reads; its "
+        "instruction descriptor has bit 12 set, which is reserved in this kind"
+    ),
+    "primitives tcgen05/slicek_m32n8k128": _UNFENCED,
+    "primitives tma/tma_load_store": f"four elected threads store one tile: they {_TWICE}",
+    "primitives tma/tma_store": f"four elected threads store one tile: they {_TWICE}",
+    "primitives tma/tma_multicast": "a relaxed arrival at the cluster barrier releases nothing; peers read behind it",
+    "primitives tma/tma_pipeline_single_warp": (
+        "the next load is issued into a buffer that other warps read in the iteration before, without a barrier between"
+    ),
+    "primitives tutorial/05_minimal_tensor_mma": _ONE_WARP,
+    "primitives tutorial/10_minimal_tensor_mma_fp8": _ONE_WARP,
+    "primitives tutorial/gemm_M128_N128_Kany_TN_warpspec_multistage": (
+        f"{_ONE_WARP}, here again in every iteration; the address in tensor memory is read without a barrier after "
+        "the allocation"
+    ),
+    "primitives tutorial/06_softmax": (
+        "the first warp overwrites the maximum with its sum while other warps may still read it: no barrier between"
     ),
 }
 
@@ -171,7 +232,7 @@ _SIMPLE = {
         ("fmha_bwd", f"{_ATTENTION}/fmha/fmha_bwd.py", "--s_q 128 --s_k 128 --d 64 --h_q 1 --h_k 1"),
         ("mla_decode_fp16", f"{_ATTENTION}/mla/mla_decode_fp16.py", "--seq_len_k 256 --page_size 128"),
         ("mla_decode_fp8", f"{_ATTENTION}/mla/mla_decode_fp8.py", "--seq_len_k 256 --page_size 128"),
-        ("mamba2_ssd", f"{_ATTENTION}/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 1,1,1,1,2,64,128,128"),
+        ("mamba2_ssd", f"{_ATTENTION}/mamba2_ssd/mamba2_ssd.py", "--gbehcdln 1,2,1,2,2,64,128,128"),
         (
             "mixed_input_fmha_decode",
             f"{_ATTENTION}/mixed_input_fmha/mixed_input_fmha_decode.py",

@@ -23,6 +23,7 @@ from kernel_space.launch.runtime_symbols import Runtime
 
 # Symbols are added to one table per process and looked up when an object is finalized.
 _BINDING = threading.Lock()
+_PROCESS = ctypes.CDLL(None)  # LLVM finds nothing of the process before the first engine is made
 _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int32)
 _MODULE_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
@@ -187,7 +188,7 @@ def _is_of_the_process(name: str) -> bool:
     """Is it what the linker makes, or a function of the C library? CUDA's are not taken from wherever they are."""
     if not name or name == "_GLOBAL_OFFSET_TABLE_":
         return True
-    return not name.lstrip("_").startswith("cu") and llvm.address_of_symbol(name) is not None
+    return not name.lstrip("_").startswith("cu") and hasattr(_PROCESS, name)
 
 
 def _link(data: bytes, addresses: dict[str, int]) -> llvm.ExecutionEngine:

@@ -99,3 +99,35 @@ ld.shared.u32 %r20, [%r11];
         for text in (body, body + "fence.proxy.async.shared::cta;\n")
     ]
     assert [result.status for result in results] == [SimStatus.RACE, SimStatus.OK], list(map(str, results))
+
+
+@pytest.mark.parametrize(
+    ("to", "come", "found"),
+    [("%r10", "%d1", False), ("%r10", "%d2", True), ("%r11", "%d1", False)],
+    ids=["one_word_by_all", "several_words_to_one_place", "one_word_to_several_places"],
+)
+def test_lanes_of_one_copy_may_bring_the_same_bytes_to_the_same_place(
+    to: str, come: str, found: bool
+) -> None:
+    """A scale that a whole warp needs: which lane writes last is undefined, and no matter where the bytes are one's."""
+    body = f"""setp.gt.u32 %p2, %r1, 31;
+@%p2 bra READY;
+cp.async.ca.shared.global [{to}], [{come}], 4;
+cp.async.wait_all;
+READY: bar.sync 0;
+ld.shared.u32 %r20, [%r10];
+"""
+    values = np.arange(5, 133, dtype=np.uint32)
+    result = run(body, values)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    if not found:
+        assert values[64:].tolist() == [5] * 64
+
+
+def test_a_copy_by_all_lanes_to_one_place_is_waited_for_by_all() -> None:
+    """Half of the lanes have not waited for theirs."""
+    body = (
+        f"setp.gt.u32 %p2, %r1, 31;\n@%p2 bra READY;\ncp.async.ca.shared.global [%r10], [%d1], 4;\n{COMMIT}"
+    )
+    body += f"@%p1 {WAIT.format(0)}READY: {BARRIER}ld.shared.u32 %r20, [%r10];\n"
+    assert run(body).status is SimStatus.RACE

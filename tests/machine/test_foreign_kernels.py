@@ -69,6 +69,20 @@ def test_memory_of_the_card_is_not_the_hosts() -> None:
     assert sizes.count(16) >= 3 and 8 in sizes and 12 in sizes
 
 
+def test_memory_of_the_card_is_aligned_as_there() -> None:
+    """Kernels ask for up to 128 bytes; the host's allocator gives 64. A move keeps values and strides."""
+    with Card():
+        for size in range(1, 40):
+            host = torch.arange(6 * size, dtype=torch.float32).reshape(2, 3, size).permute(2, 0, 1)
+            for there in (
+                host.cuda(),
+                torch.empty(size, device="cuda"),
+                torch.zeros(size, device="cuda") + 1,
+            ):
+                assert there.data_ptr() % 512 == 0
+            assert host.cuda().stride() == host.stride() and host.cuda().tolist() == host.tolist()
+
+
 def test_the_worst_error_of_all_comparisons() -> None:
     seen = Comparisons()
     seen.note(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25]))

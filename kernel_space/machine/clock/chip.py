@@ -17,7 +17,7 @@ from kernel_space.machine.clock.occupancy import l1_sectors
 from kernel_space.machine.clock.pipe import TimedPipe
 from kernel_space.machine.clock.plain import Touched
 from kernel_space.machine.clock.program import TimedProgram
-from kernel_space.machine.clock.sync import TimedBarrier, TimedNamed
+from kernel_space.machine.clock.sync import TimedBarrier, TimedNamed, warp_exits
 from kernel_space.machine.ptx.cfg import EXIT
 from kernel_space.machine.run.lockstep import Lockstep
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT
@@ -107,6 +107,7 @@ class TimedWarp(Lockstep):
             elif following != SPLIT and self.leave_lanes():
                 self.done = True
                 self.t = np.maximum(self.t, self.loads_at)
+                warp_exits(self)
                 return False
             if self.t.item(0) > horizon:
                 return True
@@ -130,10 +131,10 @@ class TimedCta:
         self.filled = self.stored = self.plain_bytes = self.l1_bytes = self.atomics = 0
         self.descriptors_at = machine.clock.start + machine.clock.tensor_map
         threads = int(np.prod(machine.launch.block))
-        self.threads = -(-threads // LANES) * LANES
+        self.running = -(-threads // LANES) * LANES
         self.special = self._special(position)
         self.pipe = TimedPipe(self)
-        self.warps = [TimedWarp(self, number) for number in range(self.threads // LANES)]
+        self.warps = [TimedWarp(self, number) for number in range(self.running // LANES)]
 
     def _special(self, position: tuple[int, int, int]) -> dict[str, int]:
         machine, launch = self.machine, self.machine.launch

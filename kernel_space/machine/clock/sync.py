@@ -156,10 +156,10 @@ def mbarrier_look(w: TimedWarp, where: int, phase: int, parity: bool, acquire: b
 
 
 class TimedNamed:
-    __slots__ = ("arrived", "latest", "waiters")
+    __slots__ = ("arrived", "latest", "waiters", "whole")
 
     def __init__(self, start: Times) -> None:
-        self.arrived, self.latest = 0, start
+        self.arrived, self.latest, self.whole = 0, start, False
         self.waiters: list[TimedWarp] = []
 
 
@@ -169,9 +169,14 @@ def _named(w: TimedWarp, number: int, count: int) -> bool:
     if barrier is None:
         barrier = w.cta.named[number] = TimedNamed(w.machine.zero)
     barrier.arrived += 32
-    barrier.latest = maximum(barrier.latest, w.t)
-    if barrier.arrived < (count or w.cta.threads):
+    barrier.latest, barrier.whole = maximum(barrier.latest, w.t), not count
+    if barrier.arrived < (count or w.cta.running):
         return False
+    _complete(w, barrier)
+    return True
+
+
+def _complete(w: TimedWarp, barrier: TimedNamed) -> None:
     ready = barrier.latest + w.clock.named_barrier
     waiters, barrier.waiters = barrier.waiters, []
     barrier.arrived, barrier.latest = 0, w.machine.zero
@@ -179,7 +184,15 @@ def _named(w: TimedWarp, number: int, count: int) -> bool:
         warp.t = ready
         warp.wake()
     w.cta.released = ready
-    return True
+
+
+def warp_exits(w: TimedWarp) -> None:
+    """As the machine's: who waits for all threads of the CTA does not wait for those of this warp."""
+    w.cta.running -= 32
+    for barrier in w.cta.named.values():
+        if barrier.whole and 0 < barrier.arrived >= w.cta.running:
+            barrier.latest = maximum(barrier.latest, w.t)
+            _complete(w, barrier)
 
 
 def bar_arrive(w: TimedWarp, number: int, count: int, site: int) -> None:

@@ -150,14 +150,24 @@ def bulk_wait(w: Warp, most: int, reads: bool, mask: int, site: int) -> bool:
     return False
 
 
+def _distinct(to: Value, come: Value, used: Value, mask: int) -> list[tuple[int, int, int, int]]:
+    """(lanes, source, offset, bytes) of the copies. Lanes that bring the same bytes to the same place share one: which
+    of them writes last is undefined for an instruction of a warp, and here it is no matter.
+    """
+    copies: dict[tuple[int, int, int], int] = {}
+    for lane in lane_list(mask):
+        bit = 1 << lane
+        key = first_lane(come, bit), first_lane(to, bit) & 0xFFFFFF, first_lane(used, bit)
+        copies[key] = copies.get(key, 0) | bit
+    return [(lanes, *key) for key, lanes in copies.items()]
+
+
 def cp_async(w: Warp, to: Value, come: Value, size: int, used: Value, mask: int, site: int) -> None:
     """The bytes are there at once; that nobody counts on them before the wait is what the race checker sees to."""
     w.site = site
     number = w.copies.open(mask)
-    for lane in lane_list(mask):
-        bit = 1 << lane
-        source, offset = first_lane(come, bit), first_lane(to, bit) & 0xFFFFFF
-        count = min(first_lane(used, bit), size)
+    for bit, source, offset, count in _distinct(to, come, used, mask):
+        count = min(count, size)
         cta = w.cta
         cta.smem.check(offset, offset + size, size, "cp.async")
         block = np.zeros(size, np.uint8)

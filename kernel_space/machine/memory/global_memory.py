@@ -11,8 +11,13 @@ import numpy as np
 from kernel_space.machine.memory.local_memory import load_local, store_local
 from kernel_space.machine.memory.smem import load_shared, store_shared
 from kernel_space.machine.memory.undefined import UndefinedBytes, load_bits, store_bits
-from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
-from kernel_space.machine.values.faults import IllegalAccess
+from kernel_space.machine.values.address_windows import (
+    LOCAL_WINDOW,
+    MODULE_WINDOW,
+    PARAM_WINDOW,
+    SHARED_WINDOW,
+)
+from kernel_space.machine.values.faults import IllegalAccess, Unsupported
 from kernel_space.machine.values.lanes import FULL, UNSIGNED, Array, Value, first_lane, lane_flags, ndarray
 
 if TYPE_CHECKING:
@@ -65,6 +70,8 @@ class GlobalMemory:
         at = bisect.bisect_right(self._starts, low) - 1
         if at >= 0 and high <= self.regions[at].end:
             return self.regions[at]
+        if low >> 48 == MODULE_WINDOW >> 48:
+            raise Unsupported(f"{what} touches a global variable of the module")
         raise IllegalAccess(f"{what} touches global {low:#x}..{high:#x}{self._nearest(low)}")
 
     def _nearest(self, address: int) -> str:

@@ -6,6 +6,7 @@ Memory starts out as 0xFF bytes: NaN in every floating format that has one, so t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -248,14 +249,33 @@ def _byte_chunks(words: list[Array]) -> Array:
 
 def load_matrix(w: Warp, address: Value, count: int, transposed: bool, mask: int, site: int) -> list[Array]:
     """``ldmatrix.m8n8.b16``, the inverse of ``store_matrix``."""
+    return _load_rows(w, address, count, lambda rows: _matrix_words(rows, count, transposed), mask, site)
+
+
+def load_byte_matrix(w: Warp, address: Value, count: int, mask: int, site: int) -> list[Array]:
+    """``ldmatrix.m16n16.trans.b8``: lane 16 m + r points at row r of matrix m. Its register h in lane t holds column
+    t / 4 + 8 h, rows 4 (t % 4) to 4 (t % 4) + 3.
+    """
+    return _load_rows(w, address, 2 * count, _byte_words, mask, site)
+
+
+def _load_rows(
+    w: Warp, address: Value, eights: int, words: Callable[[Array], list[Array]], mask: int, site: int
+) -> list[Array]:
+    """What ``words`` makes of ``eights`` times eight rows of 16 bytes."""
     w.site = site
     w.meetings += 1
-    cta, rows = _matrix_rows(w, address, count, mask, "ldmatrix")
+    cta, rows = _matrix_rows(w, address, eights, mask, "ldmatrix")
     if w.races is not None:
         w.races.shared_read(w, cta, rows, 16, site)
     if cta.smem.undefined is not None:
-        _matrix_bits(w, cta, rows, count, transposed, site)
-    return _matrix_words(cta.smem.chunks[rows >> 4], count, transposed)
+        _matrix_bits(w, cta, rows, words, site)
+    return words(cta.smem.chunks[rows >> 4])
+
+
+def _byte_words(chunks: Array) -> list[Array]:
+    columns = chunks.view(np.uint8).reshape(-1, 16, 16).transpose(0, 2, 1)
+    return list(np.ascontiguousarray(columns).view(np.uint32).reshape(-1, 32))
 
 
 def _matrix_words(chunks: Array, count: int, transposed: bool) -> list[Array]:
@@ -265,12 +285,12 @@ def _matrix_words(chunks: Array, count: int, transposed: bool) -> list[Array]:
     return list(np.ascontiguousarray(matrices).view(np.uint32).reshape(count, 32))
 
 
-def _matrix_bits(w: Warp, cta: Cta, rows: Array, count: int, transposed: bool, site: int) -> None:
+def _matrix_bits(w: Warp, cta: Cta, rows: Array, words: Callable[[Array], list[Array]], site: int) -> None:
     memory = cta.smem.undefined
     assert memory is not None
     chunks = memory.chunks[rows >> 4]
     found = chunks.view(np.uint64).reshape(-1, 2).any(axis=1)
     if np.count_nonzero(found):
-        items = [words.astype(np.uint64) for words in _matrix_words(chunks, count, transposed)]
+        items = [register.astype(np.uint64) for register in words(chunks)]
         first = int(rows[np.argmax(found)])
         carry(w, items, birth_in(w, memory, f"SMEM{cta.suffix}", first, site))

@@ -164,13 +164,31 @@ def stmatrix(c: Writer, i: Instr, m: Modifiers) -> None:
 
 @opcode("ldmatrix")
 def ldmatrix(c: Writer, i: Instr, m: Modifiers) -> None:
+    if i.tokens.count("m16n16"):
+        return _ldmatrix_bytes(c, i, m)
     count, transposed, byte = _matrix(c, m)
     if byte:
-        raise c.fail("8-bit ldmatrix is not modelled", modifier="m16n16")
-    target = i.operands[0]
-    items = target.items if isinstance(target, Vec) else (target,)
+        raise c.fail("ldmatrix has no such shape", modifier="m16n8")
     name = c.temporary()
     c.emit(f"{name} = load_matrix(w, {address(c, i.operands[1])}, {count}, {transposed}, {c.mask}, {c.site})")
+    _spread_over(c, i, name)
+
+
+def _ldmatrix_bytes(c: Writer, i: Instr, m: Modifiers) -> None:
+    """``.m16n16.trans.b8``; the formats that unpack 4 and 6 bits are left over."""
+    for word in ("sync", "aligned", "m16n16", "trans", "b8"):
+        m.need(word)
+    count = int(m.need("x1", "x2")[1:])
+    m.ignore(*_SHARED)
+    name = c.temporary()
+    c.emit(f"{name} = load_byte_matrix(w, {address(c, i.operands[1])}, {count}, {c.mask}, {c.site})")
+    _spread_over(c, i, name)
+
+
+def _spread_over(c: Writer, i: Instr, name: str) -> None:
+    """The registers of an ``ldmatrix`` from a list of values."""
+    target = i.operands[0]
+    items = target.items if isinstance(target, Vec) else (target,)
     for number, item in enumerate(items):
         c.write(item, f"{name}[{number}]")
 

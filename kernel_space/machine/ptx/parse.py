@@ -75,6 +75,10 @@ _VARIABLE = re.compile(
 )
 _RANGE = re.compile(r"([\w$%]+)<(\d+)>")
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^;{}]*")
+# A call of printf, which prints nothing here, and what it is given. Other calls stay, and are not modelled.
+_PRINTING = re.compile(
+    r"(?:@!?\s*[\w$%]+\s+)?(?:st\.param\.|call(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?vprintf\b)|\.param\b"
+)
 _GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 
 
@@ -228,7 +232,7 @@ class _BodyReader:
             self._declare(text)
         elif text.startswith(".") and (match := _VARIABLE.match(text)):
             self.variables.append(_variable(match, extern=False))
-        elif not text.startswith(".pragma") and text:
+        elif not text.startswith(".pragma") and text and not _PRINTING.match(text):
             self.instrs.append((self._instruction(text, line), self.scope))
 
     def _declare(self, text: str) -> None:

@@ -24,7 +24,7 @@ from kernel_space.machine.ptx.cfg import EXIT
 from kernel_space.machine.races.shadow import cluster_key
 from kernel_space.machine.run.lockstep import Lockstep
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT, Program
-from kernel_space.machine.units.barriers import NamedBarrier
+from kernel_space.machine.units.barriers import NamedBarrier, warp_exits
 from kernel_space.machine.units.mbarrier import MBarrier
 from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.units.wgmma_order import EVERY_REGISTER, WgmmaGroups
@@ -123,15 +123,14 @@ class Cta:
         self.pipe = TensorPipe(self)
         self.mbarriers: dict[int, MBarrier] = {}
         self.named: dict[int, NamedBarrier] = {}
-        self.threads = int(np.prod(machine.launch.block))
         self.registers: Any = None  # the pool of setmaxnreg, made by the first one
         self.shadow: Any = None  # these two belong to the race checker
         self.tmem_shadow: Any = None
         self.signalled = False  # griddepcontrol.launch_dependents
         self.suffix = self._suffix()
         self.special = self._special()
-        warps = -(-self.threads // LANES)
-        self.threads = warps * LANES
+        warps = -(-int(np.prod(machine.launch.block)) // LANES)
+        self.running = warps * LANES  # threads that have not exited
         if machine.races is not None:
             machine.races.add_cta(self)
         registers = len(machine.program.kernel.registers)
@@ -315,6 +314,7 @@ class Machine:
         warp.done = True
         if self.races is not None:
             self.races.warp_done(warp)
+        warp_exits(warp)
         cluster = warp.cta.cluster
         cluster.left -= 1
         if warp.cluster_phase > cluster.phase:

@@ -24,7 +24,7 @@ from kernel_space.machine.translate.definedness import Tracker, candidates, mayb
 from kernel_space.machine.translate.flow import Flow
 from kernel_space.machine.units.registers import registers_at_launch
 from kernel_space.machine.units.wgmma_order import emit_access, register_bits
-from kernel_space.machine.values.address_windows import LOCAL_WINDOW, PARAM_WINDOW
+from kernel_space.machine.values.address_windows import LOCAL_WINDOW, MODULE_WINDOW, PARAM_WINDOW
 from kernel_space.machine.values.faults import Unsupported
 
 AGAIN = -2  # the first instruction of the block has to wait: run the block again when woken
@@ -80,6 +80,8 @@ class Program:
     def _symbols(self) -> dict[str, str]:
         symbols = {name: f"(w.shared_base + {offset})" for name, offset in self.layout.offsets.items()}
         symbols |= self._local_symbols()
+        there = [variable for variable in self.kernel.variables if variable.space == "global"]
+        symbols |= {variable.name: str(MODULE_WINDOW + (n << 32)) for n, variable in enumerate(there)}
         offset = 0
         self.param_offsets: list[int] = []
         for param in self.kernel.params:

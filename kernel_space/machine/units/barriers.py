@@ -13,17 +13,19 @@ LATER = -3
 
 
 class NamedBarrier:
-    """``arrived`` threads of ``expected``; complete when they are equal. ``deposits``: of ``bar.red``, how many threads
-    said true, and how many said anything.
+    """``arrived`` threads of ``expected``; complete when they are equal. ``whole``: used without a count, so that it
+    waits for all threads of the CTA that have not exited. ``deposits``: of ``bar.red``, how many threads said true, and
+    how many said anything.
     """
 
-    __slots__ = ("arrived", "clock", "deposits", "expected", "members", "number", "waiters")
+    __slots__ = ("arrived", "clock", "deposits", "expected", "members", "number", "waiters", "whole")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.arrived = self.expected = 0
         self.waiters: list[Warp] = []
         self.members: list[str] = []
+        self.whole = False
         self.clock: Any = None
         self.deposits = (0, 0)
 
@@ -48,14 +50,14 @@ def bar_deposit(w: Warp, number: int, predicate: int, mask: int) -> None:
 def _arrive(w: Warp, number: int, count: int, site: int) -> tuple[NamedBarrier, bool]:
     w.site = site
     barrier = _named(w, number)
-    expected = count or w.cta.threads
+    expected = count or w.cta.running
     if expected % 32:
         raise ProtocolError(f"bar {number} is given {expected} threads, which is not a multiple of 32")
     if barrier.arrived and barrier.expected != expected:
         raise ProtocolError(
             f"bar {number} is used with {barrier.expected} and with {expected} threads at once"
         )
-    barrier.expected = expected
+    barrier.expected, barrier.whole = expected, not count
     barrier.arrived += 32
     barrier.members.append(w.who)
     if w.races is not None:
@@ -76,6 +78,18 @@ def _release(w: Warp, barrier: NamedBarrier, *, waits: bool) -> None:
         warp.deposited = deposits
     for warp in waiters:
         warp.wake()
+
+
+def warp_exits(w: Warp) -> None:
+    """Barriers that wait for all threads of the CTA do not wait for those of this warp any more. PTX ISA "exit": they
+    are released if the exiting threads were the only ones that had not arrived. It orders nothing that those did.
+    """
+    w.cta.running -= 32
+    for barrier in w.cta.named.values():
+        if barrier.whole and barrier.arrived:
+            barrier.expected -= 32
+            if barrier.arrived == barrier.expected:
+                _release(w, barrier, waits=False)
 
 
 def bar_arrive(w: Warp, number: int, count: int, site: int) -> None:

@@ -232,3 +232,18 @@ def test_a_branch_on_the_clock_register_is_refused() -> None:
     body = "mov.u32 %r1, %clock;\nsetp.gt.u32 %p1, %r1, 100;\n@%p1 bra END;\nbar.sync 0;\nEND:"
     with pytest.raises(Unsupported, match="%clock"):
         run(body)
+
+
+@pytest.mark.parametrize("end", ["ret;", "bar.sync 0;\nret;"], ids=["exits", "arrives"])
+def test_a_barrier_of_all_threads_waits_for_a_warp_until_it_exits(end: str) -> None:
+    """64 more instructions of 2 cycles before the other warp's end are 128 more cycles, and the barrier costs 30."""
+
+    def waited(work: int, barrier: float) -> float:
+        body = (
+            "mov.u32 %r1, %tid.x;\nsetp.gt.u32 %p1, %r1, 31;\n@!%p1 bra STAYS;\n"
+            f"{WORK * work}{end}\nSTAYS: bar.sync 0;\n"
+        )
+        return cycles(body, warps=2, vector=2, named_barrier=barrier)
+
+    assert waited(128, 30) - waited(64, 30) == 128
+    assert waited(64, 30) - waited(64, 0) == 30
