@@ -49,7 +49,7 @@ class Machine:
                     return
                 if first is None:
                     first = [part.clone() for part in memory]
-                elif not all(torch.equal(part, old) for part, old in zip(memory, first, strict=True)):
+                elif not all(bool((part == old).all()) for part, old in zip(memory, first, strict=True)):
                     self.differences.append(f"other bytes under {schedule} than under {self.schedules[0]}")
 
 
