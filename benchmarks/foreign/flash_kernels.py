@@ -34,8 +34,9 @@ def backward(
     out, lse = attention(*wide, causal="causal" in flags)
     gradients = torch.autograd.grad(out, wide, dout.double().cuda())
     got = _interface()._flash_attn_bwd(
-        q, k, v, out.detach().to(q.dtype), dout, lse.detach().float(), causal="causal" in flags
-    )
+        q, k, v, out.detach().to(q.dtype), dout, lse.detach().float(),
+        causal="causal" in flags, deterministic="deterministic" in flags,
+    )  # fmt: skip
     for one, expected in zip(got, gradients, strict=True):
         bound = (4e-3 if dtype == "float16" else 3e-2) * max(1.0, float(expected.abs().max()))
         torch.testing.assert_close(one.double(), expected.cuda(), rtol=0, atol=bound)
@@ -112,7 +113,12 @@ def _normal(dtype: str, *shape: int, seed: int = 0) -> torch.Tensor:
 
 PREPROCESS = "D: threads of one CTA also write the next one's lse_log2, with equal values"
 EPILOGUE = "E: the last bulk store of dK and dV is never committed"
+REGISTERS = "F: the empty warps execute setmaxnreg twice, the others of their warpgroup once"
 SETTLED = {
+    "forward head 256": REGISTERS,
+    "backward head 256": f"{PREPROCESS}; {REGISTERS}",
+    "backward deterministic": PREPROCESS,
+    "backward sm_90a deterministic": PREPROCESS,
     "backward preprocess": PREPROCESS,
     "backward preprocess sm_90a": PREPROCESS,
     "backward": f"{PREPROCESS}; {EPILOGUE}",
@@ -142,7 +148,13 @@ CASES = [
     _case("forward grouped", "forward", "float16 2 40 136 4 1 64"),
     _case("forward head 256", "forward", "float16 1 136 256 1 1 256"),
     _case("forward sm_90a causal", "forward", "bfloat16 1 200 264 2 1 128 causal", "sm_90a"),
-    _case("backward sm_90a causal", "backward", "bfloat16 1 200 264 2 1 128 causal", "sm_90a"),
+    _case("backward deterministic", "backward", "bfloat16 1 200 264 2 1 128 causal deterministic"),
+    _case(
+        "backward sm_90a deterministic",
+        "backward",
+        "bfloat16 1 200 264 2 1 128 causal deterministic",
+        "sm_90a",
+    ),
     _case("backward head 256", "backward", "float16 1 136 256 1 1 256"),
     _case("backward preprocess, one tile", "backward_preprocess", "float16 1 100 2 64"),
     _case("backward", "backward", "float16 1 200 136 1 1 64"),
