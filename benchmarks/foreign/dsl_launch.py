@@ -126,9 +126,9 @@ def marshalled(execution: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         rest = iter(args)
         args = tuple(_stream() if i in at else next(rest) for i in range(len(args) + len(at)))
     values = execution.get_rectified_args(args, kwargs)
-    like = [_like(value, model) for value, model in zip(values, spec, strict=True)]
-    pointers, keep = execution.generate_execution_args(tuple(like), {})
-    return pointers, (like, keep)
+    packed = [like(value, model) for value, model in zip(values, spec, strict=True)]
+    pointers, keep = execution.generate_execution_args(tuple(packed), {})
+    return pointers, (packed, keep)
 
 
 class PackedTensor:
@@ -152,13 +152,22 @@ class PackedTensor:
         return [ctypes.addressof(self._packed)]
 
 
-def _like(value: Any, model: Any) -> Any:
+def like(value: Any, model: Any) -> Any:
+    """``value`` as the DSL marshals what ``model``, the argument at compile time, has told it."""
     if isinstance(value, torch.Tensor) and hasattr(model, "dynamic_shapes_mask"):
         return PackedTensor(value, model)
+    if isinstance(value, int | float) and isinstance(model, _numeric()):
+        return type(model)(value)  # inside a tuple the DSL takes a number of Python's for a constant
     if isinstance(value, tuple | list) and isinstance(model, tuple | list) and len(value) == len(model):
-        parts = [_like(part, other) for part, other in zip(value, model, strict=True)]
+        parts = [like(part, other) for part, other in zip(value, model, strict=True)]
         return type(model)(*parts) if hasattr(model, "_fields") else type(value)(parts)
     return value
+
+
+def _numeric() -> Any:
+    from cutlass.base_dsl.typing import Numeric
+
+    return Numeric
 
 
 def _chosen(values: Sequence[int], mask: Sequence[int]) -> tuple[int, ...]:

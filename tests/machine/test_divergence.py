@@ -186,6 +186,21 @@ def test_shuffles_and_votes() -> None:
     check(body, lane_result)
 
 
+def test_shuffle_within_segments() -> None:
+    """A clamp of 0x1c1f makes segments of four lanes; one of 3 ends at lane 3, so all keep their own."""
+    body = """
+    shfl.sync.idx.b32 %r6, %r1, 1, 0x1c1f, -1;
+    shfl.sync.idx.b32 %r7, %r1, 5, 3, -1;
+    mov.b64 %d5, {%r6, %r7};
+    shr.u64 %d5, %d5, 30;
+    cvt.u32.u64 %r5, %d5;
+    setp.gt.u32 %p1, %r6, 12;
+    @%p1 bra END;
+    mad.lo.u32 %r5, %r6, 1000, %r5;
+    """
+    check(body, lambda lane: 4 * lane + (0 if lane // 4 * 4 + 1 > 12 else 1000 * (lane // 4 * 4 + 1)))
+
+
 def test_redux_adds_the_lanes() -> None:
     check("redux.sync.add.u32 %r5, %r1, -1;", lambda lane: sum(range(32)))
 

@@ -10,6 +10,7 @@ import torch
 
 from benchmarks.foreign.card import Card
 from benchmarks.foreign.cutlass_cases import EXAMPLES
+from benchmarks.foreign.dsl_launch import like
 from benchmarks.foreign.oracle import Comparisons
 from benchmarks.foreign_kernels import main
 
@@ -88,6 +89,14 @@ def test_the_worst_error_of_all_comparisons() -> None:
     seen.note(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.25]))
     seen.note(torch.tensor([float("inf"), 4.0]), torch.tensor([float("inf"), 4.125]))
     assert (seen.count, seen.worst, seen.largest) == (2, 0.25, 4.125)
+
+
+def test_a_number_in_a_tuple_is_an_argument() -> None:
+    """The DSL finds no pointer to a number of Python's inside a tuple, and the arguments behind it would move up."""
+    cutlass = pytest.importorskip("cutlass")
+    first, none, second = like((7, None, 0.5), (cutlass.Int32(1), None, cutlass.Float32(1)))
+    assert isinstance(first, cutlass.Int32) and first.value == 7 and none is None
+    assert isinstance(second, cutlass.Float32) and second.value == 0.5
 
 
 @pytest.mark.slow

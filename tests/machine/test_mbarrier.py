@@ -99,6 +99,52 @@ def test_every_active_lane_arrives() -> None:
     assert out.tolist() == [1]
 
 
+BY_LANE = """
+mov.u32 %r1, %tid.x;
+mov.u32 %r10, smem;
+ld.param.u64 %d1, [out];
+mad.lo.u32 %r11, %r1, 8, %r10;
+add.u32 %r12, %r1, 1;
+mul.lo.u32 %r13, %r1, 16;
+setp.gt.u32 %p1, %r1, 3;
+@%p1 bra MADE;
+mbarrier.init.shared.b64 [%r11], %r12;
+mbarrier.expect_tx.relaxed.cta.shared.b64 [%r11], %r13;
+MADE:
+bar.sync 0;
+@%p1 bra DONE;
+{body}
+DONE:
+"""
+
+
+def test_each_lane_has_a_barrier_of_its_own() -> None:
+    """Lane n makes one of n + 1 arrivals and 16 n bytes. Two arrivals and 16 bytes later only number 1 is through."""
+    ask = "mbarrier.test_wait.parity.shared.b64 %p9, [%r10+{at}], 0;\nselp.u32 %r30, 1, 0, %p9;\n"
+    body = "setp.ne.u32 %p2, %r1, 0;\n@%p2 bra DONE;\n"
+    for number in range(1, 4):
+        body += f"mbarrier.complete_tx.relaxed.cluster.shared::cluster.b64 [%r10+{8 * number}], 16;\n"
+        body += f"mbarrier.arrive.shared.b64 _, [%r10+{8 * number}];\n" * 2
+    for number in range(4):
+        body += ask.format(at=8 * number) + f"st.global.u32 [%d1+{4 * number}], %r30;\n"
+    out = np.zeros(4, np.uint32)
+    result = run_body(BY_LANE.format(body=body), out, smem_bytes=64, check_races=False)
+    assert result.ok, str(result)
+    assert out.tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "mbarrier.test_wait.parity.shared.b64 %p9, [%r11], 0;",
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10], [%d1], %r13, [%r10];",
+    ],
+)
+def test_lanes_that_differ_are_not_taken_for_the_first_one(body: str) -> None:
+    result = run_body(BY_LANE.format(body=body), np.zeros(64, np.uint32), smem_bytes=64, check_races=False)
+    assert result.status is SimStatus.UNSUPPORTED and "differs between lanes" in str(result), str(result)
+
+
 def test_one_arrival_too_many_is_an_error() -> None:
     body = "mbarrier.init.shared.b64 [%r10], 1;\nmbarrier.expect_tx.relaxed.cta.shared.b64 [%r10], 16;\n"
     body += "mbarrier.arrive.shared.b64 _, [%r10];\n" * 2

@@ -27,6 +27,18 @@ def test_operand_forms() -> None:
     assert isinstance(source, Mem) and source.offset == -8
 
 
+def test_components_of_a_vector_register() -> None:
+    """``.x .y .z .w`` are ``.r .g .b .a``, and the name alone stands for all of them, in its scope."""
+    block = "{\n.reg .v4 .b32 v;\nmov.b32 v.w, v.b;\nst.global.v4.b32 [%d1], v;\n}\n"
+    move, store, other, _ = parse_ptx(program(block + block)).instrs[:4]
+    vector = store.operands[1]
+    assert isinstance(vector, Vec) and len({item.slot for item in vector.items if isinstance(item, Reg)}) == 4
+    assert move.operands == (vector.items[3], vector.items[2]) and other.operands[0] not in vector.items
+    for bad in (".reg .v4 .b32 v<4>;", ".reg .v2 .pred v;\n@v mov.b32 %r1, 0;"):
+        with pytest.raises(Unsupported):
+            parse_ptx(program(bad))
+
+
 def test_float_literals_are_bits() -> None:
     kernel = parse_ptx(program("mov.f32 %r1, 0f3F800000;"))
     assert kernel.instrs[0].operands[1] == Imm(0x3F800000)

@@ -42,12 +42,27 @@ mbarrier.try_wait.parity.shared.b64 %p2, [%r10], 0;
 """
 
 
+VECTOR = """
+{
+.reg .v2 .s32 ab;
+mov.s32 ab.x, %r6;
+mov.s32 ab.g, %r7;
+st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.s32 [%r5+64], ab, [%r4];
+}
+"""
+
+
+@pytest.mark.parametrize("register", ["listed", "a vector"])
 @pytest.mark.parametrize("schedule", ["eager", "slow_tma"])
-def test_values_arrive_in_the_peer(schedule: str) -> None:
+def test_values_arrive_in_the_peer(schedule: str, register: str) -> None:
     """Lane n of CTA r sends (100 r + n, 1000 + 100 r + n): 32 lanes of 8 bytes are 256 bytes."""
     out = np.zeros((2, 32, 2), np.uint32)
+    body = BODY.format(expected=256, wait=WAIT)
+    if register == "a vector":
+        (listed,) = (line for line in body.splitlines() if line.startswith("st.async"))
+        body = body.replace(listed, VECTOR)
     result = run_body(
-        BODY.format(expected=256, wait=WAIT),
+        body,
         out,
         grid=(2, 1, 1),
         cluster=(2, 1, 1),

@@ -24,8 +24,8 @@ def leave_by(c: Writer, call: str) -> None:
 
 
 def uniform(c: Writer, text: str, *operands: Operand) -> str:
-    """The value of the first active lane, for operands that must agree between lanes."""
-    return f"first_lane({text}, {c.mask})" if any(c.varies(item) for item in operands) else text
+    """The value of all active lanes; ``Unsupported`` where they differ."""
+    return f"one_value(w, {text}, {c.mask}, {c.site})" if any(c.varies(item) for item in operands) else text
 
 
 def converged(c: Writer) -> None:
@@ -90,13 +90,24 @@ def cluster_wait(c: Writer, i: Instr, m: Modifiers) -> None:
 @opcode("mbarrier.init")
 def mbarrier_init(c: Writer, i: Instr, m: Modifiers) -> None:
     m.ignore("shared", "shared::cta", "b64")
-    c.emit(f"mbarrier_init(w, {_where(c, i, 0)}, {c.read(i.operands[1])}, {c.site})")
+    _by_lane(c, i, "mbarrier_init(w, {operands}, {site})")
 
 
 @opcode("mbarrier.inval")
 def mbarrier_inval(c: Writer, i: Instr, m: Modifiers) -> None:
     m.ignore("shared", "shared::cta", "b64")
-    c.emit(f"mbarrier_inval(w, {_where(c, i, 0)}, {c.site})")
+    _by_lane(c, i, "mbarrier_inval(w, {operands}, {site})")
+
+
+def _by_lane(c: Writer, i: Instr, call: str) -> None:
+    """Once where the lanes agree; else each lane has a barrier of its own."""
+    operand, *amounts = i.operands
+    texts = [address(c, operand), *(c.read(item) for item in amounts)]
+    assert isinstance(operand, Mem)
+    if not any(c.varies(item) for item in (operand.base, *amounts)):
+        return c.emit(call.format(operands=", ".join(texts), mask=c.mask, site=c.site))
+    own = ", ".join(f"first_lane({text}, 1 << lane)" for text in texts)
+    c.emit(f"for lane in lane_list({c.mask}): {call.format(operands=own, mask='1 << lane', site=c.site)}")
 
 
 def _where(c: Writer, i: Instr, at: int) -> str:
@@ -129,13 +140,13 @@ def mbarrier_arrive(c: Writer, i: Instr, m: Modifiers) -> None:
 @opcode("mbarrier.expect_tx")
 def mbarrier_expect_tx(c: Writer, i: Instr, m: Modifiers) -> None:
     m.ignore("relaxed", *_SCOPES, *_SHARED, "b64")
-    c.emit(f"mbarrier_expect_tx(w, {_where(c, i, 0)}, {c.read(i.operands[1])}, {c.mask}, {c.site})")
+    _by_lane(c, i, "mbarrier_expect_tx(w, {operands}, {mask}, {site})")
 
 
 @opcode("mbarrier.complete_tx")
 def mbarrier_complete_tx(c: Writer, i: Instr, m: Modifiers) -> None:
     m.ignore("relaxed", *_SCOPES, *_SHARED, "b64")
-    c.emit(f"mbarrier_complete_tx(w, {_where(c, i, 0)}, {c.read(i.operands[1])}, {c.mask}, {c.site})")
+    _by_lane(c, i, "mbarrier_complete_tx(w, {operands}, {mask}, {site})")
 
 
 @opcode("mbarrier.test_wait", "mbarrier.try_wait")

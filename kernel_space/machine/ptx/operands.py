@@ -133,7 +133,7 @@ def parse_integer(text: str) -> int:
     return sign * int(digits, 0)
 
 
-def parse_operand(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
+def parse_operand(text: str, lookup: Callable[[str], Reg | Vec | None]) -> Operand:
     """One operand. ``lookup`` finds declared registers. Raises ``ValueError`` for text it cannot read."""
     if text.startswith("{"):
         return Vec(tuple(parse_operand(part, lookup) for part in split_top(text[1:-1])))
@@ -147,7 +147,7 @@ def parse_operand(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
     return _parse_scalar(text, lookup)
 
 
-def _parse_scalar(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
+def _parse_scalar(text: str, lookup: Callable[[str], Reg | Vec | None]) -> Operand:
     if _INTEGER.fullmatch(text):
         return Imm(parse_integer(text))
     register = lookup(text)
@@ -165,7 +165,7 @@ def _parse_scalar(text: str, lookup: Callable[[str], Reg | None]) -> Operand:
     raise ValueError(f"cannot read operand {text!r}")
 
 
-def _parse_memory(text: str, lookup: Callable[[str], Reg | None]) -> Mem:
+def _parse_memory(text: str, lookup: Callable[[str], Reg | Vec | None]) -> Mem:
     parts = split_top(text)
     base, offset = _parse_base(parts[0], lookup)
     if len(parts) == 1:
@@ -176,7 +176,7 @@ def _parse_memory(text: str, lookup: Callable[[str], Reg | None]) -> Mem:
     return Mem(base, offset, tuple(coords))
 
 
-def _parse_base(text: str, lookup: Callable[[str], Reg | None]) -> tuple[Operand, int]:
+def _parse_base(text: str, lookup: Callable[[str], Reg | Vec | None]) -> tuple[Operand, int]:
     match = _BASE_AND_OFFSET.fullmatch(text) if "+" in text else None
     if match:
         return parse_operand(match[1].strip(), lookup), parse_integer(match[2])

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from kernel_space.machine.ptx.guards import branch_around, split_reductions
 from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.ptx.operands import WIDTHS, Operand, Reg, Symbol, parse_operand, split_top
+from kernel_space.machine.ptx.operands import WIDTHS, Operand, Reg, Symbol, Vec, parse_operand, split_top
 from kernel_space.machine.values.faults import Unsupported
 
 
@@ -58,7 +58,7 @@ class _Scope:
 
     parent: _Scope | None
     number: int
-    registers: dict[str, Reg] = dataclasses.field(default_factory=dict)
+    registers: dict[str, Reg | Vec] = dataclasses.field(default_factory=dict)
     ranges: dict[str, tuple[int, str]] = dataclasses.field(default_factory=dict)
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
     operands: dict[str, Operand] = dataclasses.field(default_factory=dict)
@@ -79,6 +79,7 @@ _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)[^;{}]*")
 _PRINTING = re.compile(
     r"(?:@!?\s*[\w$%]+\s+)?(?:st\.param\.|call(?:\.uni)?\s*(?:\([^)]*\)\s*,\s*)?vprintf\b)|\.param\b"
 )
+_COMPONENTS = {"2": ("xr", "yg"), "4": ("xr", "yg", "zb", "wa")}
 _GUARD = re.compile(r"@(!?)\s*([\w$%]+)\s+")
 
 
@@ -237,15 +238,26 @@ class _BodyReader:
 
     def _declare(self, text: str) -> None:
         self.scope.operands.clear()
-        match = re.match(r"\.reg\s+(?:\.v[24]\s+)?\.(\w+)\s+(.*)", text, re.S)
-        if match is None or match[1] not in WIDTHS:
+        match = re.match(r"\.reg\s+(?:\.v([24])\s+)?\.(\w+)\s+(.*)", text, re.S)
+        if match is None or match[2] not in WIDTHS or (match[1] and "<" in text):
             raise Unsupported(f"cannot read the declaration {text!r}")
-        for name in split_top(match[2]):
+        for name in split_top(match[3]):
             many = _RANGE.fullmatch(name)
-            if many:
-                self.scope.ranges[many[1]] = (int(many[2]), match[1])
+            if match[1]:
+                self._new_vector(name, match[2], _COMPONENTS[match[1]])
+            elif many:
+                self.scope.ranges[many[1]] = (int(many[2]), match[2])
             else:
-                self._new_register(name, match[1], self.scope)
+                self._new_register(name, match[2], self.scope)
+
+    def _new_vector(self, name: str, kind: str, components: tuple[str, ...]) -> None:
+        """Every component has two names, ``.x`` and ``.r``: PTX ISA, "Vectors as Operands"."""
+        parts = []
+        for letters in components:
+            register = self._new_register(f"{name}.{letters[0]}", kind, self.scope)
+            self.scope.registers[f"{name}.{letters[1]}"] = register
+            parts.append(register)
+        self.scope.registers[name] = Vec(tuple(parts))
 
     def _new_register(self, name: str, kind: str, scope: _Scope) -> Reg:
         unique = name if scope.parent is None else f"{name}@{scope.number}"
@@ -254,7 +266,7 @@ class _BodyReader:
         scope.registers[name] = register
         return register
 
-    def _lookup(self, name: str) -> Reg | None:
+    def _lookup(self, name: str) -> Reg | Vec | None:
         scope: _Scope | None = self.scope
         stem = name.rstrip("0123456789")
         while scope is not None:
@@ -270,9 +282,10 @@ class _BodyReader:
     def _instruction(self, text: str, line: int) -> Instr:
         guard, negated, rest = None, False, text
         if match := _GUARD.match(text):
-            guard, negated, rest = self._lookup(match[2]), bool(match[1]), text[match.end() :]
-            if guard is None:
+            found, negated, rest = self._lookup(match[2]), bool(match[1]), text[match.end() :]
+            if not isinstance(found, Reg):
                 raise Unsupported(f"unknown guard {match[2]!r}", line=line)
+            guard = found
         opcode, *tail = rest.split(maxsplit=1)
         try:
             operands = tuple(self._operand(part) for part in split_top(*tail)) if tail else ()

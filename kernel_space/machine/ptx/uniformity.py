@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kernel_space.machine.ptx.cfg import EXIT, Graph
 from kernel_space.machine.ptx.instruction import Instr, bits_of
-from kernel_space.machine.ptx.operands import Special, registers_of
+from kernel_space.machine.ptx.operands import Imm, Operand, Special, registers_of
 
 LANE_SPECIALS = frozenset({"tid.x", "tid.y", "tid.z", "laneid", "lanemask_lt", "lanemask_le", "lanemask_gt",
                            "lanemask_ge", "lanemask_eq"})  # fmt: skip
@@ -64,10 +64,15 @@ def _differs_by_lane(instr: Instr) -> bool:
 
 def _inputs(instr: Instr) -> int:
     """The set of registers that decide whether the result varies."""
-    if instr.tokens[0] == "shfl" and instr.tokens[2] == "idx":
+    if instr.tokens[0] == "shfl" and instr.tokens[2] == "idx" and _whole_warp(instr.operands[3]):
         lane_and_clamp = instr.operands[2:]
         return bits_of(register for operand in lane_and_clamp for register in registers_of(operand))
     return instr.source_bits
+
+
+def _whole_warp(clamp: Operand) -> bool:
+    """One segment of 32 lanes: each narrower one has a source of its own, and beyond a limit lanes keep theirs."""
+    return isinstance(clamp, Imm) and clamp.value & 0x1F1F == 31
 
 
 def _by_control(graph: Graph, varying: int) -> int:

@@ -40,6 +40,16 @@ def members(w: Warp, named: Value, mask: int, site: int) -> None:
         )
 
 
+def one_value(w: Warp, value: Value, mask: int, site: int) -> int:
+    """The value that lanes ``mask`` have in common. Raises ``Unsupported`` where they have none."""
+    first = first_lane(value, mask)
+    if mask & (mask - 1) and type(value) is ndarray and (value[lane_flags(mask)] != first).any():
+        w.site = site
+        what = "an operand that differs between lanes is not modelled"
+        raise Unsupported(what, opcode=w.machine.program.sites[site].opcode)
+    return first
+
+
 def aligned(w: Warp, mask: int, site: int) -> None:
     """Lanes ``mask`` execute what is ``.aligned``: all lanes of the warp have to. Raises ``ProtocolError``."""
     absent = w.alive & ~mask
