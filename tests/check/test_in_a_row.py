@@ -13,7 +13,7 @@ import pytest
 from kernel_space.build.build import CompiledKernel, build
 from kernel_space.check.memory import CheckMemory
 from kernel_space.check.validate import check_candidate
-from kernel_space.core.arch import SM100A
+from kernel_space.core.arch import SM90A, SM100A, Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator, parse_config
@@ -29,11 +29,11 @@ Case = tuple[CompiledKernel, KernelConfig, Problem]
 
 
 @functools.cache
-def compiled(name: str, text: str, shape: str) -> Case:
+def compiled(name: str, text: str, shape: str, arch: Arch = SM100A) -> Case:
     problem = operator(name).problem.parse(shape)
-    legal = legalize(parse_config(name, SM100A, text), problem, SM100A)
+    legal = legalize(parse_config(name, arch, text), problem, arch)
     assert isinstance(legal, Legal), legal
-    return build(legal.config, problem.problem_class, SM100A), legal.config, problem
+    return build(legal.config, problem.problem_class, arch), legal.config, problem
 
 
 def layers(
@@ -101,3 +101,31 @@ def test_inputs_that_the_launch_before_may_write_are_all_but_weights() -> None:
     names = {name for name, tensor in memory.tensors.items() if tensor.data_ptr() in unfinished}
     assert {"x", "act", "ascales", "y"} <= names
     assert not names & {"smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias"}
+
+
+LOADED_BY_ONE = [("nvfp4_quantize", "kernel=lora_tma"), ("smooth_lora_down", "kernel=smooth_tma")]
+
+
+@pytest.mark.parametrize(("name", "kernel"), LOADED_BY_ONE)
+def test_warps_that_see_what_one_has_loaded_behind_its_wait_may_write(name: str, kernel: str) -> None:
+    """The arrival on their barriers is ahead of the wait, the copies of x are behind it."""
+    built, config, problem = compiled(name, f"{kernel} num_stage=2 use_pdl=true", "9,160,32", SM90A)
+    result = check_candidate(built, config, problem, schedules=("eager",))
+    assert result.ok, str(result)
+    assert result.runs[0].calls == 3
+
+
+@pytest.mark.parametrize(("name", "kernel"), LOADED_BY_ONE)
+@pytest.mark.parametrize("place", ["nowhere", "behind the copies"])
+def test_warps_that_see_copies_without_a_wait_are_reported(name: str, kernel: str, place: str) -> None:
+    built, config, problem = compiled(name, f"{kernel} num_stage=2 use_pdl=true", "9,160,32", SM90A)
+    ptx, count = re.subn(WAIT, "", built.ptx)
+    assert count
+    if place == "behind the copies":
+        ptx, last = re.subn(r"\n(\s*ret;)", r"\ngriddepcontrol.wait;\n\1", ptx)
+        assert last
+    memory = CheckMemory(config, problem, 0)
+    before = memory.unfinished()
+    found = str(run_compiled(built, *memory.values(3), sms=3, ptx=ptx, times=1, former=before))
+    assert re.search(r"RAW on global memory, byte \d+ of x: TMA load", found), found
+    assert re.search(r"WAW on global memory, byte \d+ of (act|xs): st.global", found), found

@@ -131,6 +131,17 @@ def test_exercise_meets_odd_tiles_along_n() -> None:
         assert small.n > n
 
 
+@pytest.mark.parametrize(
+    "text", [SMALL, PAIR, f"{SMALL} split_k=2", "mma_tiler_mn=128x256 cluster_shape_mn=1x1"]
+)
+def test_some_cluster_ends_on_the_first_of_two_accumulators(text: str) -> None:
+    """A wait for the other accumulator is right until the last of an odd number of tiles."""
+    config = resolved(text)
+    assert int(config.num_acc_stage) == 2
+    small, sms = exercise(config, PROBLEM)
+    assert any(len(items) % 2 for items in walked(config, small, sms))
+
+
 def test_every_split_meets_every_cluster() -> None:
     config = resolved(f"{SMALL} split_k=4")
     small, sms = exercise(config, PROBLEM)

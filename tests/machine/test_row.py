@@ -5,6 +5,7 @@ The oracle is PTX's text on ``griddepcontrol``, and arithmetic on the values tha
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -138,6 +139,59 @@ def test_a_wait_orders_the_warp_that_executed_it_and_who_is_behind_it(order: str
         assert (z == x + 2).all()
     else:
         assert "warp1 (launch 2" in str(result) and "warp0 (launch 2" not in str(result)
+
+
+EXPECT = "mbarrier.arrive.expect_tx.shared.b64 _, [%r10], 16;"
+COPY = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r10+64], [%d1], 16, [%r10];"
+STORE = """add.u32 %r11, %r10, 96;
+st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%r11], {%r1, %r1, %r1, %r1}, [%r10];"""
+
+
+def by_copy(*steps: str, semantics: str = "") -> str:
+    """One thread takes these steps; then all threads wait for the phase that ends with its bytes."""
+    text = ("setp.ne.u32 %p4, %r1, 0; @%p4 bra CONSUMER;", *steps, "CONSUMER:", "LOOP:")
+    return "\n".join(
+        (*text, f"mbarrier.try_wait.parity.{semantics}shared.b64 %p2, [%r10], 0;", "@!%p2 bra LOOP;")
+    )
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("order", "right"),
+    [
+        (by_copy(EXPECT, WAIT, COPY), True),  # the arrival is ahead of the wait, the bytes are behind it
+        (by_copy(EXPECT, WAIT, STORE), True),
+        (by_copy(WAIT, EXPECT, COPY), True),
+        (by_copy(EXPECT, WAIT, COPY, semantics="relaxed.cta."), False),
+        (by_copy(EXPECT, COPY, WAIT), False),  # no byte of the phase comes behind the wait
+        (by_copy(EXPECT, COPY), False),
+    ],
+)
+def test_who_has_seen_bytes_that_were_asked_for_behind_a_wait_is_behind_it(
+    schedule: str, order: str, right: bool
+) -> None:
+    x, y, z = arrays(3)
+    ready = TWO_BARRIERS.replace("ld.param.u64 %d1, [out];", "")
+    result = row((LAUNCH + ADD_ONE, x, y), (ready + order + ADD_ONE, y, z), grid=1, schedule=schedule)
+    assert result.ok is right, str(result)
+    if right:
+        assert (z[:64] == x[:64] + 2).all()
+    else:
+        assert re.search(r"griddepcontrol.wait orders the two[^@]* at PTX line \d+: ld.global", str(result))
+
+
+def test_bytes_bring_the_wait_along_but_no_write_of_who_asked_for_them() -> None:
+    """A release of the copy is none of the thread: what that has written is not known to who sees the bytes."""
+    x, y, z, u = arrays(4)
+    ready = TWO_BARRIERS.replace("ld.param.u64 %d1, [out];", "")
+    # All threads read what thread 0 has written to b.
+    read = "ld.global.u32 %r9, [%d2]; st.shared.u32 [%r10+512], %r9;"
+    wrong = by_copy(EXPECT, WAIT, "st.global.u32 [%d2], %r1;", COPY) + read
+    result = row((LAUNCH + ADD_ONE, x, y), (ready + wrong, y, z), grid=1)
+    assert result.status is SimStatus.RACE and "RAW on global memory, byte 0 of b" in str(result)
+    released = by_copy(WAIT, "st.global.u32 [%d2], %r1;", EXPECT, COPY) + "ld.global.u32 %r9, [%d2];"
+    result = row((LAUNCH + ADD_ONE, x, y), (ready + released, y, u), grid=1)
+    assert result.ok, str(result)
 
 
 def test_the_end_of_a_launch_that_never_waited_says_nothing_of_the_one_before_it() -> None:

@@ -1,4 +1,7 @@
-"""A ``tcgen05.ld`` reads until it is waited for or its registers are used: each load on its own."""
+"""A ``tcgen05.ld`` reads until it is waited for or its registers are used: each load on its own.
+
+The oracle is PTX's text: a register dependency orders within a thread, waited for or not; all else needs ``wait::ld``.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,7 @@ tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r3, 32;
 DONE:
 """
 FIRST, SECOND, WAIT = "add.u32 %r7, %r4, 1;", "add.u32 %r7, %r5, 1;", "tcgen05.wait::ld.sync.aligned;"
+COPIED, NEVER = "mov.b32 %r8, %r4;", "@%p1 bra PAST; {} PAST:"
 
 
 @pytest.mark.parametrize(
@@ -59,8 +63,24 @@ FIRST, SECOND, WAIT = "add.u32 %r7, %r4, 1;", "add.u32 %r7, %r5, 1;", "tcgen05.w
         (FIRST, 1, True),
         (FIRST + SECOND, 1, False),
         (WAIT, 1, False),
+        (COPIED + "add.u32 %r7, %r8, 1;", 0, False),
+        (COPIED, 0, True),
+        (NEVER.format(FIRST), 0, True),
+        ("@%p2 " + FIRST, 0, True),  # %p2 is false in warp 0
+        ("@%p1 " + FIRST, 0, False),
     ],
-    ids=["nothing_used", "first_used", "second_not_used", "both_used", "waited"],
+    ids=[
+        "nothing_used",
+        "first_used",
+        "second_not_used",
+        "both_used",
+        "waited",
+        "copy_used",
+        "copied",
+        "used_behind_a_branch_not_taken",
+        "used_under_a_false_guard",
+        "used_under_a_guard",
+    ],
 )
 def test_overwriting_what_a_load_reads(between: str, column: int, races: bool) -> None:
     """Warp 0 loads columns 0 and 1 and arrives; warp 4, of the same lanes, overwrites one of them."""
@@ -70,3 +90,29 @@ def test_overwriting_what_a_load_reads(between: str, column: int, races: bool) -
     if races:
         assert "WAR on TMEM" in str(result)
     assert out.tolist() == [2 * lane for lane in range(32)]
+
+
+IN_A_LOOP = """
+mov.u32 %r20, 0;
+AGAIN:
+setp.eq.u32 %p5, %r20, 0;
+@%p5 bra LOAD;
+mbarrier.arrive.shared.b64 _, [%r10+16];
+bra LOADED;
+LOAD:
+tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r4}, [%r3];
+{wait}
+add.u32 %r20, %r20, 1;
+bra AGAIN;
+LOADED:
+mov.u32 %r5, %r4;
+"""
+
+
+@pytest.mark.parametrize(("wait", "races"), [("", True), (WAIT, False), (FIRST, False)])
+def test_an_arrival_that_stands_ahead_of_the_load_in_the_text(wait: str, races: bool) -> None:
+    out = np.zeros(32, np.uint32)
+    start, end = BODY.index("tcgen05.ld"), BODY.index("mad.wide.u32")
+    text = BODY[:start] + IN_A_LOOP.replace("{wait}", wait).replace("{%r4}", "{{%r4}}") + BODY[end:]
+    result = run_body(text.format(column=0), out, block=(160, 1, 1), smem_bytes=64)
+    assert result.status is (SimStatus.RACE if races else SimStatus.OK), str(result)

@@ -14,10 +14,11 @@ from kernel_space.machine.values.undefined import Birth
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
+    from kernel_space.machine.values.clocks import Known
 
 
 class AsyncStore:
-    """Bytes on their way to one CTA."""
+    """Bytes on their way to one CTA. ``over``: ``Races.launches_over``."""
 
     kind = "tma"
 
@@ -29,9 +30,10 @@ class AsyncStore:
         bits: tuple[bytes, Birth] | None,
         barrier: MBarrier,
         who: str,
+        over: Known | None,
     ) -> None:
         self.cta, self.offset, self.data, self.barrier, self.who = cta, offset, data, barrier, who
-        self.bits = bits
+        self.bits, self.over = bits, over
 
     def run(self) -> None:
         end = self.offset + len(self.data)
@@ -42,14 +44,14 @@ class AsyncStore:
         elif undefined is not None and self.bits is not None:
             undefined.u8[self.offset : end] = memoryview(self.bits[0])
             undefined.note(self.offset, end, self.bits[1], f"by the {self.who}")
-        self.barrier.complete(len(self.data), self.who)
+        self.barrier.complete(len(self.data), self.who, self.over)
 
 
 def st_async(
     w: Warp, to: Value, size: int, values: tuple[Value, ...], barrier: Value, mask: int, site: int
 ) -> None:
     w.site = site
-    span = size * len(values)
+    span, over = size * len(values), w.races.launches_over(w) if w.races is not None else None
     for lane in lane_list(mask):
         bit = 1 << lane
         where, on = first_lane(to, bit), find(w, first_lane(barrier, bit))
@@ -60,7 +62,7 @@ def st_async(
         data = b"".join(first_lane(value, bit).to_bytes(size, "little") for value in values)
         if w.races is not None:
             w.races.async_store(w, cta, offset, span, on, site)
-        store = AsyncStore(cta, offset, data, _bits(w, lane, size), on, f"st.async of {w.who}")
+        store = AsyncStore(cta, offset, data, _bits(w, lane, size), on, f"st.async of {w.who}", over)
         w.machine.issue(store, w.cta)
 
 

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from kernel_space.machine.memory.global_memory import Region
     from kernel_space.machine.memory.smem import Smem
     from kernel_space.machine.run.machine import Cta, Warp
+    from kernel_space.machine.values.clocks import Known
 
 
 class BulkLoad:
-    """Bytes to one or several CTAs. ``targets``: (CTA, offset, barrier)."""
+    """Bytes to one or several CTAs. ``targets``: (CTA, offset, barrier). ``over``: ``Races.launches_over``."""
 
     kind = "tma"
 
@@ -33,9 +34,10 @@ class BulkLoad:
         targets: list[tuple[Cta, int, MBarrier]],
         who: str,
         times: int,
+        over: Known | None,
     ) -> None:
         self.source, self.at, self.size = source, at, size
-        self.targets, self.who, self.times = targets, who, times
+        self.targets, self.who, self.times, self.over = targets, who, times, over
 
     def run(self) -> None:
         data, bits = self.source.u8[self.at : self.at + self.size], self.source.undefined
@@ -44,7 +46,7 @@ class BulkLoad:
             cta.smem.u8[offset : offset + self.size] = data
             if cta.smem.undefined is not None:
                 copy_bytes(cta.smem.undefined, offset, self.size, bits, self.at, f"by the {self.who}", name)
-            barrier.complete(self.size * self.times, self.who)
+            barrier.complete(self.size * self.times, self.who, self.over)
 
 
 class PlainStore(BulkStore):
@@ -106,6 +108,7 @@ def bulk_load(
     for rank in ranks:
         w.cta.peer(rank).smem.check(offset, offset + size, 16, "bulk load")
         targets.append((w.cta.peer(rank), offset, target_barrier(w, rank, barrier, ctas is not None, False)))
+    over = None
     if w.races is not None:
         if is_global:
             read = w.races.by_barrier(targets[0][2], site)
@@ -113,7 +116,9 @@ def bulk_load(
         else:
             w.races.copy_read(w, come & 0xFFFFFF, size, targets[0][2], site)
         w.races.bulk_load(w, size, targets, site)
-    w.machine.issue(BulkLoad(source, at, size, targets, f"bulk load of {w.who}", mask.bit_count()), w.cta)
+        over = w.races.launches_over(w)
+    load = BulkLoad(source, at, size, targets, f"bulk load of {w.who}", mask.bit_count(), over)
+    w.machine.issue(load, w.cta)
 
 
 def bulk_store(w: Warp, to: int, come: int, size: int, how: str, kind: str, mask: int, site: int) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from kernel_space.machine.memory.smem import Smem
     from kernel_space.machine.run.machine import Cta, Machine, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
+    from kernel_space.machine.values.clocks import Known
 
 ALIGNMENT = 128
 OUTSIDE_NAN = 0x7FF7  # in every 16 bits, whatever the element type (measured on Hopper)
@@ -225,7 +226,7 @@ class TmaLoad:
     """One box on its way to one or several CTAs. ``targets``: (CTA, offset, barrier to signal).
 
     ``times``: lanes that issued it. Their bytes count together: measured on Hopper, a barrier that expects one box
-    never completes when 32 lanes load, and one that expects 32 boxes does.
+    never completes when 32 lanes load, and one that expects 32 boxes does. ``over``: ``Races.launches_over``.
     """
 
     kind = "tma"
@@ -237,8 +238,10 @@ class TmaLoad:
         targets: list[tuple[Cta, int, MBarrier]],
         who: str,
         times: int,
+        over: Known | None,
     ) -> None:
         self.tensor, self.start, self.targets, self.who, self.times = tensor, start, targets, who, times
+        self.over = over
 
     def run(self) -> None:
         machine = self.targets[0][0].machine
@@ -247,7 +250,7 @@ class TmaLoad:
             self.tensor.write_shared(cta.smem, offset, data)
             if cta.smem.undefined is not None:
                 self._bits(machine, cta.smem.undefined, offset)
-            barrier.complete(self.tensor.bytes * self.times, self.who)
+            barrier.complete(self.tensor.bytes * self.times, self.who, self.over)
 
     def _bits(self, machine: Machine, memory: UndefinedBytes, offset: int) -> None:
         found = self.tensor.undefined(machine, self.start, f"by the {self.who}")
@@ -409,9 +412,12 @@ def tma_load(
         cta = w.cta.peer(rank)
         cta.smem.check(offset, offset + tensor.footprint(), 16, "TMA load")
         targets.append((cta, offset, target_barrier(w, rank, barrier, ctas is not None, pair)))
+    over = None
     if w.races is not None:
         w.races.tma_load(w, tensor, start, targets, site)
-    w.machine.issue(TmaLoad(tensor, start, targets, f"TMA load of {w.who}", mask.bit_count()), w.cta)
+        over = w.races.launches_over(w)
+    load = TmaLoad(tensor, start, targets, f"TMA load of {w.who}", mask.bit_count(), over)
+    w.machine.issue(load, w.cta)
 
 
 def target_barrier(w: Warp, rank: int, barrier: int, multicast: bool, pair: bool) -> MBarrier:

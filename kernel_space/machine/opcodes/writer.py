@@ -45,6 +45,7 @@ class Writer:
         self.instr: Instr | None = None
         self.block: Block | None = None
         self.wgmma_bits: Mapping[int, int] = {}
+        self.tensor_users: Mapping[int, frozenset[int]] = {}
 
     # -- text ------------------------------------------------------------------------------------------------
     def emit(self, line: str) -> None:

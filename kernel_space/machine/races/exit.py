@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel_space.machine.ptx.instruction import Instr
-from kernel_space.machine.ptx.operands import Mem, Operand, Pair, Reg, Vec
 from kernel_space.machine.races.shadow import Access
 from kernel_space.machine.races.tensor import ALL_LANES, TensorRaces
+from kernel_space.machine.units.tensor_loads import TensorLoad
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cluster, Cta, Warp
@@ -19,27 +18,24 @@ if TYPE_CHECKING:
 
 
 class ExitRaces(TensorRaces):
-    """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers. ``loads``: per warp,
-    (number, instruction) of each tcgen05.ld not known to be complete, the oldest first."""
+    """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers."""
 
     def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
         super().__init__(program, before, in_a_row=in_a_row)
         self.visits: dict[Cta, dict[int, tuple[int, int, MBarrier]]] = {}
-        self.loads: dict[Warp, list[tuple[int, int]]] = {}
-        self.consumed: dict[tuple[int, int], bool] = {}
 
     # -- arrivals in a CTA that may have ended ---------------------------------------------------------------------
     def arrive(self, w: Warp, barrier: MBarrier, release: str, mask: int, site: int) -> None:
         self._visit(w.cta, barrier, w.clock.slot, w.clock.epoch, site)
-        self._settle_loads(w, site)
+        self._settle_loads(w)
         super().arrive(w, barrier, release, mask, site)
 
     def named_arrive(self, w: Warp, barrier: NamedBarrier) -> None:
-        self._settle_loads(w, w.site)
+        self._settle_loads(w)
         super().named_arrive(w, barrier)
 
     def cluster_arrive(self, w: Warp, cluster: Cluster, release: bool) -> None:
-        self._settle_loads(w, w.site)
+        self._settle_loads(w)
         super().cluster_arrive(w, cluster, release)
 
     def tensor_commit(self, w: Warp, pipe: TensorPipe, barriers: list[MBarrier], lane: int, site: int) -> Any:
@@ -64,7 +60,6 @@ class ExitRaces(TensorRaces):
                 )  # fmt: skip
         for warp in cta.warps:
             self._check_stores(cta, warp)
-            self.loads.pop(warp, None)
         super().cta_done(cta)
 
     def _check_stores(self, cta: Cta, warp: Warp) -> None:
@@ -106,10 +101,10 @@ class ExitRaces(TensorRaces):
     # -- loads of TMEM that are still under way --------------------------------------------------------------------
     def tmem_read(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
         super().tmem_read(w, lane, lanes, column, count, site)
-        self.loads.setdefault(w, []).append((w.clock.loads, site))
+        w.tensor_loads.append(TensorLoad(w.clock.loads, site))
 
     def tmem_write(self, w: Warp, lane: int, lanes: int, column: int, count: int, site: int) -> None:
-        self._settle_loads(w, site)
+        self._settle_loads(w)
         super().tmem_write(w, lane, lanes, column, count, site)
 
     def tmem_wait(self, w: Warp, what: str) -> None:
@@ -118,43 +113,11 @@ class ExitRaces(TensorRaces):
             self._loaded(w)
 
     def _loaded(self, w: Warp) -> None:
-        self.loads.pop(w, None)
+        w.tensor_loads.clear()
         w.clock.raise_slot(w.clock.load_slot, w.clock.loads)
 
-    def _settle_loads(self, w: Warp, site: int) -> None:
+    def _settle_loads(self, w: Warp) -> None:
         """Before a release: loads whose registers were used since count as complete, up to the first that were not."""
-        loads = self.loads.get(w)
-        while loads and self._used(loads[0][1], site):
-            w.clock.raise_slot(w.clock.load_slot, loads.pop(0)[0])
-
-    def _used(self, load: int, site: int) -> bool:
-        key = (load, site)
-        if key not in self.consumed:
-            self.consumed[key] = load > site or uses_results(self.program.kernel.instrs, load, site)
-        return self.consumed[key]
-
-
-def uses_results(instrs: list[Instr], load: int, end: int) -> bool:
-    """Does an instruction between the two, in the order of the text, need a register of the load?
-
-    A ``mov`` only gives registers another name, so it does not count, and its result is followed.
-    """
-    results = set(_registers(instrs[load].operands[0]))
-    for instr in instrs[load + 1 : end]:
-        sources = set().union(*(_registers(operand) for operand in instr.operands))
-        if not sources & results:
-            continue
-        if instr.tokens[0] != "mov":
-            return True
-        results |= set(_registers(instr.operands[0]))
-    return False
-
-
-def _registers(operand: Operand) -> tuple[Reg, ...]:
-    if isinstance(operand, Reg):
-        return (operand,)
-    if isinstance(operand, Vec):
-        return tuple(register for item in operand.items for register in _registers(item))
-    if isinstance(operand, Pair):
-        return (*_registers(operand.first), *_registers(operand.second))
-    return _registers(operand.base) if isinstance(operand, Mem) else ()
+        loads = w.tensor_loads
+        while loads and loads[0].used:
+            w.clock.raise_slot(w.clock.load_slot, loads.pop(0).number)

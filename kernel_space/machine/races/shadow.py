@@ -33,6 +33,10 @@ def ended_key(launch: int) -> int:
     return -1 - launch
 
 
+def is_ended_key(key: int) -> bool:
+    return key < 0
+
+
 @dataclasses.dataclass(frozen=True)
 class Access:
     """Something that touches cells: (slot, value) in the clocks, and where in the program."""

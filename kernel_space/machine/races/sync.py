@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kernel_space.machine.races.shadow import Shadow, ended_key, launch_of
+from kernel_space.machine.races.shadow import Shadow, ended_key, is_ended_key, launch_of
 from kernel_space.machine.values.clocks import (
     ALWAYS,
     ASYNC_GLOBAL,
@@ -105,6 +105,20 @@ class SyncRaces:
         """All of the launch before is performed and visible, to both proxies."""
         assert self.before is not None
         w.clock.hear({**self.before.passed_on, ended_key(self.before.machine.number): _ENDED})
+
+    def launches_over(self, w: Warp) -> Known:
+        """Earlier launches that this warp knows to be over: a copy that it issues now brings that to its barrier.
+
+        Its bytes come behind its issue, and the issue behind the ``griddepcontrol.wait``; ``complete_tx`` is a release
+        at cluster scope. What such a launch did is visible to the whole grid. What else the warp has written or seen
+        does not go along: no release of its own has published that.
+        """
+        if not self.in_a_row:
+            return {}
+        return {key: clock for key, clock in w.clock.foreign.items() if is_ended_key(key)}
+
+    def copy_arrives(self, barrier: MBarrier, over: Known) -> None:
+        barrier.clock.foreign = merged(barrier.clock.foreign, over)
 
     def cta_done(self, cta: Cta) -> None:
         """Shared and tensor memory end with their CTA."""

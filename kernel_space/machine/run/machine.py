@@ -26,6 +26,7 @@ from kernel_space.machine.run.lockstep import Lockstep
 from kernel_space.machine.translate.translate import AGAIN, LATER, SPLIT, Program
 from kernel_space.machine.units.barriers import NamedBarrier, warp_exits
 from kernel_space.machine.units.mbarrier import MBarrier
+from kernel_space.machine.units.tensor_loads import TensorLoad
 from kernel_space.machine.units.tensor_pipe import TensorPipe
 from kernel_space.machine.units.wgmma_order import EVERY_REGISTER, WgmmaGroups
 from kernel_space.machine.values.faults import IllegalAccess, ProtocolError, SimStatus
@@ -78,6 +79,7 @@ class Warp(Lockstep):
         self.local: Any = None
         self.wgmma, self.wgmma_registers = WgmmaGroups(), 0  # wgmma_order.py
         self.unfenced = EVERY_REGISTER
+        self.tensor_loads: list[TensorLoad] = []
         self.clock: Any = None
         self.slot = -1
         self.shared_base = cta.rank << 24

@@ -15,6 +15,7 @@ from kernel_space.machine.values.lanes import FULL, Value, first_lane, lane_list
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
+    from kernel_space.machine.values.clocks import Known
 
 TX_LIMIT = (1 << 20) - 1
 
@@ -52,7 +53,10 @@ class MBarrier:
     def expect(self, tx_bytes: int) -> None:
         self._add_tx(tx_bytes)
 
-    def complete(self, tx_bytes: int, who: str) -> None:
+    def complete(self, tx_bytes: int, who: str, over: Known | None = None) -> None:
+        """``over``: earlier launches that whoever issued the copy knew to be over."""
+        if over:
+            self.cta.machine.races.copy_arrives(self, over)
         self.last = who
         self.total += tx_bytes
         self._add_tx(-tx_bytes)

@@ -30,8 +30,9 @@ _NAMES = {
         ab_producer_parity ab_consumer_parity lora_producer_parity lora_consumer_parity acc_producer_parity
         acc_consumer_parity dealloc_parity consumer_wraps_early producer_wraps_late epilogue_wraps_early
         load_signals_the_next_stage ab_commit_on_the_full_barrier acc_commit_on_the_empty_barrier
-        ab_commit_on_the_next_stage load_into_the_next_slot sfb_loaded_over_sfa b_from_another_k
-        b_coordinate_misaligned output_stored_twice stores_overlap store_one_tile_down store_to_the_first_rows
+        ab_commit_on_the_next_stage epilogue_waits_for_the_next_stage load_into_the_next_slot sfb_loaded_over_sfa
+        b_from_another_k b_coordinate_misaligned output_stored_twice stores_overlap store_one_tile_down
+        store_to_the_first_rows
         store_reads_the_other_slot epilogue_reads_the_other_stage epilogue_reads_one_subtile bias_of_another_column
         partials_of_one_split partial_counted_twice a_block_twice b_block_too_far lora_block_twice
         mma_reads_the_next_slot sfa_copied_twice sfa_of_another_block acc_stage_stride_half accumulators_overlap

@@ -156,6 +156,19 @@ def acc_commit_on_the_empty_barrier(edit: PtxEditor) -> None:
 
 
 @mutation(
+    "The epilogue waits for the accumulator behind its own: right until the last of an odd number of tiles.",
+    "solo",
+    DEADLOCK,
+    barrier="acc_full[1]",
+    cause="no arrival on acc_full[1] in phase",
+)
+def epilogue_waits_for_the_next_stage(edit: PtxEditor) -> None:
+    if len(edit.inits("acc_full")) < 2:
+        raise NotApplicable("there is one accumulator: acc_full[1] is missing")
+    edit.add_to(edit.waits("acc_full")[0], 1, 8)
+
+
+@mutation(
     "The commit that frees a stage arrives on the barrier of the next stage.",
     "solo",
     DEADLOCK,

@@ -17,8 +17,10 @@ from kernel_space.operators.svdquant_gemm.tiles import cluster_extents, cluster_
 LEAST_TILES_PER_CTA = 3
 LORA_UNIT_K = 64  # at most so many columns of R are issued together; each unit wants a k-tile before it
 MANY_CTA_TILES = 16  # CTA tiles (times splits) of a grid that is still cheap
+# Nine tiles on two clusters are five and four: a wait for the other one of two accumulators is right until the last of
+# an odd number of tiles; one behind the last of two is seen at the fourth tile.
 GRIDS = (
-    (3, 4, 2),
+    (3, 3, 2),
     (2, 3, 2),
     (2, 2, 1),
     (1, 3, 1),
@@ -79,8 +81,20 @@ def _grid(config: KernelConfigSm100a) -> tuple[int, int, int]:
         if not cheap:
             tiles_n = 2
         work = tiles_m * tiles_n * config.split_k
-        clusters = next(count for count in (3, 2, 1) if work // count >= LEAST_TILES_PER_CTA)
+        clusters = _clusters_of_splits(work)
+        more = work + tiles_m * config.split_k
+        if not _some_odd(work, clusters) and more * config.cluster_size <= MANY_CTA_TILES:
+            tiles_n, clusters = tiles_n + 1, _clusters_of_splits(more)
     return tiles_m, tiles_n, clusters
+
+
+def _clusters_of_splits(work: int) -> int:
+    return next(count for count in (3, 2, 1) if work // count >= LEAST_TILES_PER_CTA)
+
+
+def _some_odd(work: int, clusters: int) -> bool:
+    """Has some cluster an odd number of work items?"""
+    return work % clusters > 0 or work // clusters % 2 == 1
 
 
 def _ragged(extent: int, cta_extent: int, part: int) -> int:
