@@ -49,7 +49,8 @@ SETTLED = {
     "mixed_input_fmha_prefill_d256": _FOUR_READERS,
     "mixed_input_fmha_prefill_d512": (
         f"{_FOUR_READERS}; the second half of O overlays S, and the MMA warp's first acquire of the exchange passes at "
-        "once: the first product of P and V may overwrite S before it has been loaded"
+        "once: the first product of P and V may overwrite S before it has been loaded; the exchange's tcgen05.ld and "
+        "st name another address in each lane"
     ),
     "primitives reduction/cluster_tmem_reduce": (
         f"four warps {_TWICE}; tcgen05.wait::st does not wait for tcgen05.cp, which needs a commit and its barrier; "

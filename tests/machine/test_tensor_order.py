@@ -83,6 +83,22 @@ def test_a_store_is_there_when_it_is_waited_for_or_fenced(first: str, second: st
     assert ("RAW on TMEM" in str(result)) == races
 
 
+@pytest.mark.parametrize("access", [ST + WAIT, LD], ids=["store", "load"])
+@pytest.mark.parametrize("step", ["0", "%r4"], ids=["one_address", "each_lane_its_own"])
+def test_a_collective_access_has_one_address(access: str, step: str) -> None:
+    """PTX ISA, "tcgen05.ld" and "st": all threads of the warp must specify the same taddr, the base of the access. What
+    lanes 0 and 1 name, lanes 0 and 1 of column 0, would be right for a load of each thread on its own.
+    """
+    own = f"and.b32 %r4, %r1, 31;\nshl.b32 %r4, %r4, 16;\nadd.u32 %r5, %r3, {step};\nmov.b32 %r6, %r1;\n"
+    access = access.replace("[%r3]", "[%r5]")
+    result = two_warps(own + access if access.startswith(ST[:10]) else ST + WAIT + own + access, "")
+    if step == "0":
+        assert result.ok, str(result)
+        return
+    assert result.status is SimStatus.PROTOCOL_ERROR, str(result)
+    assert "needs one address for the whole warp; lane 1 of warp0 names lane 1, column 0" in str(result)
+
+
 def _collected(da: int, db: int, uses: tuple[str, ...], shifts: tuple[int, ...]) -> str:
     """Products with A ``shifts`` units of 16 bytes further, added up; the first overwrites."""
     lines = [f"mov.b32 %r30, {dense_idesc(128, 128, 0, 0)};\nmov.b64 %d11, {db};"]

@@ -44,6 +44,13 @@ def _address(c: Writer, operand: Operand) -> str:
     return uniform(c, address(c, operand), operand.base)
 
 
+def _base(c: Writer, operand: Operand) -> str:
+    """Address of a collective access: the ISA wants the same one from all threads of the warp."""
+    assert isinstance(operand, Mem)
+    text = address(c, operand)
+    return f"base_address(w, {text}, {c.mask}, {c.site})" if c.varies(operand.base) else text
+
+
 @opcode("tcgen05.alloc")
 def alloc(c: Writer, i: Instr, m: Modifiers) -> None:
     group = _group(c, m)
@@ -93,7 +100,7 @@ def ld(c: Writer, i: Instr, m: Modifiers) -> None:
     split = _split_offset(c, i, shape)
     name = c.temporary()
     c.emit(
-        f"{name} = tmem_load(w, {_address(c, i.operands[1])}, {shape!r}, {count}, {packs}, {split}, {c.site})"
+        f"{name} = tmem_load(w, {_base(c, i.operands[1])}, {shape!r}, {count}, {packs}, {split}, {c.site})"
     )
     for number, item in enumerate(items):
         c.write(item, f"{name}[{number}]")
@@ -110,7 +117,7 @@ def st(c: Writer, i: Instr, m: Modifiers) -> None:
     split = i.operands[1].value if shape == "16x32bx2" and isinstance(i.operands[1], Imm) else 0
     texts = ", ".join(c.read(item) for item in items)
     c.emit(
-        f"tmem_store(w, {_address(c, i.operands[0])}, {shape!r}, {count}, {packs}, {split}, ({texts},), {c.site})"
+        f"tmem_store(w, {_base(c, i.operands[0])}, {shape!r}, {count}, {packs}, {split}, ({texts},), {c.site})"
     )
 
 

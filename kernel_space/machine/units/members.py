@@ -50,6 +50,23 @@ def one_value(w: Warp, value: Value, mask: int, site: int) -> int:
     return first
 
 
+def base_address(w: Warp, value: Value, mask: int, site: int) -> int:
+    """Of a ``tcgen05.ld`` or ``st``, which is collective: "all the threads in the warp must specify the same value of
+    taddr", else the behaviour is undefined. Raises ``ProtocolError``.
+    """
+    first = first_lane(value, mask)
+    if type(value) is ndarray and (value[lane_flags(mask)] != first).any():
+        w.site = site
+        other = next(lane for lane in lane_list(mask) if value[lane] != first)
+        opcode = w.machine.program.sites[site].opcode
+        raise ProtocolError(
+            f"{opcode} needs one address for the whole warp; lane {other} of {w.who} names lane "
+            f"{int(value[other]) >> 16}, column {int(value[other]) & 0xFFFF} of tensor memory, the first one lane "
+            f"{first >> 16}, column {first & 0xFFFF}"
+        )
+    return first
+
+
 def aligned(w: Warp, mask: int, site: int) -> None:
     """Lanes ``mask`` execute what is ``.aligned``: all lanes of the warp have to. Raises ``ProtocolError``."""
     absent = w.alive & ~mask
