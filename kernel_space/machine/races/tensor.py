@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernel_space.machine.races.memory import MemoryRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict
+from kernel_space.machine.units.tensor_core import scale_b_columns
 from kernel_space.machine.units.tensor_pipe import accumulator_columns
 from kernel_space.machine.values.clocks import ALWAYS, ASYNC_SHARED, Clock, Known
 
@@ -65,7 +66,8 @@ class TensorRaces(MemoryRaces):
         if part.scales is not None:
             sfa, sfb = (address & 0xFFFF for address in part.scales)
             self._columns(w, pipe, cta, sfa, -(-rows // 32), False, access, "SFA of tcgen05.mma")
-            self._columns(w, pipe, cta, sfb, -(-part.shape.n // 32), False, access, "SFB of tcgen05.mma")
+            columns = scale_b_columns(part.shape, part.group)
+            self._columns(w, pipe, cta, sfb, columns, False, access, "SFB of tcgen05.mma")
         column, count = part.d & 0xFFFF, accumulator_columns(part)
         lanes = slice(part.d >> 20, None, 2) if part.shape.m == 64 else ALL_LANES
         if part.accumulate:

@@ -218,8 +218,11 @@ def _check_shape(kind: str, m: int, n: int, group: int, d_format: str, wide_n: b
     step = 16 * group if wide_n or (kind == "i8" and (m == 128) == (group == 1)) else 8 * group
     if m not in legal_m or not 8 <= n <= 256 or n % step:
         raise ProtocolError(f"kind::{kind} with cta_group::{group} has no shape M={m} N={n}")
-    if kind.startswith("mx") and m != 128 * group:
+    if kind.startswith("mx") and m == 64:
         raise Unsupported(f"block-scaled M={m} with cta_group::{group} is not modelled")
+    if kind.startswith("mx") and _is_folded(m, group) and n % 128:
+        # CuTe's layout of the factors is that of N rounded up to 128, whose half is not the accumulator's
+        raise Unsupported(f"block-scaled M={m} N={n} with cta_group::{group}: N in steps of 128 is modelled")
     wanted = {"i8": ("s32",), "tf32": ("f32",)}.get(kind, ("f32", "f16"))
     if d_format not in wanted:
         raise ProtocolError(f"kind::{kind} cannot accumulate in {d_format}")
@@ -251,20 +254,52 @@ def operand(cta: Cta, bits: int, rows: int, mn_major: bool, shape: Shape, form: 
     return values_of(form).take(data) if packing else decode(data, form)
 
 
-def scale_bytes(memory: Array, address: int, rows: int, block: int, which: int, kind: str) -> Array:
+def _is_folded(m: int, group: int) -> bool:
+    """64 rows in each CTA of a pair: the upper half of N lies in lanes 64 and up."""
+    return m == 128 and group == 2
+
+
+def scale_b_quarters(shape: Shape, group: int) -> tuple[tuple[int, ...], ...]:
+    """Quarters of the lanes that hold the same scale factors of B, for each part of N.
+
+    Lanes need the factors of their own accumulators. CuTe: ``tmem_sf_frg``, ScaleFactorDuplicated4by1 and, for a pair
+    with M = 128, ScaleFactorDuplicated2by2.
+    """
+    return ((0, 1), (2, 3)) if _is_folded(shape.m, group) else ((0, 1, 2, 3),)
+
+
+def scale_b_columns(shape: Shape, group: int) -> int:
+    return -(-shape.n // len(scale_b_quarters(shape, group)) // 32)
+
+
+def scale_b_bytes(memory: Array, address: int, shape: Shape, group: int, block: int) -> Array:
+    """Scale factors of B for one K step, bytes [N, blocks]."""
+    parts = scale_b_quarters(shape, group)
+    rows = shape.n // len(parts)
+    return np.concatenate(
+        [scale_bytes(memory, address, rows, block, shape.scale_b_id, shape.kind, part) for part in parts]
+    )
+
+
+def scale_bytes(
+    memory: Array, address: int, rows: int, block: int, which: int, kind: str,
+    among: tuple[int, ...] = (0, 1, 2, 3),
+) -> Array:  # fmt: skip
     """Scale factors of one K step, bytes [rows, blocks]: row r has lane r % 32 of column + r / 32 of ``memory``.
 
-    They have to be the same in all four quarters of 32 lanes, each of which is read. Raises ``ProtocolError``.
+    They have to be the same in the quarters ``among`` of 32 lanes, each of which is read. Raises ``ProtocolError``.
     """
     column, quarters = address & 0xFFFF, scale_quarters(memory, address, rows)
-    found = used_scales(quarters[:, 0], rows, block, which, kind)
-    if np.count_nonzero(quarters[:, 1:] != quarters[:, :1]):
-        for number in (1, 2, 3):
-            if not np.array_equal(used_scales(quarters[:, number], rows, block, which, kind), found):
-                raise ProtocolError(
-                    f"the scale factors at TMEM column {column} are others in lanes {32 * number}..{32 * number + 31} "
-                    "than in lanes 0..31; each quarter of the lanes needs all of them"
-                )
+    first, *others = among
+    found = used_scales(quarters[:, first], rows, block, which, kind)
+    for number in others:
+        if np.array_equal(quarters[:, number], quarters[:, first]):
+            continue
+        if not np.array_equal(used_scales(quarters[:, number], rows, block, which, kind), found):
+            raise ProtocolError(
+                f"the scale factors at TMEM column {column} are others in lanes {32 * number}..{32 * number + 31} "
+                f"than in lanes {32 * first}..{32 * first + 31}; each quarter of these lanes needs all of them"
+            )
     return found
 
 

@@ -20,6 +20,8 @@ from kernel_space.machine.units.tensor_core import (
     instruction_shape,
     lanes_of,
     operand,
+    scale_b_bytes,
+    scale_b_columns,
     scale_bytes,
     smem_descriptor,
 )
@@ -185,11 +187,9 @@ def _operand_b(part: Mma) -> Array:
         values = -values
     if part.scales is None:
         return values
-    scales = scale_bytes(
-        part.ctas[0].tmem.words, part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind
-    )
+    scales = scale_b_bytes(part.ctas[0].tmem.words, part.scales[1], shape, part.group, part.block)
     for cta in part.ctas[1:]:
-        other = scale_bytes(cta.tmem.words, part.scales[1], shape.n, part.block, shape.scale_b_id, shape.kind)
+        other = scale_b_bytes(cta.tmem.words, part.scales[1], shape, part.group, part.block)
         if not np.array_equal(scales, other):
             raise ProtocolError(
                 "the two CTAs of a pair hold different scale factors of B in their tensor memories"
@@ -439,7 +439,7 @@ def _check_operands(part: Mma) -> list[tuple[Cta, Array]]:
         )
         if part.scales is not None:
             cta.tmem.check(part.scales[0] & 0xFFFF, -(-a_rows // 32), "SFA of tcgen05.mma")
-            cta.tmem.check(part.scales[1] & 0xFFFF, -(-shape.n // 32), "SFB of tcgen05.mma")
+            cta.tmem.check(part.scales[1] & 0xFFFF, scale_b_columns(shape, part.group), "SFB of tcgen05.mma")
     return operands
 
 

@@ -15,6 +15,7 @@ from kernel_space.machine.units.tensor_core import (
     K_BYTES,
     footprint,
     lanes_of,
+    scale_b_quarters,
     scale_quarters,
     smem_descriptor,
     used_scales,
@@ -69,7 +70,9 @@ def _add_b(b: Rows, part: Mma) -> None:
     for number, cta in enumerate(part.ctas):
         _add_shared(b, cta, part.b, rows, shape.b_mn_major, shape, shape.b_format, number * rows)
         if part.scales is not None:
-            _add_scales(b, cta, part, 1, shape.n, shape.scale_b_id)
+            for at, quarters in enumerate(scale_b_quarters(shape, part.group)):
+                count = shape.n // len(scale_b_quarters(shape, part.group))
+                _add_scales(b, cta, part, 1, count, shape.scale_b_id, quarters, at * count)
 
 
 def _add_a(a: Rows, part: Mma, number: int) -> None:
@@ -119,15 +122,18 @@ def chunk_birth(cta: Cta, chunk: int, reader: str = "by the tensor pipe") -> Bir
     )
 
 
-def _add_scales(found: Rows, cta: Cta, part: Mma, which: int, rows: int, number: int) -> None:
+def _add_scales(
+    found: Rows, cta: Cta, part: Mma, which: int, rows: int, number: int,
+    among: tuple[int, ...] = (0, 1, 2, 3), at: int = 0,
+) -> None:  # fmt: skip
     assert part.scales is not None and cta.tmem.undefined is not None
     address = part.scales[which]
     quarters = scale_quarters(cta.tmem.undefined.words, address, rows)
-    either = np.bitwise_or.reduce(quarters, axis=1)
+    either = np.bitwise_or.reduce(quarters[:, among], axis=1)
     bits = used_scales(either, rows, part.block, number, part.shape.kind)
     if np.count_nonzero(bits):
         birth = cta.tmem.undefined.birth(address & 0xFFFF, f"TMEM{cta.suffix}", READER)
-        found.add(np.asarray(bits.any(axis=1)), birth)
+        found.add(np.asarray(bits.any(axis=1)), birth, at)
 
 
 def note_rows(w: Warp, operand: str, offsets: Array, rows: int, site: int, *, mn_size: int = 0) -> None:
