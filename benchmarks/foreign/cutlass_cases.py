@@ -66,7 +66,7 @@ SETTLED = {
     "primitives tcgen05/mcast_clusterMxN_2cta_mma": f"{_PAIR_DEALLOC}; {_STAYS}",
     "primitives tcgen05/2cta_mma_blockscale_m128": (
         f"{_UNFENCED}; the leader does not wait for the barrier of the other CTA's SFB, which tcgen05.cp reads; its "
-        "instruction descriptor has bit 12 set, which is reserved in this kind"
+        f"instruction descriptor has bit 12 set, which is reserved in this kind; {_PAIR_DEALLOC}"
     ),
     "primitives tcgen05/slicek_m32n8k128": _UNFENCED,
     "primitives tma/tma_load_store": f"four elected threads store one tile: they {_TWICE}",
@@ -252,6 +252,7 @@ _SIMPLE = {
         ("rmsnorm", f"{_BLACKWELL}/rmsnorm/rmsnorm.py", "--M 9 --N 1000"),
     ],
 }
+_ARGUMENTS = {"cp_narrow_a_to_tmem_mma": "--a-dtype all"}  # of these scripts; the others have none
 # The scripts of experimental/primitives, each a few instructions of PTX with its own check.
 _PRIMITIVES: dict[str, list[str]] = {
     "": [
@@ -331,7 +332,12 @@ _PRIMITIVES: dict[str, list[str]] = {
 CASES = [
     *(_case(name, arch, path, arguments) for arch, rows in _SIMPLE.items() for name, path, arguments in rows),
     *(
-        _case(f"primitives {folder}{name}", "sm_100a", f"experimental/primitives/{folder}{name}.py", "")
+        _case(
+            f"primitives {folder}{name}",
+            "sm_100a",
+            f"experimental/primitives/{folder}{name}.py",
+            _ARGUMENTS.get(name, ""),
+        )
         for folder, names in _PRIMITIVES.items()
         for name in names
     ),

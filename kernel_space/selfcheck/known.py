@@ -11,8 +11,6 @@ DIFFERENCES: dict[str, tuple[str, ...]] = {}
 UNSUPPORTED: tuple[str, ...] = (
     "tma_load.swizzle_128_atom_32_flip_8",
     "tma_load.swizzle_128_atom_64",
-    "tmem.cp.unpack.b4x16_p64",
-    "tmem.cp.unpack.b6x16_p32",
 )
 """Probes that the machine refuses by name of opcode and modifier."""
 

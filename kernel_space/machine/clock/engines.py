@@ -212,7 +212,15 @@ def tensor_mma(
 
 
 def tensor_cp(
-    w: TimedWarp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int
+    w: TimedWarp,
+    to: int,
+    descriptor: int,
+    shape: str,
+    spread: str,
+    group: int,
+    mask: int,
+    site: int,
+    packed: int = 0,
 ) -> None:
     w.cta.pipe.occupy(w, w.machine.sf_copy, "scale factor copy")
 

@@ -23,6 +23,7 @@ _SCALE_BLOCK = {
 }  # fmt: skip
 _COLLECTOR = tuple(f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard"))
 LOAD_SHAPES = ("16x64b", "16x128b", "16x256b", "32x32b", "16x32bx2")
+_PACKED = {"b4x16_p64": 4, "b6x16_p32": 6}  # source formats of a decompressing copy, and bits per element
 CP_SHAPES = ("128x256b", "4x256b", "128x128b", "64x128b", "32x128b")
 
 
@@ -139,13 +140,11 @@ def cp(c: Writer, i: Instr, m: Modifiers) -> None:
     group = _group(c, m)
     shape = m.need(*CP_SHAPES)
     spread = m.take("warpx4", "warpx2::02_13", "warpx2::01_23")
-    unpack = [word for word in m.rest if word in ("b8x16", "b4x16_p64", "b6x16_p32")]
-    m.rest = [word for word in m.rest if word not in unpack]
-    if unpack:
-        raise c.fail("decompression is not modelled", modifier=unpack[-1])
+    packed = _PACKED[m.need(*_PACKED)] if m.take("b8x16") else 0
     descriptor = uniform(c, c.read(i.operands[1], 64), i.operands[1])
     c.emit(
-        f"tensor_cp(w, {_address(c, i.operands[0])}, {descriptor}, {shape!r}, {spread!r}, {group}, {c.mask}, {c.site})"
+        f"tensor_cp(w, {_address(c, i.operands[0])}, {descriptor}, {shape!r}, {spread!r}, {group}, {c.mask}, {c.site}"
+        f"{f', {packed}' if packed else ''})"
     )
 
 

@@ -27,8 +27,9 @@ from kernel_space.machine.units.tensor_core import (
 )
 from kernel_space.machine.units.undefined_products import chunk_birth, product_bits
 from kernel_space.machine.values.faults import ProtocolError, Unsupported
+from kernel_space.machine.values.formats import values_of
 from kernel_space.machine.values.lanes import Array, lane_list
-from kernel_space.machine.values.packed_operands import PACKED
+from kernel_space.machine.values.packed_operands import PACKED, bytes_of, held_codes
 
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
@@ -164,9 +165,7 @@ def _operand_a(part: Mma, number: int) -> Array:
     if part.a_in_tmem:
         column = part.a & 0xFFFF
         words = cta.tmem.words[column : column + K_BYTES // 4, lanes_of(shape.m, part.group)]
-        if shape.a_format in PACKED:
-            raise Unsupported(f"A of {shape.a_format} in tensor memory is not modelled")
-        values = decode(np.ascontiguousarray(words.T).view(np.uint8), shape.a_format)
+        values = _held_values(np.ascontiguousarray(words.T).view(np.uint8), shape)
     else:
         values = operand(cta, part.a, rows, shape.a_mn_major, shape, shape.a_format)
     if shape.negate_a:
@@ -175,6 +174,16 @@ def _operand_a(part: Mma, number: int) -> Array:
         return values
     scales = scale_bytes(cta.tmem.words, part.scales[0], rows, part.block, shape.scale_a_id, shape.kind)
     return apply_scales(values, scales, shape.scale_format)
+
+
+def _held_values(data: Array, shape: Shape) -> Array:
+    """Of A in tensor memory, bytes [rows, 32]."""
+    bits = PACKED.get(shape.a_format, 0)
+    if not bits:
+        return decode(data, shape.a_format)
+    if not shape.kind.endswith("f8f6f4"):
+        raise Unsupported(f"A of {shape.a_format} in tensor memory is not modelled for kind::{shape.kind}")
+    return values_of(shape.a_format).take(held_codes(data, bits))
 
 
 def _operand_b(part: Mma) -> Array:
@@ -242,10 +251,17 @@ class Copy:
     """``tcgen05.cp``: every CTA of the group copies from its own shared memory into its own tensor memory."""
 
     def __init__(
-        self, ctas: tuple[Cta, ...], column: int, lane: int, descriptor: int, shape: str, spread: str
+        self,
+        ctas: tuple[Cta, ...],
+        column: int,
+        lane: int,
+        descriptor: int,
+        shape: str,
+        spread: str,
+        packed: int,
     ) -> None:
         self.ctas, self.column, self.lane = ctas, column, lane
-        self.descriptor, self.shape, self.spread = descriptor, shape, spread
+        self.descriptor, self.shape, self.spread, self.packed = descriptor, shape, spread, packed
 
     def run(self) -> None:
         for cta in self.ctas:
@@ -253,10 +269,10 @@ class Copy:
 
     def _copy(self, cta: Cta) -> None:
         chunks = cp_chunks(self.descriptor, self.shape)
-        self._move(cta.smem.chunks[chunks], cta.tmem.words)
+        self._move(self._words(cta.smem.chunks[chunks]), cta.tmem.words)
         source, target = cta.smem.undefined, cta.tmem.undefined
         if source is not None and target is not None:
-            bits = source.chunks[chunks]
+            bits = self._words(source.chunks[chunks])
             self._move(bits, target.words)
             if np.count_nonzero(bits.view(np.uint64)):
                 birth = chunk_birth(
@@ -264,8 +280,11 @@ class Copy:
                 )
                 target.note(self.column, chunks.shape[1] * 4, birth)
 
-    def _move(self, chunks: Array, memory: Array) -> None:
-        data = chunks.view(np.uint32)  # [rows, words]
+    def _words(self, chunks: Array) -> Array:
+        """[rows, words]. Of undefined bits those of the padding are left behind."""
+        return bytes_of(chunks.view(np.uint8), self.packed).view(np.uint32)
+
+    def _move(self, data: Array, memory: Array) -> None:
         words = np.ascontiguousarray(data.T)
         target = memory[self.column : self.column + words.shape[0]]
         rows = 32 if self.spread in _HALVES else data.shape[0]
@@ -355,8 +374,17 @@ def group_of(w: Warp, group: int) -> tuple[TensorPipe, tuple[Cta, ...]]:
 
 
 def tensor_cp(
-    w: Warp, to: int, descriptor: int, shape: str, spread: str, group: int, mask: int, site: int
+    w: Warp,
+    to: int,
+    descriptor: int,
+    shape: str,
+    spread: str,
+    group: int,
+    mask: int,
+    site: int,
+    packed: int = 0,
 ) -> None:
+    """``packed``: bits of the elements that a decompressing copy finds in padded groups of 16."""
     w.site = site
     pipe, ctas = group_of(w, group)
     column, lane = to & 0xFFFF, to >> 16
@@ -368,7 +396,7 @@ def tensor_cp(
     for lane_id in lane_list(mask):
         if w.races is not None:
             w.races.tensor_copy(w, pipe, ctas, chunks, column, chunks.shape[1] * 4, lane_id, site)
-        pipe.push(Copy(ctas, column, lane, descriptor, shape, spread))
+        pipe.push(Copy(ctas, column, lane, descriptor, shape, spread, packed))
 
 
 def tensor_shift(w: Warp, address: int, group: int, mask: int, site: int) -> None:
