@@ -96,16 +96,19 @@ def test_every_mutant_is_a_program_and_each_but_the_harmless_is_found(
     mutants: list[Mutant], seen: Seen
 ) -> None:
     """Survivors by hand: the launch orders nothing; nothing follows the last barrier; any lane may be elected for all
-    three; the fence may stand behind the barrier, the last wait too; the CTA's end needs only the source read."""
+    three; the fence may stand behind the barrier, the last wait too; the CTA's end needs only the source read; a barrier
+    of 0 threads is one of all that have not exited, here of the one warp."""
     survivors = []
     for one in mutants:
         status, out = ran(one.text)
         assert status != "UNSUPPORTED", one
         if status == "OK" and out == list(range(32)):
             survivors.append((one.statement.instr.opcode, one.kind, one.what))
+    assert {what for _, kind, what in survivors if kind == "wrong size"} == {"-32 threads"}
     assert {(opcode, kind) for opcode, kind, _ in survivors} == {
         ("griddepcontrol.launch_dependents", "removed"), ("griddepcontrol.launch_dependents", "wrong thread"),
         ("bar.sync", "removed"), ("bar.sync", "weakened"), ("bar.sync", "wrong value"), ("bar.sync", "misplaced"),
+        ("bar.sync", "wrong size"),
         ("elect.sync", "wrong thread"), ("fence.proxy.async.shared::cta", "misplaced"),
         ("cp.async.bulk.wait_group", "weakened"), ("cp.async.bulk.wait_group", "misplaced"),
     }, survivors  # fmt: skip
