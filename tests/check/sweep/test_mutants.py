@@ -96,8 +96,8 @@ def test_every_mutant_is_a_program_and_each_but_the_harmless_is_found(
     mutants: list[Mutant], seen: Seen
 ) -> None:
     """Survivors by hand: the launch orders nothing; nothing follows the last barrier; any lane may be elected for all
-    three; the fence may stand behind the barrier, the last wait too; the CTA's end needs only the source read; a barrier
-    of 0 threads is one of all that have not exited, here of the one warp."""
+    three; the fence may stand behind the barrier, the last wait too; the CTA's end needs only the source read; a
+    barrier of 0 threads is one of all that have not exited, here of the one warp."""
     survivors = []
     for one in mutants:
         status, out = ran(one.text)
