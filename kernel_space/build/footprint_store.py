@@ -1,19 +1,17 @@
 """Footprints kept on disk: a process that finds its own there need not import the DSL to solve a budget.
 
-One file per kernel source and compiler, of JSON objects key -> fields, one on a line. A footprint is appended as one
-line: a count of a space reads a thousand, and processes may add at the same time. A line that is not JSON, because
-its writer was killed, costs reading those layouts again, nothing else.
+One file per kernel source and compiler, of JSON objects key -> fields, one on a line (``json_lines``): counting a space
+reads a thousand, and processes may add at the same time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import json
 from pathlib import Path
 from typing import Any
 
 from kernel_space.build.cache import default_cache_dir
+from kernel_space.build.json_lines import add_line, read_lines
 from kernel_space.build.key import kernel_source_hash, toolchain
 from kernel_space.core.kernel import Kernel
 
@@ -24,15 +22,10 @@ def load(kernel: Kernel, key: str) -> dict[str, Any] | None:
 
 
 def save(kernel: Kernel, key: str, fields: dict[str, Any]) -> None:
-    """Add one footprint. A folder that cannot be written costs the next process 10 ms, so that is not an error."""
+    """Add one footprint."""
     path = _path(kernel)
     _entries(path)[key] = fields
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(
-                f"\n{json.dumps({key: fields})}"
-            )  # whatever the last writer left behind, this line is whole
+    add_line(path, {key: fields})
 
 
 def entries(kernel: Kernel) -> dict[str, Any]:
@@ -61,11 +54,8 @@ def _entries(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """What the file holds; empty when it is missing. Lines that ``save`` does not write are passed over."""
+    """What the file holds; empty when it is missing."""
     entries: dict[str, Any] = {}
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):
-                found = json.loads(line)
-                entries.update(found if isinstance(found, dict) else {})
+    for found in read_lines(path):
+        entries.update(found)
     return entries

@@ -2,8 +2,7 @@
 
 Parsing a kernel's sources and the machine's takes seconds, and every command asks whether results still stand for
 them. A file that is the same to the byte has the same facts, so they are kept under its SHA-256. One file per version
-of these two modules, of JSON objects digest -> facts, one on a line, appended by whoever parsed: a line that is none
-costs parsing that file again, nothing else.
+of these two modules, of JSON objects digest -> facts, one on a line (``json_lines``).
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ import ast
 import contextlib
 import functools
 import hashlib
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kernel_space.build.json_lines import add_line, read_lines
 from kernel_space.build.source_identity import code_only, parsed
 from kernel_space.places import cache_folder
 
@@ -39,8 +38,8 @@ def source_facts(source: bytes) -> SourceFacts:
     path, key = _path(cache_folder()), hashlib.sha256(source).hexdigest()
     found = _known(path).get(key)
     if found is None:
-        found = _read_off(source)
-        _keep(path, key, found)
+        found = _known(path)[key] = _read_off(source)
+        add_line(path, {key: found})
     return found
 
 
@@ -74,25 +73,15 @@ def _path(folder: Path) -> Path:
 @functools.cache
 def _known(path: Path) -> dict[str, SourceFacts]:
     known: dict[str, SourceFacts] = {}
-    with contextlib.suppress(OSError, UnicodeDecodeError):
-        for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError, TypeError, AttributeError):
-                known.update({key: _checked(key, *record) for key, record in json.loads(line).items()})
+    for found in read_lines(path):
+        with contextlib.suppress(ValueError, TypeError):
+            known.update({key: _checked(key, *record) for key, record in found.items()})
     return known
 
 
 def _checked(key: str, code: Any, imports: Any) -> SourceFacts:
-    """Raises ``ValueError`` or ``TypeError`` for what ``_keep`` does not write."""
+    """Raises ``ValueError`` or ``TypeError`` for what ``source_facts`` does not write."""
     made = tuple((int(level), str(module), tuple(map(str, names))) for level, module, names in imports)
     if not _SHA256.fullmatch(key) or (code and not _SHA256.fullmatch(code)):
         raise ValueError(f"{key} must be a SHA-256 and have one")
     return SourceFacts(code=code, imports=made)
-
-
-def _keep(path: Path, key: str, facts: SourceFacts) -> None:
-    """A folder that cannot be written costs the next process the parsing, so that is not an error."""
-    _known(path)[key] = facts
-    with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:  # whatever the last writer left behind, this line is whole
-            file.write(f"\n{json.dumps({key: facts})}")
