@@ -17,7 +17,6 @@ from kernel_space.build.build import build
 from kernel_space.build.dsl_compile import CompileError
 from kernel_space.core.arch import Arch
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import AnyPath
 from kernel_space.core.registry import kernel_of, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.launch.host_code import same_host_code
@@ -39,16 +38,13 @@ class SameCode:
     reason: str
 
 
-def same_code(outdated: Outdated, now: Current, folders: Sequence[AnyPath], arch: Arch) -> SameCode:
-    """Builds the row's kernel (about a second, no card). ``folders``: of the device, where bundles are looked for.
-
-    Raises ``InputError`` for a damaged bundle.
-    """
+def same_code(outdated: Outdated, now: Current, bundles: Sequence[Bundle], arch: Arch) -> SameCode:
+    """Builds the row's kernel (about a second, no card). ``bundles``: of the device, where the timed object may be."""
     row = outdated.row
     try:
         if reason := _not_by_code_alone(row, now):
             return SameCode(outdated=outdated, row=None, reason=reason)
-        _compare(row, folders, arch)
+        _compare(row, bundles, arch)
     except (_DiffersError, CompileError) as error:
         return SameCode(outdated=outdated, row=None, reason=str(error))
     return SameCode(outdated=outdated, row=_renewed(row, now), reason="")
@@ -65,14 +61,14 @@ def _not_by_code_alone(row: Row, now: Current) -> str:
     return "" if now.kernel_source(row) else "there is no such kernel any more"
 
 
-def _compare(row: Row, folders: Sequence[AnyPath], arch: Arch) -> None:
+def _compare(row: Row, bundles: Sequence[Bundle], arch: Arch) -> None:
     """Raises ``_DiffersError``, and ``CompileError`` where today's sources give no kernel."""
     problem = row.key.problem
     config = parse_config(row.key.op, arch, row.config)
     legal = legalize(config, problem, arch)
     if not isinstance(legal, Legal) or str(legal.config) != row.config:
         raise _DiffersError("its config is not what today's rules make of it")
-    entry, then = _timed(row, folders, arch)
+    entry, then = _timed(row, bundles)
     today = build(config, problem.problem_class, arch, kernel=kernel_of(config, problem))
     if not row.cubin_sha256 or today.cubin_sha256 != row.cubin_sha256:
         raise _DiffersError(
@@ -90,14 +86,13 @@ def _compare(row: Row, folders: Sequence[AnyPath], arch: Arch) -> None:
         raise _DiffersError("its cubin is the same, the host code that launches it is not")
 
 
-def _timed(row: Row, folders: Sequence[AnyPath], arch: Arch) -> tuple[Entry, bytes]:
+def _timed(row: Row, bundles: Sequence[Bundle]) -> tuple[Entry, bytes]:
     """The object that was timed, by its SHA-256 in the row, from a bundle: that keeps what a launch takes besides.
 
     Raises ``_DiffersError`` where it is in none, or damaged."""
     if row.object is None:
         raise _DiffersError("the row names no object")
-    for folder in folders:
-        bundle = Bundle.over([folder], arch)
+    for bundle in bundles:
         for entry in bundle.entries:
             if entry.sha256 == row.object.sha256:
                 try:

@@ -17,13 +17,15 @@ from tuner.devices.select import select_device
 from tuner.files.store import make_folder
 from tuner.search.progress import Progress
 from tuner.stages.record import current, renew_index
+from tuner.tables.bundle import Bundle
 from tuner.tables.dispatch import FILE_NAME, record
 from tuner.tune.retime import outdated_rows, table_of_device
 from tuner.tune.same_code import SameCode, same_code
 
 
 def same_code_command(args: argparse.Namespace) -> int:
-    """0, however many rows are still stale then: those are ``retime``'s. Raises ``InputError`` and ``StoreError``."""
+    """0, however many rows are still stale then: those are ``retime``'s. Raises ``InputError``, also for a damaged
+    bundle, and ``StoreError``."""
     if args.all or args.objects is not None:
         raise InputError("--same-code builds stale rows here and times nothing: without --all and --objects")
     check_out(args.out)
@@ -31,11 +33,12 @@ def same_code_command(args: argparse.Namespace) -> int:
     device = select_device(args.device, results=args.out)
     now = dataclasses.replace(current(device), driver="")  # another driver does not change what runs
     stale = outdated_rows(table_of_device(args.out, device), now, operator=args.op, problems=rows_named(args))
-    folders = [below(layer, device.name) for layer in layers(args.out)]
+    folders = [below(layer, device.name) for layer in layers(args.out)] if stale else []
+    bundles = [Bundle.over([folder], device.arch) for folder in folders]
     progress, found = Progress(), []
     path = below(args.out, device.name, FILE_NAME)
     for outdated in stale:
-        one = same_code(outdated, now, folders, device.arch)
+        one = same_code(outdated, now, bundles, device.arch)
         if one.row is not None:
             make_folder(path.parent)
             (decision,) = record(path, [one.row], now, say=progress.say)
