@@ -3,10 +3,12 @@
     python -m benchmarks.bench_configs compile DIR < candidates      # lines "M,K,N,R | knob=value ..."
     python -m benchmarks.bench_configs measure DIR [--device cuda:0] [--rounds 24]
 
-A line may name a dtype: "M,K,N,R bf16 | ...". ``compile`` needs the DSL and no card; ``measure`` a card, torch and
-llvmlite, and no DSL. It uses the tuner's own worker, check and timing protocol (docs/inside_a_tune.md): each candidate
-21 times bitwise equal and within the tolerance, then the right ones of a problem interleaved, a sample of each per
-round. ``tune.py peers`` times what else computes the layer.
+A line may name a dtype, "M,K,N,R bf16 | ...", and an operator, "lora_down 4352,3840,128 bf16 | ...".
+
+``compile`` needs the DSL and no card; ``measure`` a card, torch and llvmlite, and no DSL. It uses the tuner's own
+worker, check and timing protocol (docs/inside_a_tune.md): each candidate 21 times bitwise equal and within the
+tolerance, then the right ones of a problem interleaved, a sample of each per round. ``tune.py peers`` times what else
+computes the layer.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any
 from kernel_space.build.build import CompileError, build
 from kernel_space.core.arch import Arch, arch
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import parse_config
+from kernel_space.core.registry import operator, operator_of, parse_config
 from kernel_space.core.rules import Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.card_worker import CandidateFault
@@ -64,16 +66,18 @@ def compile_all(folder: Path, target: Arch) -> None:
     (folder / MANIFEST).write_text(json.dumps(records, indent=1) + "\n")
 
 
-def _parse(line: str) -> tuple[GemmProblem, str]:
-    shape, _, knobs = line.partition("|")
-    sizes, _, dtype = shape.strip().partition(" ")
-    dtype = dtype.strip() or "fp16"
-    return GemmProblem.parse(sizes, lora_dtype=dtype, out_dtype=dtype), knobs.strip()
+def _parse(line: str) -> tuple[Problem, str]:
+    words, _, knobs = line.partition("|")
+    named = words.split()
+    kind = operator(named.pop(0)).problem if named[0][0].isalpha() else GemmProblem
+    sizes, dtype = (*named, "fp16")[:2]
+    dtypes = {name: dtype for name in kind.forms() if name.endswith("dtype")}
+    return kind.parse(sizes, **dtypes), knobs.strip()
 
 
-def _compile(folder: Path, target: Arch, problem: GemmProblem, knobs: str) -> dict[str, Any] | str:
+def _compile(folder: Path, target: Arch, problem: Problem, knobs: str) -> dict[str, Any] | str:
     """The record of a candidate, or why there is none."""
-    legal = legalize(parse_config(GemmProblem.operator, target, knobs), problem, target)
+    legal = legalize(parse_config(problem.operator, target, knobs), problem, target)
     if isinstance(legal, Rejection):
         return f"{legal.rule}: {legal.reason}"
     try:
@@ -126,8 +130,7 @@ def _print(items: list[Item], samples: list[Samples]) -> None:
     for item, one in sorted(zip(items, samples, strict=True), key=lambda pair: pair[1].interval.median):
         found, facts = one.interval, one.evidence()
         problem = item.case.problem
-        assert isinstance(problem, GemmProblem)
-        rate = problem.flops / found.median / 1e6
+        rate = operator_of(problem).work(problem).total / found.median / 1e6
         print(
             f"{found.median:9.2f} us ({found.low:.2f} to {found.high:.2f}) {rate:6.1f} TFLOP/s "
             f"{facts['sm_mhz']} MHz {facts['watts']} W | {item.asked or 'the default of every knob'}"

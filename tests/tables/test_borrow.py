@@ -21,6 +21,7 @@ from tuner.tables.borrow import table_of
 from tuner.tables.dispatch import Lookup, render_table
 
 SHAPE = "256,3840,3072,128"
+SHIPPED = Path(__file__).resolve().parents[2] / "results"
 GH200 = Card(index=0, name="NVIDIA GH200 480GB", compute_capability=(9, 0), sm_count=132, dram_bytes_s=4.0e12)
 
 
@@ -132,3 +133,43 @@ def test_lookup_says_whose_row_it_is(h200_only: Path, capsys: pytest.CaptureFixt
     own = json.loads(lookup(capsys, h200_only, "h200", "--json"))
     assert own["borrowed"] is None and "borrowed" not in own["results"][0]["reason"]
     assert not (h200_only / "h100").exists(), "to look is not to write"
+
+
+def of_linear(**fields: Any) -> dict[str, Any]:
+    """A row of another operator, as the shipped table of the h200 has it."""
+    table = json.loads((SHIPPED / "h200" / "dispatch.json").read_text())
+    found = next(one for one in table["rows"] if one["op"] == "svdquant_linear")
+    return {**found, **fields}
+
+
+def test_operators_without_a_row_of_their_own_are_borrowed_alone(
+    h200_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """h100 has a row of one operator, h200 of two: the other one is lent with its objects, its own is not."""
+    root = write(h200_only, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    path = root / "h200" / "dispatch.json"
+    document = json.loads(path.read_text())
+    document["rows"].append(of_linear())
+    path.write_text(json.dumps(document))
+    found = table_of(root, DEVICE_CLASSES["h100"])
+    said = "borrowed from h200: no row of svdquant_linear for h100"
+    assert found.lent == {"svdquant_linear": said} and found.borrowed == ""
+    assert {key.op for key in found.table.rows} == {"svdquant_gemm", "svdquant_linear"}
+    (lent,) = [one for one in found.table.rows.values() if one.key.op == "svdquant_linear"]
+    assert found.folder_of(lent) == root / "h200" and found.owner == "h100"
+    assert found.borrowed_for("svdquant_linear") == said and found.borrowed_for("svdquant_gemm") == ""
+    own = {one.file for one in found.bundle().entries}
+    assert own == {entry(SPLIT).file}, "objects of the operator that it has itself are not lent"
+    with use_table(root):
+        assert explain(SHAPE, "h100").borrowed == ""
+    assert capsys.readouterr().err == ""
+
+
+def test_a_damaged_table_of_a_sibling_takes_nothing_from_ones_own(
+    h200_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write(h200_only, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    (root / "h200" / "dispatch.json").write_text("{")
+    with use_table(root):
+        assert explain(SHAPE, "h100").source == "nearest M 16"
+    assert "nothing is borrowed from h200: " in capsys.readouterr().err

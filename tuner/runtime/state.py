@@ -41,6 +41,7 @@ class RuntimeState:
         self._path = path
         self._lock = threading.RLock()
         self._libraries: dict[str, Library] = {}
+        self._said: set[tuple[str, str]] = set()
         self._loaded: dict[tuple[int, str], Launchable] = {}
         self._plans: Recent[tuple[int, Problem], Plan] = Recent(MAX_CALLS)
 
@@ -54,7 +55,21 @@ class RuntimeState:
 
     def choice(self, problem: Problem, device_class: DeviceClass) -> Choice:
         """What is launched for ``problem``. Raises ``InputError`` when nothing can be."""
-        return self.library(device_class).choose(problem)
+        library = self.library(device_class)
+        choice = library.choose(problem)
+        if choice.borrowed and not library.borrowed:
+            self._say_lent(problem.operator, device_class, choice.borrowed)
+        return choice
+
+    def _say_lent(self, operator: str, device_class: DeviceClass, borrowed: str) -> None:
+        """Once for each operator, as ``library`` for a whole table."""
+        with self._lock:
+            known = (device_class.name, operator) in self._said
+            self._said.add((device_class.name, operator))
+        if not known:
+            notice(
+                f"kernels of {operator} for {device_class.name} are {borrowed}; tune there to have its own"
+            )
 
     def library(self, device_class: DeviceClass) -> Library:
         """That of the class, or of a sibling that lends its own: said once on stderr, and in every ``Choice``."""
@@ -74,7 +89,7 @@ class RuntimeState:
         with self._lock:
             answer = library.table.lookup(problem)
             if not library.has_object(answer, problem):
-                borrowed = library.borrowed if answer.row is not None else ""
+                borrowed = library.borrowed_for(problem.operator) if answer.row is not None else ""
                 library.add(
                     Prepared(
                         problem=problem, config=answer.config, compiled=answer.build(), borrowed=borrowed

@@ -1,4 +1,5 @@
-"""Whose dispatch table a device class launches from: its own, or while that has no rows, a sibling's.
+"""Whose dispatch table a device class launches from: its own, or while that has no rows, a sibling's; likewise for each
+operator of which its own has none.
 
 Objects of one architecture run on every card of it. What was fastest on the sibling need not be fastest here, so a
 borrowed row is never passed off as the class's own: ``Source.borrowed`` says whose it is, in every answer.
@@ -7,12 +8,16 @@ borrowed row is never passed off as the class's own: ``Source.borrowed`` says wh
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.places import layers
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
+from tuner.files.notice import Say, notice
+from tuner.tables.bundle import Bundle
 from tuner.tables.dispatch import FILE_NAME, DispatchTable
 from tuner.tables.estimates import Estimates
 from tuner.tables.row import Row
@@ -21,13 +26,26 @@ from tuner.tables.row import Row
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
     """``table`` from ``folders``, the first of which shadow the others. ``owner``: the class whose it is. ``borrowed``:
-    for people, empty for one's own.
+    for people, empty for one's own. ``lent``: operator -> the same of its rows alone, which come from ``lenders``.
     """
 
     table: DispatchTable
     folders: tuple[Path, ...]
     owner: str
     borrowed: str = ""
+    lent: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    lenders: tuple[tuple[tuple[Path, ...], frozenset[str]], ...] = ()
+
+    def borrowed_for(self, operator: str) -> str:
+        """Whose the rows of an operator are, for people; empty for one's own."""
+        return self.borrowed or self.lent.get(operator, "")
+
+    def bundle(self, *, say: Say = notice) -> Bundle:
+        """The objects of all rows. Raises ``InputError`` for a damaged bundle."""
+        beneath: Bundle | None = None
+        for folders, operators in reversed(self.lenders):
+            beneath = Bundle.over(folders, self.table.arch, say=say, beneath=beneath).only(operators)
+        return Bundle.over(self.folders, self.table.arch, say=say, beneath=beneath)
 
     @property
     def folder(self) -> Path:
@@ -55,13 +73,46 @@ def table_of(path: Path, device_class: DeviceClass, **options: Any) -> Source:
         return Source(table=table, folders=(path,), owner=owner if lent else device_class.name, borrowed=why)
     own = _load(path, device_class, device_class, options)
     if own.table.rows:
-        return own
+        return _with_lent(own, device_class, list(_lenders(path, device_class, options)), options)
     for sibling in siblings(device_class):
         lender = _load(path, sibling, device_class, options)
         if lender.table.rows:
             why = _borrowed(sibling.name, device_class, f"no table for {device_class.name}")
             return dataclasses.replace(lender, borrowed=why)
     return own
+
+
+def _lenders(path: Path, device_class: DeviceClass, options: dict[str, Any]) -> Iterator[Source]:
+    """Siblings, the nearest first. A damaged table of one takes nothing from a class that has its own."""
+    for sibling in siblings(device_class):
+        try:
+            yield _load(path, sibling, device_class, options)
+        except InputError as error:
+            notice(f"nothing is borrowed from {sibling.name}: {error}")
+
+
+def _with_lent(
+    own: Source, device_class: DeviceClass, lenders: Sequence[Source], options: dict[str, Any]
+) -> Source:
+    """``own`` and the rows of those operators that it has none of, each from the nearest sibling that has."""
+    rows, origins = dict(own.table.rows), dict(own.table.origins)
+    lent: dict[str, str] = {}
+    taken: list[tuple[tuple[Path, ...], frozenset[str]]] = []
+    for lender in lenders:
+        operators = frozenset(key.op for key in lender.table.rows) - {key.op for key in rows}
+        if operators:
+            more = {key: row for key, row in lender.table.rows.items() if key.op in operators}
+            rows, origins = rows | more, origins | {key: lender.table.origins[key] for key in more}
+            name = device_class.name
+            lent |= {
+                op: _borrowed(lender.owner, device_class, f"no row of {op} for {name}") for op in operators
+            }
+            taken.append((lender.folders, operators))
+    if not lent:
+        return own
+    table = DispatchTable(rows.values(), own.table.arch, estimates=own.table.estimates, **options)
+    table.origins = origins
+    return dataclasses.replace(own, table=table, lent=lent, lenders=tuple(taken))
 
 
 def _load(path: Path, one: DeviceClass, asked: DeviceClass, options: dict[str, Any]) -> Source:

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -156,7 +156,7 @@ class Bundle:
         self.arch = arch
         self.foreign = tuple(foreign)
         own = tuple(entries)
-        self._beneath = beneath
+        self._own, self._beneath = own, beneath
         self._found = {_identity(arch, entry): entry for entry in own if entry.host == platform.machine()}
         hidden = {_identity(arch, entry) for entry in own}
         lower = beneath.entries if beneath is not None else ()
@@ -186,11 +186,21 @@ class Bundle:
         return cls(folder, arch, entries, foreign, beneath=beneath)
 
     @classmethod
-    def over(cls, folders: Sequence[AnyPath], arch: Arch, *, say: Say = notice) -> Self:
-        """The bundles of several folders of one device as one: the first that has an object gives it."""
+    def over(
+        cls, folders: Sequence[AnyPath], arch: Arch, *, say: Say = notice, beneath: Bundle | None = None
+    ) -> Self:
+        """The bundles of several folders of one device as one: the first that has an object gives it, then
+        ``beneath``.
+        """
         first, *rest = folders
-        beneath = cls.over(rest, arch, say=say) if rest else None
+        beneath = cls.over(rest, arch, say=say, beneath=beneath) if rest else beneath
         return cls.load(Path(first) / FOLDER, arch, say=say, beneath=beneath)
+
+    def only(self, operators: Collection[str]) -> Bundle:
+        """Those objects that are of ``operators``."""
+        beneath = self._beneath.only(operators) if self._beneath is not None else None
+        own = [entry for entry in self._own if entry.problem.operator in operators]
+        return Bundle(self.folder, self.arch, own, beneath=beneath)
 
     def find(self, config: KernelConfig, problem: Problem) -> ObjectFile | None:
         """The object of ``config`` for the class of ``problem`` on this kind of machine.

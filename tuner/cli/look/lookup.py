@@ -39,7 +39,7 @@ def lookup_command(args: argparse.Namespace) -> int:
     found = table_of(
         results, class_of_device(device, args.out), current=current, thorough=current is not None
     )
-    bundle = Bundle.over(found.folders, device.arch)
+    bundle = found.bundle()
     legal = ALL_RULES if current is not None else KNOB_RULES
     answers = [_answer(problem, found, bundle, legal) for problem in problems]
     if current is None:
@@ -139,9 +139,9 @@ def _launched(choice: Choice, found: Source) -> Lookup:
 
 def _with_owner(lookup: Lookup, found: Source) -> Lookup:
     """An answer that rests on a row says whose it is."""
-    if lookup.row is None or not found.borrowed:
+    if lookup.row is None or not (borrowed := found.borrowed_for(lookup.row.key.op)):
         return lookup
-    return dataclasses.replace(lookup, reason=f"{lookup.reason}; {found.borrowed}")
+    return dataclasses.replace(lookup, reason=f"{lookup.reason}; {borrowed}")
 
 
 def _object(lookup: Lookup, problem: Problem, bundle: Bundle) -> tuple[Path | None, str]:
@@ -159,7 +159,7 @@ def _object(lookup: Lookup, problem: Problem, bundle: Bundle) -> tuple[Path | No
 def _at_run_time(problem: Problem, found: Source, bundle: Bundle) -> Choice | str:
     from tuner.runtime.choice.choose import Library  # seconds: it imports torch
 
-    library = Library(found.table, bundle, default_cache_dir(), owner=found.owner, borrowed=found.borrowed)
+    library = Library.of_source(found, bundle, cache_dir=default_cache_dir())
     try:
         return library.choose(problem)
     except InputError as error:

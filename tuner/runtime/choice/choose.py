@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -33,7 +33,7 @@ from tuner.runtime.choice.choice import (
 from tuner.runtime.choice.contract import compiled_sizes, runtime_of
 from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
-from tuner.tables.borrow import table_of
+from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.tables.order import Offer, by_estimate, in_steps
@@ -52,7 +52,7 @@ class Library:
     """One device's table with its bundle and the build cache. Not changed while it is asked, except by ``add``.
 
     ``owner``: the class whose table it is, None if nobody said; ``borrowed``: what its answers say where another class
-    asks.
+    asks; ``lent``: operator -> what they say where the rows of that operator alone are another class's.
     """
 
     def __init__(
@@ -63,11 +63,13 @@ class Library:
         *,
         owner: str | None = None,
         borrowed: str = "",
+        lent: Mapping[str, str] | None = None,
     ) -> None:
         self.table = table
         self.bundle = bundle
         self.owner = owner
         self.borrowed = borrowed
+        self._lent = lent or {}
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
         self._rows = [(row.key.problem, row) for row in table.rows.values()]
@@ -88,12 +90,21 @@ class Library:
     def of_class(cls, path: Path, device_class: DeviceClass, *, cache_dir: Path) -> Self:
         """What ``device_class`` launches from below ``path``: its own table, or a sibling's. Raises ``InputError``."""
         found = table_of(path, device_class, checked_only=True)
-        bundle = Bundle.over(found.folders, device_class.arch)
-        return cls(found.table, bundle, cache_dir, owner=found.owner, borrowed=found.borrowed)
+        return cls.of_source(found, found.bundle(), cache_dir=cache_dir)
+
+    @classmethod
+    def of_source(cls, found: Source, bundle: Bundle, *, cache_dir: Path) -> Self:
+        return cls(
+            found.table, bundle, cache_dir, owner=found.owner, borrowed=found.borrowed, lent=found.lent
+        )
 
     @property
     def arch(self) -> Arch:
         return self.table.arch
+
+    def borrowed_for(self, operator: str) -> str:
+        """Whose the rows of an operator are, for people; empty for one's own."""
+        return self.borrowed or self._lent.get(operator, "")
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
@@ -219,7 +230,7 @@ class Library:
         """Kernels that may serve, for any batch."""
         stand_in = runtime_of(problem.operator).stand_in
         found = [
-            Candidate(known=known, config=row.config, row=row, borrowed=self.borrowed)
+            Candidate(known=known, config=row.config, row=row, borrowed=self.borrowed_for(known.operator))
             for known, row in self._rows
             if known.operator == problem.operator and stand_in(problem, known) is not None
         ]
@@ -240,7 +251,7 @@ class Library:
             widest = wide.problem_class
             if widest not in self._widest:
                 self._widest[widest] = [
-                    Candidate(known=known, config=config, borrowed=self.borrowed)
+                    Candidate(known=known, config=config, borrowed=self.borrowed_for(known.operator))
                     for known, config in self._bundled_for(widest)
                 ]
             found += self._widest[widest]
