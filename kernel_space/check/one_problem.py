@@ -18,7 +18,7 @@ from kernel_space.core.arch import arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.operator import Comparison
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import kernel_of, operator_of
+from kernel_space.core.registry import kernel_of
 from kernel_space.core.traits import traits_of
 from kernel_space.machine.observe.trace import Chain, Observer
 from kernel_space.machine.run.run import SimResult, run_compiled
@@ -69,7 +69,7 @@ class ProblemCheck:
         self._traits = traits_of(kernel)
         self._calls = 1
         if in_a_row and config.launches_early:
-            self._calls = CHAIN_CALLS if operator_of(problem).composed else CALLS
+            self._calls = CHAIN_CALLS if kernel.parts else CALLS
         self._budget = kernel.budget(config, problem.problem_class, arch(compiled.arch))
         self._memory = CheckMemory(config, problem, seed)
         self._first: dict[str, torch.Tensor] = {}

@@ -7,12 +7,12 @@ link, for the architectures that all of them have; its time is that of all launc
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from kernel_space.composite.config import CompositeConfig
 from kernel_space.composite.kernel import BETWEEN, composite_kernel
 from kernel_space.composite.link import Link
 from kernel_space.composite.signature import check_tensors, made_inside, names_of, signature_of
@@ -29,6 +29,21 @@ if TYPE_CHECKING:
     from kernel_space.core.signature import TensorSpec
 
     Tensors = Mapping[str, torch.Tensor]
+
+
+class ByLink(Protocol):
+    """The config of a kernel of a composite operator: of a chain, or of one that is no chain."""
+
+    def of(self, link: str) -> Any:
+        """What the check and the ragged problems of one link ask: a config of its operator, or what stands for one."""
+        ...
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """What links hand on that this kernel has no need of, by the chain's names: it is not written. What follows is
+        judged by what the link's torch reference makes of it.
+        """
+        ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -55,6 +70,7 @@ def composite(
     problem: type[Problem],
     links: Sequence[Link],
     sources: Mapping[str, Sequence[str]] | None = None,
+    kernels: Sequence[str] = (),
     **optional: Any,
 ) -> Operator:
     """The operator ``name``, whose launches are those of ``links``, in their order, on one stream.
@@ -62,6 +78,8 @@ def composite(
     ``problem``   has an ``example``, at which tensors of one name are compared
     ``sources``   kind of operands -> the kind of every link; by default the first of each link, and with the last link
                   its others
+    ``kernels``   names of kernels of its own, which do the work of all links in one launch: folders beside the
+                  operator's module, whose configs are ``ByLink``
     ``optional``  other fields of ``Operator``: ``peers``, ``runtime``, ``chain``
 
     Raises ``InputError`` for links that do not fit each other or the problem, and where no architecture has all.
@@ -82,7 +100,7 @@ def composite(
         formula=formula,
         problem=problem,
         signature=signature,
-        kernels=tuple(composed.kernels),
+        kernels=(*composed.kernels, *kernels),
         inputs=parts.inputs,
         check=parts.check,
         work=parts.work,
@@ -135,7 +153,7 @@ class _Parts:
 
     def check(self, problem: Problem, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
         """Every link by its own check, on what the links before it have really written."""
-        assert isinstance(config, CompositeConfig)  # of this operator's kernels, as always
+        by_link = cast(ByLink, config)  # of this operator's kernels, as always
         found: dict[str, Comparison] = {}
         for link in self.links:
             part = link.problem(problem)
@@ -143,7 +161,9 @@ class _Parts:
                 name: _as_said(tensors[link.called(name)], spec)
                 for name, spec in link.of.signature.tensors(part).items()
             }
-            checks = link.of.compare(part, own, config.of(link.name))
+            own |= _left_out(link, part, own, by_link.left_out)
+            tensors = {**tensors, **{link.called(name): tensor for name, tensor in own.items()}}
+            checks = link.of.compare(part, own, by_link.of(link.name))
             found |= {link.called(name): check for name, check in checks.items()}
         return found
 
@@ -159,7 +179,7 @@ class _Parts:
             link.of.check_bytes(link.problem(problem)) if link.of.check_bytes else 0 for link in self.links
         )
 
-    def ragged(self, config: CompositeConfig, problem: Problem) -> list[Problem]:
+    def ragged(self, config: ByLink, problem: Problem) -> list[Problem]:
         """Of every link, widened to the whole; what the contract of another link refuses is left out."""
         found: list[Problem] = []
         for link in self.links:
@@ -177,6 +197,15 @@ class _Parts:
         except InputError:
             return None
         return whole
+
+
+def _left_out(link: Link, part: Problem, own: Tensors, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """Outputs of a link that a kernel does not write, by the link's own names, as its reference has them."""
+    wanted = [name for name in link.of.signature.outputs if link.called(name) in names]
+    if not wanted:
+        return {}
+    made = importlib.import_module(link.of.runtime).reference(own, part)
+    return {name: made[name] for name in wanted}
 
 
 def _as_said(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

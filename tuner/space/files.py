@@ -51,7 +51,12 @@ def read_kernel_spaces(operator_name: str, arch: Arch) -> dict[str, KernelSpace]
     """Kernel -> its space, of those that have one, in the operator's order. Raises ``InputError`` as below."""
     if (composed := operator(operator_name).composed) is not None:
         spaces, rules = _of_links(composed, arch)
-        return composite_spaces(composed, spaces, rules)
+        return composite_spaces(composed, spaces, rules) | _own_spaces(operator_name, arch)
+    return _own_spaces(operator_name, arch)
+
+
+def _own_spaces(operator_name: str, arch: Arch) -> dict[str, KernelSpace]:
+    """Of the kernels that have a YAML: of a chain those that are no chains themselves."""
     return {
         kernel.name: read_kernel_space(_path(kernel), operator_name)
         for kernel in _with_space(operator_name, arch)

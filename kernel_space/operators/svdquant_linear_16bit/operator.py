@@ -1,4 +1,6 @@
-"""The whole layer as a chain without an FP4 tensor core: x smoothed and to the low-rank branch, then the GEMM."""
+"""The whole layer without an FP4 tensor core: a chain, x smoothed and to the low-rank branch, then the GEMM; for few rows
+one launch.
+"""
 
 from __future__ import annotations
 
@@ -22,5 +24,6 @@ OPERATOR = composite(
             fields={name: name for name in ("m", "k", "n", "r", "dtype", "activation")},
         ),
     ),
+    kernels=("whole",),
     runtime="kernel_space.operators.svdquant_linear_16bit.runtime",
 )

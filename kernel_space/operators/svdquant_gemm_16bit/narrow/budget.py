@@ -32,18 +32,22 @@ def layouts(config: NarrowConfig, problem_class: ProblemClass) -> Any:
 def footprint(config: NarrowConfig, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts and what else does not size a slot do not enter it."""
     sized_by = tuple(getattr(config, name) for name in SIZED_BY)
-    return _read_footprint(sized_by, config.split_k, problem_class, arch.name)
+    return _read_footprint(type(config), sized_by, config.split_k, problem_class, arch.name)
 
 
 @functools.cache
 def _read_footprint(
-    sized_by: tuple[Any, ...], split_k: int, problem_class: ProblemClass, arch_name: str
+    kind: type[NarrowConfig],
+    sized_by: tuple[Any, ...],
+    split_k: int,
+    problem_class: ProblemClass,
+    arch_name: str,
 ) -> Footprint:
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.build.readback import footprint_fields
 
     knobs = dict(zip(SIZED_BY, sized_by, strict=True))
-    one_slot = NarrowConfig(**knobs, num_ab_stage=1, num_dq_stage=1, split_k=split_k)
+    one_slot = kind(**knobs, num_ab_stage=1, num_dq_stage=1, split_k=split_k)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 

@@ -39,6 +39,8 @@ POINTERS = ("xs", "wgt", "wscales", "lora_act_in", "lora_up", "wcscale", "bias",
 class NarrowGemm(NarrowStream):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
+    pointers: tuple[str, ...] = POINTERS
+
     def __init__(self, config: NarrowConfig, problem_class: ProblemClass):
         self.config = config
         self.problem_class = problem_class
@@ -101,7 +103,7 @@ class NarrowGemm(NarrowStream):
     ) -> dict[str, Any]:
         """Where this lane stands: its units, its rows in every operand, its rings."""
         place: dict[str, Any] = {
-            name: pointer.toint() for name, pointer in zip(POINTERS, pointers, strict=True)
+            name: pointer.toint() for name, pointer in zip(self.pointers, pointers, strict=True)
         }
         at = {name: pointer.toint() for name, pointer in regions.items()}
         thread, _, _ = cute.arch.thread_idx()
@@ -125,9 +127,18 @@ class NarrowGemm(NarrowStream):
             "matrices": self.matrices_offset(lane),
         }  # fmt: skip
         _add_units(lay, place)
-        _add_weight_rows(lay, place, place["tile"] * lay.warps_n + row_warp)
-        _add_xs_rows(lay, place)
+        self.add_weight_rows(lay, place)
+        _add_xs_rows(lay, place, *self.row_of(place))
         return place
+
+    def add_weight_rows(self, lay: NarrowLayouts, place: dict[str, Any]) -> None:
+        """First row of this lane, the step to the next one, and 16 or 0 bytes of each of its four rows."""
+        _add_weight_rows(lay, place, place["tile"] * lay.warps_n + place["row_warp"])
+
+    @staticmethod
+    def row_of(place: Any) -> tuple[Any, Any]:
+        """Bytes from a row of xs to the next one, and its columns."""
+        return place["k_blocks"] * SPAN_BYTES, place["k_blocks"] * (SPAN_BYTES // 2)
 
 
 def _add_units(lay: NarrowLayouts, place: dict[str, Any]) -> None:
@@ -149,7 +160,6 @@ def _share(units: Any, workers: int, worker: Any) -> tuple[Any, Any]:
 
 
 def _add_weight_rows(lay: NarrowLayouts, place: dict[str, Any], index: Any) -> None:
-    """First row of this lane, the step to the next one, and 16 or 0 bytes of each of its four rows."""
     block, octet = index // 4, index % 4
     in_octet = octet * 8 + place["lane"] // 4
     row = block * 128 + in_octet
@@ -164,18 +174,17 @@ def _add_weight_rows(lay: NarrowLayouts, place: dict[str, Any], index: Any) -> N
     )
 
 
-def _add_xs_rows(lay: NarrowLayouts, place: dict[str, Any]) -> None:
+def _add_xs_rows(lay: NarrowLayouts, place: dict[str, Any], pitch: Any, columns: Any) -> None:
     """This lane's piece of its first row of xs, and the step to its next one; how many rows and K are from there on.
 
     Piece p of row r of a tile lies at place ``p ^ r`` of 16.
     """
     row, piece = place["row_warp"] * ROWS_OF_COPY + place["lane"] // ROW_PIECES, place["lane"] % ROW_PIECES
-    pitch = place["k_blocks"] * SPAN_BYTES
     place["xs"] = place["xs"] + Int64(place["first_row"] + row) * pitch + Int64(piece * 16)
     place["xs_step"] = Int64(pitch) * (ROWS_OF_COPY * lay.warps_n)
     place["xs_target"] = row * XS_ROW + (piece ^ row) * 16
     place["rows_left"] = place["m"] - place["first_row"] - row
-    place["xs_left"] = place["k_blocks"] * (SPAN_BYTES // 2) - piece * 8
+    place["xs_left"] = columns - piece * 8
 
 
 def host_function(

@@ -64,30 +64,39 @@ class NarrowProducts(SmallMSync):
                 for i, pair in enumerate(pairs):
                     held[(word * OCTETS + octet) * PAIRS + i] = pair
 
-    def multiply_held(self, lay: NarrowLayouts, place: Any, xs: Any, held: Any, accs: Any) -> None:
+    def multiply_held(self, lay: NarrowLayouts, place: Any, slot: Any, xs: Any, held: Any, accs: Any) -> None:
         """A unit that ``dequant_unit`` left in ``held``."""
         for word in range(SPANS * SPAN_WORDS):
-            a = [[held[(word * OCTETS + octet) * PAIRS + i] for i in range(PAIRS)] for octet in range(OCTETS)]
-            self._multiply_word(lay, place, xs, word, a, accs)
+            columns = self.columns(lay, place, slot, xs, word)
+            self.multiply_word(lay, columns, self.rows_of(held, word), accs)
+
+    @staticmethod
+    def rows_of(held: Any, word: int) -> list[list[Any]]:
+        """What ``held`` has of each row for two K blocks."""
+        return [[held[(word * OCTETS + octet) * PAIRS + i] for i in range(PAIRS)] for octet in range(OCTETS)]
 
     def multiply_packed(self, lay: NarrowLayouts, place: Any, slot: Any, xs: Any, accs: Any) -> None:
         """A unit that is dequantized as it is multiplied."""
         packed = self.load_packed(place, slot)
         for word in range(SPANS * SPAN_WORDS):
-            self._multiply_word(lay, place, xs, word, self.dequant_word(lay, packed, word), accs)
+            columns = self.columns(lay, place, slot, xs, word)
+            self.multiply_word(lay, columns, self.dequant_word(lay, packed, word), accs)
 
-    @staticmethod
-    def _multiply_word(lay: NarrowLayouts, place: Any, xs: Any, word: int, a: Any, accs: Any) -> None:
-        """Two K blocks of 16: a word of eight codes of each row, four chunks of xs."""
+    def columns(self, lay: NarrowLayouts, place: Any, slot: Any, xs: Any, word: int) -> list[Any]:
+        """Of each tile of xs the four chunks that go with ``word`` of a unit of weights, whose slot is ``slot``."""
         first = (xs + place["matrices"]) ^ 64 * (word % SPAN_WORDS)
         offset = word // SPAN_WORDS * (UNIT_K * 2 // SPANS)
-        chunks = [load_matrices(first + (offset + tile * XS_TILE)) for tile in range(lay.act_tiles)]
+        return [load_matrices(first + (offset + tile * XS_TILE)) for tile in range(lay.act_tiles)]
+
+    @staticmethod
+    def multiply_word(lay: NarrowLayouts, columns: Any, a: Any, accs: Any) -> None:
+        """Two K blocks of 16: ``a``, four words of each row of weights; ``columns``, four of each tile of xs."""
         for j in (0, 2):
             for tile in range(lay.act_tiles):
                 for block in range(2):
                     low, high = a[2 * block], a[2 * block + 1]
                     operand = [low[j], high[j], low[j + 1], high[j + 1]]
-                    mma_16x8x16(accs[2 * tile + block], operand, chunks[tile][j : j + 2], lay.is_bf16)
+                    mma_16x8x16(accs[2 * tile + block], operand, columns[tile][j : j + 2], lay.is_bf16)
 
     @staticmethod
     def multiply_slices(lay: NarrowLayouts, place: Any, slot: Any, xs: Any, accs: Any) -> None:

@@ -46,7 +46,7 @@ class NarrowStream(NarrowProducts, SmallMReduce):
         count = place["k_count"] + place["lora_count"]
         for i in cutlass.range(lay.stages, unroll=1):
             if i < count:
-                self._copy_weights(lay, place, i, i)
+                self.copy_weights(lay, place, i, i)
             cute.arch.cp_async_commit_group()
         self._copy_affine(lay, place)
         held = make_held()
@@ -60,51 +60,62 @@ class NarrowStream(NarrowProducts, SmallMReduce):
             cute.arch.griddepcontrol_wait()
             cute.arch.griddepcontrol_launch_dependents()
         for i in cutlass.range(lay.xs_stages, unroll=1):
-            if i < count:
-                self._copy_xs(lay, place, i, i)
+            if i < self.units_of_xs(place):
+                self.copy_xs(lay, place, i, i)
             cute.arch.cp_async_commit_group()
         slot, xs = Int32(0), Int32(0)
         for i in cutlass.range(place["k_count"], unroll=1):
             cute.arch.cp_async_wait_group(lay.xs_stages - 1)
-            self._meet(lay, place)
+            self.meet(lay, place)
             self._multiply(lay, place, i, slot, xs, held, accs)
-            self._meet(lay, place)
-            self._refill(lay, place, i, slot, xs)
-            slot, xs = _following(slot, lay.stages), _following(xs, lay.xs_stages)
+            self.meet(lay, place)
+            self.refill(lay, place, i, slot, xs)
+            slot, xs = following(slot, lay.stages), following(xs, lay.xs_stages)
         for acc in accs:
             for e in cutlass.range_constexpr(cute.size(acc)):
                 acc[e] = acc[e] * TO_VALUES
         if cutlass.const_expr(lay.lora_units > 0):
-            for i in cutlass.range(place["k_count"], count, unroll=1):
-                cute.arch.cp_async_wait_group(lay.xs_stages - 1)
-                self._meet(lay, place)
-                own, shared = self._slots(lay, place, slot, xs)
-                self.multiply_slices(lay, place, own, shared, accs)
-                self._meet(lay, place)
-                self._refill(lay, place, i, slot, xs)
-                slot, xs = _following(slot, lay.stages), _following(xs, lay.xs_stages)
+            self.lora(lay, place, slot, xs, accs)
         cute.arch.cp_async_wait_group(0)
+
+    @cute.jit
+    def lora(self, lay: NarrowLayouts, place: Any, slot: Int32, xs: Int32, accs: Any):
+        """This warp's LoRA units, whose columns come through the ring of xs."""
+        count = place["k_count"] + place["lora_count"]
+        for i in cutlass.range(place["k_count"], count, unroll=1):
+            cute.arch.cp_async_wait_group(lay.xs_stages - 1)
+            self.meet(lay, place)
+            own, shared = self.slots(lay, place, slot, xs)
+            self.multiply_slices(lay, place, own, shared, accs)
+            self.meet(lay, place)
+            self.refill(lay, place, i, slot, xs)
+            slot, xs = following(slot, lay.stages), following(xs, lay.xs_stages)
 
     @cute.jit
     def _multiply(
         self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32, xs: Int32, held: Any, accs: Any
     ):
         """Unit ``i``; its successor is dequantized behind it."""
-        own, shared = self._slots(lay, place, slot, xs)
+        own, shared = self.slots(lay, place, slot, xs)
         if cutlass.const_expr(self.config.dequant_ahead > 0):
-            self.multiply_held(lay, place, shared, held, accs)
+            self.multiply_held(lay, place, own, shared, held, accs)
             if i + 1 < place["k_count"]:
-                ahead = place["ring"] + _following(slot, lay.stages) * lay.slot_bytes
+                ahead = place["ring"] + following(slot, lay.stages) * lay.slot_bytes
                 self.dequant_unit(lay, place, ahead, held)
         else:
             self.multiply_packed(lay, place, own, shared, accs)
 
     @staticmethod
-    def _slots(lay: NarrowLayouts, place: Any, slot: Any, xs: Any) -> tuple[Any, Any]:
+    def units_of_xs(place: Any) -> Any:
+        """Of this warp those that the ring of xs brings columns of."""
+        return place["k_count"] + place["lora_count"]
+
+    @staticmethod
+    def slots(lay: NarrowLayouts, place: Any, slot: Any, xs: Any) -> tuple[Any, Any]:
         return place["ring"] + slot * lay.slot_bytes, place["xs_ring"] + xs * lay.xs_slot_bytes
 
     @cute.jit
-    def _meet(self, lay: NarrowLayouts, place: Any):
+    def meet(self, lay: NarrowLayouts, place: Any):
         """All lanes that share slots are here: of this warp, of the warps that share xs."""
         if cutlass.const_expr(lay.warps_n == 1):
             cute.arch.sync_warp()
@@ -113,19 +124,19 @@ class NarrowStream(NarrowProducts, SmallMReduce):
             cute.arch.barrier(barrier_id=FIRST_BARRIER + place["part"], number_of_threads=threads)
 
     @cute.jit
-    def _refill(self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32, xs: Int32):
+    def refill(self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32, xs: Int32):
         """Into the slots that were just used up: weights ``num_ab_stage`` units ahead, xs ``num_dq_stage``."""
         count = place["k_count"] + place["lora_count"]
         if i + lay.stages < count:
-            self._copy_weights(lay, place, i + lay.stages, slot)
-        if i + lay.xs_stages < count:
-            self._copy_xs(lay, place, i + lay.xs_stages, xs)
+            self.copy_weights(lay, place, i + lay.stages, slot)
+        if i + lay.xs_stages < self.units_of_xs(place):
+            self.copy_xs(lay, place, i + lay.xs_stages, xs)
         cute.arch.cp_async_commit_group()
 
     # ------------------------------------------------------------ copies
 
     @cute.jit
-    def _copy_weights(self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32):
+    def copy_weights(self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32):
         """This lane's pieces of unit ``i`` of the warp: weights with their scale factors, or lora_up.
 
         ``left`` is positive where there is something along K or R, then 16 or more.
@@ -153,7 +164,7 @@ class NarrowStream(NarrowProducts, SmallMReduce):
             copy_async(target, place["wscales"] + Int64(block) * SCALE_BLOCK, scales, 16)
 
     @cute.jit
-    def _copy_xs(self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32):
+    def copy_xs(self, lay: NarrowLayouts, place: Any, i: Int32, slot: Int32):
         """This warp's share of unit ``i`` of xs, or of lora_act_in: every ``warps_n``-th copy of 32 pieces."""
         begin = place["xs_ring"] + slot * lay.xs_slot_bytes
         if i < place["k_count"]:
@@ -196,6 +207,6 @@ class NarrowStream(NarrowProducts, SmallMReduce):
             copy_async(target + quad * 16, source + Int64(column) * 4, size, 16)
 
 
-def _following(slot: Any, slots: int) -> Any:
+def following(slot: Any, slots: int) -> Any:
     """The next slot of a ring."""
     return slot + 1 - exists(slot + 2 - slots) * slots
