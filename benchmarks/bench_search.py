@@ -11,8 +11,8 @@ it is for files of another clock too. ``--jobs``: so many processes compile, and
 from there. ``--csv``: the curves, one line for each trial: operator, problem, way, seed, trial, best so far in
 microseconds, regret (best so far / best known - 1).
 
-The best known is the least of the committed row and of all times in the file. Exit code 1 if a problem is left where
-``search`` is within 1 % in fewer than two thirds of the seeds.
+A ``--shape`` needs no row. The best known is the least of the committed row and of all times in the file. Exit code 1
+if a problem is left where ``search`` is within 1 % in fewer than two thirds of the seeds.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ from pathlib import Path
 from benchmarks.search_jobs import Jobs, Run, files
 from benchmarks.search_times import FOLDER, Times
 from benchmarks.search_ways import WAYS, Found, NotKnown
+from kernel_space.core import registry
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators import DEFAULT
 from kernel_space.places import shipped
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.files.store import atomic_write
@@ -96,6 +97,14 @@ def committed(operator: str | None, shapes: Sequence[str]) -> list[tuple[Problem
     return sorted(rows, key=lambda one: (one[0].operator, tuple(one[0].sizes.values())))
 
 
+def asked(operator: str | None, shapes: Sequence[str]) -> list[tuple[Problem, str]]:
+    """``committed``, then the shapes of which there is no row, with nothing for a config. Raises ``InputError``."""
+    rows = committed(operator, shapes)
+    others = set(shapes) - {str(problem) for problem, _ in rows}
+    parse = registry.operator(operator or DEFAULT).problem.parse
+    return [*rows, *((parse(shape), "") for shape in sorted(others))]
+
+
 def wanted_runs(problems: Sequence[Problem], args: argparse.Namespace) -> list[Run]:
     """By way, then by seed: what is cut off is of the last way."""
     every = itertools.product(args.ways, args.seeds, problems)
@@ -107,8 +116,8 @@ def run_all(rows: Sequence[tuple[Problem, str]], args: argparse.Namespace) -> It
     device = DEVICE_CLASSES[DEVICE]
     times = files([problem for problem, _ in rows], DEVICE, args.times, closed=args.known, renew=args.renew)
     runs = wanted_runs(list(times), args)
-    ours = [(problem, legalize(parse_config(problem.operator, device.arch, row), problem, device.arch))
-            for problem, row in rows]  # fmt: skip
+    ours = [(problem, legalize(registry.parse_config(problem.operator, device.arch, row), problem, device.arch))
+            for problem, row in rows if row]  # fmt: skip
     legal = [(problem, one) for problem, one in ours if isinstance(one, Legal)]
     if args.jobs > 1:
         ends = time.monotonic() + (args.budget or math.inf)
@@ -165,9 +174,9 @@ def main() -> int:
 
 
 def compare(args: argparse.Namespace) -> int:
-    rows = committed(args.op, args.shape)
+    rows = asked(args.op, args.shape)
     if not rows:
-        raise InputError(f"{DEVICE} has no row of {args.op or 'any operator'} {' '.join(args.shape)}")
+        raise InputError(f"{DEVICE} has no row of {args.op or 'any operator'}")
     curves: list[Curve] = []
     best: dict[Problem, Times] = {}
     for one, times in run_all(rows, args):
