@@ -113,14 +113,13 @@ def wanted_runs(problems: Sequence[Problem], args: argparse.Namespace) -> list[R
 
 def run_all(rows: Sequence[tuple[Problem, str]], args: argparse.Namespace) -> Iterator[tuple[Curve, Times]]:
     """Each search when it has ended, and what is known of its problem. The rows' configs are timed besides."""
-    device = DEVICE_CLASSES[DEVICE]
+    device, ends = DEVICE_CLASSES[DEVICE], time.monotonic() + (args.budget or math.inf)
     times = files([problem for problem, _ in rows], DEVICE, args.times, closed=args.known, renew=args.renew)
     runs = wanted_runs(list(times), args)
     ours = [(problem, legalize(registry.parse_config(problem.operator, device.arch, row), problem, device.arch))
             for problem, row in rows if row]  # fmt: skip
     legal = [(problem, one) for problem, one in ours if isinstance(one, Legal)]
     if args.jobs > 1:
-        ends = time.monotonic() + (args.budget or math.inf)
         for found in Jobs(times, DEVICE, jobs=args.jobs, trials=args.trials).results(runs, ends, first=legal):
             yield curve_of(*found), times[found[0].problem]
         return
