@@ -1,32 +1,44 @@
 """How near the kernel that is launched for a problem without a row comes to the best of a short tune, on a card.
 
-    python -m benchmarks.bench_fallback compile DIR [--results results] [--trials 24] [--op NAME] [--shape M,K,N,R ...]
-    python tune.py measure DIR --device cuda:0 --out OUT
-    python -m benchmarks.bench_fallback compare DIR OUT
+    python -m benchmarks.bench_fallback compile DIR [--device h200] [--results results] [--trials 24] [--jobs N]
+        [--at-once N] [--op NAME] [--shape M,K,N,R ...]
+    python tune.py measure DIR --device cuda:0 --out OUT [--budget-seconds S]
+    python -m benchmarks.bench_fallback compare DIR OUT [--results results] [--lines FILE]
 
 ``compile`` needs the DSL and no card: the fallback, as ``lookup`` gives it, is the first after the default of the
-candidates of each problem. ``compare`` prints fallback / best and what was estimated. The measured trials are below
-OUT: ``tune.py calibrate results/h200 OUT --out results`` fits with them. Problems without a row only: by default layers
-of FLUX.1, Qwen-Image, Wan 14B and Llama-3-8B.
+candidates of each problem. ``--at-once``: so many problems at a time, among which ``--jobs`` compilers are divided;
+choosing candidates takes a core some ten seconds a problem. ``--device``: the class of the card; one without rows
+borrows a sibling's, as a launch on it does.
+
+``compare`` prints fallback / best of each problem, what was estimated of both, geometric mean and worst; ``--lines``
+writes the same as a JSON object a line. What was not measured is named and counted. The measured trials are below OUT:
+``tune.py calibrate results/h200 OUT --out results`` fits with them. Problems without a row only, and by default of
+layers that have none: of FLUX.1 and Qwen-Image (K or N of 3072), Wan 14B (5120) and Llama-3-8B (4096).
 """
 
 from __future__ import annotations
 
 import argparse
+import collections
 import json
 import math
 import os
+import subprocess
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kernel_space.build.cache import default_cache_dir
+from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator, parse_config
 from tuner.calibration.measured_trials import Measurement, read_measured
 from tuner.compile.manifest import Folder, fill
 from tuner.compile.pool import CompilePool
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
-from tuner.devices.select import select_device
+from tuner.devices.select import device_class_of, select_device
+from tuner.files.store import atomic_write, make_folder, read_json, update_json
 from tuner.runtime.choice.choose import Library
 from tuner.search.offline_search import choose_candidates
 from tuner.space.space import SearchSpace
@@ -36,35 +48,73 @@ from tuner.tune.prepare import NEIGHBOURS, readable_configs
 from tuner.tune.promising import promising
 
 SHAPES = (
+    "1,3072,12288,128",
     "1,4096,6144,128",
+    "1,4096,28672,128",
     "1,14336,4096,128",
-    "64,4096,4096,128",
     "64,3072,9216,128",
+    "64,4096,4096,128",
     "64,5120,13824,128",
+    "64,12288,3072,128",
+    "256,3072,3072,128",
     "256,3072,9216,128",
-    "256,5120,5120,128",
     "256,4096,28672,128",
+    "256,5120,5120,128",
     "1024,3072,12288,128",
+    "1024,4096,6144,128",
+    "1024,5120,5120,128",
     "1024,13824,5120,128",
     "4608,3072,9216,128",
+    "4608,4096,4096,128",
     "4608,5120,5120,128",
+    "4608,12288,3072,128",
 )
 CHOSEN = "fallback.json"
+TRIALS_FILES = ("trials.parquet", "*.jsonl", "trials.csv")  # the first kind of which there are any
 
 
 def compile_all(args: argparse.Namespace) -> None:
-    device_class = DEVICE_CLASSES[args.device]
+    """Raises ``InputError`` when nothing can be launched for a problem, or a process of one failed."""
+    problems = [operator(args.op).problem.parse(shape) for shape in args.shapes or SHAPES]
+    if args.at_once > 1 and len(problems) > 1:
+        _at_once(problems, args)
+        return
+    device_class = device_class_of(args.device)
     library = Library.of_class(args.results, device_class, cache_dir=default_cache_dir())
     folder = Folder(args.folder, device_class.name, device_class.arch)
-    chosen = {}
     with CompilePool(args.jobs, COMPILE_TIMEOUT_S) as pool:
-        for shape in args.shapes or SHAPES:
-            problem = operator(args.op).problem.parse(shape)
+        for problem in problems:
             choice = library.choose(problem)
-            chosen[shape] = {"op": args.op, "config": str(choice.config), "reason": str(choice.reason)}
+            one = {"op": args.op, "config": str(choice.config), "reason": str(choice.reason)}
             entries = fill(folder, problem, _candidates(problem, library, args), pool, device_class.arch)
+            _remember(args.folder, str(problem), one)
             print(f"{problem}: {sum(one.status == 'ok' for one in entries)} objects", flush=True)
-    (args.folder / CHOSEN).write_text(json.dumps(chosen, indent=1) + "\n")
+
+
+def _remember(folder: Path, shape: str, one: dict[str, str]) -> None:
+    update_json(make_folder(folder) / CHOSEN, lambda known: {**(known or {}), shape: one})
+
+
+def _at_once(problems: Sequence[Problem], args: argparse.Namespace) -> None:
+    """Each problem by this script in a process of its own: choosing is Python, which has one core a process."""
+    waiting, running = collections.deque(problems), list[tuple[Problem, subprocess.Popen[bytes]]]()
+    failed = []
+    while waiting or running:
+        while waiting and len(running) < args.at_once:
+            problem = waiting.popleft()
+            running.append((problem, subprocess.Popen(_command(problem, args))))
+        problem, process = running.pop(0)
+        if process.wait():
+            failed.append(str(problem))
+    if failed:
+        raise InputError(f"what was to be compiled for {'; '.join(failed)} is not there: see above")
+
+
+def _command(problem: Problem, args: argparse.Namespace) -> list[str]:
+    options = {"shape": problem, "op": args.op, "device": args.device, "trials": args.trials,
+               "jobs": max(1, args.jobs // args.at_once), "results": args.results}  # fmt: skip
+    named = [f"--{name}={value}" for name, value in options.items()]
+    return [sys.executable, "-m", "benchmarks.bench_fallback", "compile", str(args.folder), *named]
 
 
 def _candidates(problem: Problem, library: Library, args: argparse.Namespace) -> list[Candidate]:
@@ -87,42 +137,74 @@ def _candidates(problem: Problem, library: Library, args: argparse.Namespace) ->
 
 
 def compare(args: argparse.Namespace) -> None:
-    chosen = json.loads((args.folder / CHOSEN).read_text())
-    paths = sorted(args.out.rglob("trials.parquet")) or sorted(args.out.rglob("*.jsonl"))
-    measured, ratios = read_measured(paths), []
+    """Raises ``InputError`` for a folder without candidates, and where no fallback was measured."""
+    chosen = read_json(args.folder / CHOSEN)
+    if chosen is None:
+        raise InputError(f"{args.folder} must hold what compile wrote, but has no {CHOSEN}")
+    measured = read_measured(_trials_below(args.out))
     device = DEVICE_CLASSES[measured[0].device]
     library = Library.of_class(args.results, device, cache_dir=default_cache_dir())
+    found, missing = [], []
     for shape, one in chosen.items():
-        found = _compared(operator(one["op"]).problem.parse(shape), one["config"], measured, library, device)
-        if found:
-            ratios.append(found)
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"fallback / best: geometric mean {mean:.3f}, largest {max(ratios):.3f}, of {len(ratios)} problems")
+        problem = operator(one["op"]).problem.parse(shape)
+        compared = _compared(problem, one["config"], measured, library, device)
+        found += [compared] if compared else []
+        missing += [] if compared else [shape]
+    _say(found, missing)
+    if args.lines:
+        atomic_write(args.lines, "".join(json.dumps(one) + "\n" for one in found))
+
+
+def _trials_below(out: Path) -> list[Path]:
+    for name in TRIALS_FILES:
+        if paths := sorted(out.rglob(name)):
+            return paths
+    raise InputError(f"{out} must hold what measure wrote, but has no {' or '.join(TRIALS_FILES)}")
 
 
 def _compared(
     problem: Problem, config: str, measured: list[Measurement], library: Library, device: DeviceClass
-) -> float | None:
+) -> dict[str, Any] | None:
+    """None where the fallback was not measured."""
     own = {one.config: one.us for one in measured if one.problem == problem}
     if config not in own:
-        print(f"{problem}: the fallback was not measured")
         return None
     best = min(own, key=own.__getitem__)
-    estimates = [_estimated(text, problem, library, device) for text in (config, best)]
-    print(
-        f"{problem}: fallback {own[config]:.2f} us (estimated {estimates[0]}), best of {len(own)} {own[best]:.2f} us "
-        f"(estimated {estimates[1]}): {own[config] / own[best]:.3f}\n  fallback {config}\n  best     {best}"
-    )
-    return own[config] / own[best]
+    return {
+        "op": problem.operator, "problem": str(problem), "device": device.name, "kind": "measured",
+        "trials": len(own), "ratio": round(own[config] / own[best], 4),
+        "fallback_us": own[config], "fallback_estimated_us": _estimated(config, problem, library, device),
+        "fallback": config,
+        "best_us": own[best], "best_estimated_us": _estimated(best, problem, library, device), "best": best,
+    }  # fmt: skip
 
 
-def _estimated(text: str, problem: Problem, library: Library, device: DeviceClass) -> str:
+def _estimated(text: str, problem: Problem, library: Library, device: DeviceClass) -> float | None:
     estimates: Any = library.table.estimates
     found = estimates.of(parse_config(problem.operator, device.arch, text), problem)
-    return "nothing" if found is None else f"{found.us:.2f}"
+    return None if found is None else round(found.us, 4)
 
 
-def main() -> None:
+def _say(found: Sequence[dict[str, Any]], missing: Sequence[str]) -> None:
+    for one in found:
+        estimated = [f"estimated {one[f'{name}_estimated_us'] or 'nothing'}" for name in ("fallback", "best")]
+        print(
+            f"{one['problem']}: fallback {one['fallback_us']:.2f} us ({estimated[0]}), best of {one['trials']} "
+            f"{one['best_us']:.2f} us ({estimated[1]}): {one['ratio']:.3f}\n  fallback {one['fallback']}\n"
+            f"  best     {one['best']}"
+        )
+    print(f"the fallback was not measured: {'; '.join(missing) or 'of none'}")
+    if not found:
+        raise InputError("no fallback was measured, so there is nothing to compare")
+    mean = math.exp(sum(math.log(one["ratio"]) for one in found) / len(found))
+    worst = max(found, key=lambda one: one["ratio"])
+    print(
+        f"fallback / best, measured on {worst['device']}: geometric mean {mean:.3f}, largest {worst['ratio']:.3f} "
+        f"({worst['problem']}), of {len(found)} problems"
+    )
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -133,17 +215,24 @@ def main() -> None:
     one.add_argument("--op", default="svdquant_gemm")
     one.add_argument("--device", default="h200")
     one.add_argument("--trials", type=int, default=24)
-    one.add_argument("--jobs", type=int, default=os.cpu_count())
+    one.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    one.add_argument("--at-once", type=int, default=1)
     one.set_defaults(run=compile_all)
     other = commands.add_parser("compare")
     other.add_argument("folder", type=Path)
     other.add_argument("out", type=Path)
+    other.add_argument("--lines", type=Path)
     other.set_defaults(run=compare)
     for each in (one, other):
         each.add_argument("--results", type=Path, default=Path("results"))
     args = parser.parse_args()
-    args.run(args)
+    try:
+        args.run(args)
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

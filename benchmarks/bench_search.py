@@ -1,52 +1,51 @@
 """How soon a search from empty results comes within 1 % of the best that is known, on every committed b200 problem.
 
     python -m benchmarks.bench_search [--op NAME] [--shape M,K,N,R ...] [--seeds 0,1,2] [--trials 200]
-        [--ways search,random,tpe] [--known | --renew] [--times FOLDER] [--csv FILE]
+        [--ways search,random,tpe] [--jobs N [--budget SECONDS]] [--known | --renew] [--times FOLDER] [--csv FILE]
 
 ``search`` is what ``tune.py`` does without any row; ``random`` takes legal points as they come; ``tpe`` is Optuna's
 sampler alone. Times are simulated and kept in ``benchmarks/data/search_times`` (``search_times.py``), so that what was
 asked before costs nothing. ``--known``: nothing is compiled, and a search ends where it asks for what no file holds; so
-it is for files of another clock too. ``--csv``: the curves, one line for each trial: problem, way, seed, trial, best so
-far in microseconds, regret (best so far / best known - 1).
+it is for files of another clock too. ``--jobs``: so many processes compile, and twice as many search
+(``search_jobs.py``); ``--budget``: after so many seconds what is known is printed and written. The same command goes on
+from there. ``--csv``: the curves, one line for each trial: operator, problem, way, seed, trial, best so far in
+microseconds, regret (best so far / best known - 1).
 
-The best known is the least of the committed row and of all times in the file. Exit code 1 if a problem is left where
-``search`` is within 1 % in fewer than two thirds of the seeds.
+A ``--shape`` needs no row. The best known is the least of the committed row and of all times in the file. Exit code 1
+if a problem is left where ``search`` is within 1 % in fewer than two thirds of the seeds.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import dataclasses
 import io
 import itertools
-import random
+import math
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.search_times import FOLDER, NotKnown, Times
-from kernel_space.core.config import KernelConfig
+from benchmarks.search_jobs import Jobs, Run, files
+from benchmarks.search_times import FOLDER, Times
+from benchmarks.search_ways import WAYS, Found, NotKnown
+from kernel_space.core import registry
+from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
+from kernel_space.operators import DEFAULT
 from kernel_space.places import shipped
-from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
+from tuner.devices.classes import DEVICE_CLASSES
 from tuner.files.store import atomic_write
-from tuner.search.prefilter import Prefilter
-from tuner.search.ranked import ranked
-from tuner.search.sampler import Sampler
-from tuner.search.search import Search
-from tuner.space.published import published_config
-from tuner.space.space import SearchSpace
 from tuner.tables.dispatch import DispatchTable
-from tuner.tune.promising import MOST, estimate_for
 
 DEVICE = "b200"
 CLOSE = 1.01
 EARLY = 60
-Asked = Iterator[Legal]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,84 +66,21 @@ class Curve:
         return next((number for number, best in enumerate(self.best, 1) if best <= us), None)
 
 
-def search_from_nothing(
-    problem: Problem, device: DeviceClass, times: Times, *, seed: int, trials: int
-) -> Curve:
-    """What a tune tries whose folder of results is empty."""
-    nowhere = Path("/nonexistent")
-    space, estimate = SearchSpace.load(problem.operator, device.arch), estimate_for(problem, device, nowhere)
-    published = published_config(problem, device.arch)
-    search = Search(
-        space, problem, device.arch, seed=seed, trials=trials, estimate=estimate,
-        first=ranked(space, problem, device.arch, estimate, limit=MOST, seed=seed),
-        published=published.config if published else None, prefilter=Prefilter(problem, device),
-    )  # fmt: skip
-    found: list[float | None] = []
-    try:
-        while candidate := search.ask():
-            found.append(times.us(candidate.legal))
-            search.tell(candidate.number, found[-1])
-    except NotKnown:
-        pass
-    return _curve(problem, "search", seed, found, trials)
-
-
-def at_random(problem: Problem, device: DeviceClass, times: Times, *, seed: int, trials: int) -> Curve:
-    """Legal points as they are drawn, each once; the draws are the same for every problem, legality is not."""
-    space, generator = SearchSpace.load(problem.operator, device.arch), random.Random(seed)
-
-    def draws() -> Asked:
-        seen = set()
-        while True:
-            legal = legalize(space.random_config(generator), problem, device.arch)
-            if isinstance(legal, Legal) and legal.config not in seen:
-                seen.add(legal.config)
-                yield legal
-
-    return _curve(problem, "random", seed, _timed(itertools.islice(draws(), trials), times), trials)
-
-
-def tpe_alone(problem: Problem, device: DeviceClass, times: Times, *, seed: int, trials: int) -> Curve:
-    """Optuna's sampler from its first random points on; it hears at once of what is illegal."""
-    space = SearchSpace.load(problem.operator, device.arch)
-    sampler, known = Sampler(space, seed), dict[KernelConfig, float | None]()
-    found: list[float | None] = []
-    while len(found) < trials:
-        proposal = sampler.propose()
-        legal = legalize(space.config(proposal.params), problem, device.arch)
-        if not isinstance(legal, Legal):
-            sampler.refuse(proposal, "legal")
-            continue
-        if legal.config not in known:
-            try:
-                known[legal.config] = times.us(legal)
-            except NotKnown:
-                break
-            found.append(known[legal.config])
-        us = known[legal.config]
-        sampler.refuse(proposal, "evaluated") if us is None else sampler.tell(proposal, us)
-    return _curve(problem, "tpe", seed, found, trials)
-
-
-WAYS: dict[str, Callable[..., Curve]] = {
-    "search": search_from_nothing, "random": at_random, "tpe": tpe_alone,
-}  # fmt: skip
-
-
-def _timed(asked: Asked, times: Times) -> list[float | None]:
-    found: list[float | None] = []
-    try:
-        for legal in asked:
-            found.append(times.us(legal))
-    except NotKnown:
-        pass
-    return found
-
-
-def _curve(problem: Problem, way: str, seed: int, found: Sequence[float | None], trials: int) -> Curve:
+def curve_of(run: Run, found: Found, whole: bool) -> Curve:
     usable = (float("inf") if us is None else us for us in found)
     best = list(itertools.accumulate(usable, min)) or [float("inf")]
-    return Curve(problem=problem, way=way, seed=seed, best=best, whole=len(found) == trials)
+    return Curve(problem=run.problem, way=run.way, seed=run.seed, best=best, whole=whole)
+
+
+def searched(run: Run, times: Times, trials: int) -> Curve:
+    """One search, one candidate after another in this process, as far as times are known."""
+    found: Found = []
+    whole, device = True, DEVICE_CLASSES[times.chip.name]
+    try:
+        WAYS[run.way](run.problem, device, times, found, seed=run.seed, trials=trials)
+    except NotKnown:
+        whole = False
+    return curve_of(run, found, whole)
 
 
 # ------------------------------------------------------------------ what is asked, and what is said
@@ -161,19 +97,37 @@ def committed(operator: str | None, shapes: Sequence[str]) -> list[tuple[Problem
     return sorted(rows, key=lambda one: (one[0].operator, tuple(one[0].sizes.values())))
 
 
-def run(problem: Problem, row: str, args: argparse.Namespace) -> tuple[list[Curve], float]:
-    """All searches of one problem; the best that is known after them."""
-    device = DEVICE_CLASSES[DEVICE]
-    times = Times(problem, device, args.times, closed=args.known, renew=args.renew)
-    legal = legalize(parse_config(problem.operator, device.arch, row), problem, device.arch)
-    if isinstance(legal, Legal):
-        _timed(iter([legal]), times)
-    curves = [
-        WAYS[way](problem, device, times, seed=seed, trials=args.trials)
-        for way in args.ways.split(",")
-        for seed in map(int, args.seeds.split(","))
-    ]
-    return curves, times.best_us
+def asked(operator: str | None, shapes: Sequence[str]) -> list[tuple[Problem, str]]:
+    """``committed``, then the shapes of which there is no row, with nothing for a config. Raises ``InputError``."""
+    rows = committed(operator, shapes)
+    others = set(shapes) - {str(problem) for problem, _ in rows}
+    parse = registry.operator(operator or DEFAULT).problem.parse
+    return [*rows, *((parse(shape), "") for shape in sorted(others))]
+
+
+def wanted_runs(problems: Sequence[Problem], args: argparse.Namespace) -> list[Run]:
+    """By way, then by seed: what is cut off is of the last way."""
+    every = itertools.product(args.ways, args.seeds, problems)
+    return [Run(problem=problem, way=way, seed=seed) for way, seed, problem in every]
+
+
+def run_all(rows: Sequence[tuple[Problem, str]], args: argparse.Namespace) -> Iterator[tuple[Curve, Times]]:
+    """Each search when it has ended, and what is known of its problem. The rows' configs are timed besides."""
+    device, ends = DEVICE_CLASSES[DEVICE], time.monotonic() + (args.budget or math.inf)
+    times = files([problem for problem, _ in rows], DEVICE, args.times, closed=args.known, renew=args.renew)
+    runs = wanted_runs(list(times), args)
+    ours = [(problem, legalize(registry.parse_config(problem.operator, device.arch, row), problem, device.arch))
+            for problem, row in rows if row]  # fmt: skip
+    legal = [(problem, one) for problem, one in ours if isinstance(one, Legal)]
+    if args.jobs > 1:
+        for found in Jobs(times, DEVICE, jobs=args.jobs, trials=args.trials).results(runs, ends, first=legal):
+            yield curve_of(*found), times[found[0].problem]
+        return
+    for problem, one in legal:
+        with contextlib.suppress(NotKnown):
+            times[problem].us(one)
+    for one_run in runs:
+        yield searched(one_run, times[one_run.problem], args.trials), times[one_run.problem]
 
 
 def line(curves: Sequence[Curve], best_us: float) -> str:
@@ -211,34 +165,59 @@ def write_curves(path: Path, found: Sequence[tuple[list[Curve], float]]) -> None
 
 
 def main() -> int:
-    args = _arguments()
-    found, late = [], []
-    print(
-        "| problem | way | best known | after 60, over it | in the end | trials to 1 % |\n|---|---|---|---|---|---|"
-    )
-    for problem, row in committed(args.op, args.shape):
-        curves, best_us = run(problem, row, args)
-        found.append((curves, best_us))
-        for way in args.ways.split(","):
-            own = [one for one in curves if one.way == way]
-            print(line(own, best_us), flush=True)
-            if way == "search" and not reached(own, best_us):
-                late.append(str(problem))
-    for way in args.ways.split(","):
-        print(f"\n{way}: {summary([(one, us) for curves, us in found for one in curves if one.way == way])}")
+    try:
+        return compare(_arguments())
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def compare(args: argparse.Namespace) -> int:
+    rows = asked(args.op, args.shape)
+    if not rows:
+        raise InputError(f"{DEVICE} has no row of {args.op or 'any operator'}")
+    curves: list[Curve] = []
+    best: dict[Problem, Times] = {}
+    for one, times in run_all(rows, args):
+        curves.append(one)
+        best[one.problem] = times
+        print(f"{one.problem.operator} {one.problem} {one.way} seed {one.seed}: {one.best[-1]:.4g} us after "
+              f"{len(one.best)}", file=sys.stderr, flush=True)  # fmt: skip
+    found = [
+        ([one for one in curves if one.problem == problem], best[problem].best_us) for problem, _ in rows
+    ]
+    late = show(found, args.ways)
     if args.csv:
         write_curves(args.csv, found)
-    print(f"not within 1 % in two of three seeds: {', '.join(late) or 'none'}")
     return 1 if late else 0
 
 
-def summary(found: Sequence[tuple[Curve, float]]) -> str:
-    """Mean regret after 10, 20, ... trials."""
-    marks = [mark for mark in (10, 20, 40, 60, 100, 200) if mark <= max(len(one.best) for one, _ in found)]
-    means = (statistics.fmean(one.after(mark) / us - 1 for one, us in found) for mark in marks)
-    return "mean regret " + ", ".join(
-        f"{mean:.1%} after {mark}" for mark, mean in zip(marks, means, strict=True)
+def show(found: Sequence[tuple[list[Curve], float]], ways: Sequence[str]) -> list[str]:
+    """Prints the tables; the problems where ``search`` is late."""
+    late = []
+    print(
+        "| problem | way | best known | after 60, over it | in the end | trials to 1 % |\n|---|---|---|---|---|---|"
     )
+    for curves, best_us in found:
+        for way in ways:
+            own = [one for one in curves if one.way == way]
+            print(line(own, best_us))
+            if way == "search" and not reached(own, best_us):
+                late.append(f"{own[0].problem.operator} {own[0].problem}")
+    for way in ways:
+        print(f"\n{way}: {summary([(one, us) for curves, us in found for one in curves if one.way == way])}")
+    print(f"not within 1 % in two of three seeds: {', '.join(late) or 'none'}")
+    return late
+
+
+def summary(found: Sequence[tuple[Curve, float]]) -> str:
+    """Mean regret after 10, 20, ... trials, of the searches that had so many or all they wanted."""
+    parts = []
+    for mark in (10, 20, 40, 60, 100, 200):
+        regrets = [one.after(mark) / us - 1 for one, us in found if one.whole or len(one.best) >= mark]
+        if regrets and mark <= max(len(one.best) for one, _ in found):
+            parts.append(f"{statistics.fmean(regrets):.1%} after {mark} ({len(regrets)} searches)")
+    return f"mean regret {', '.join(parts) or 'of fewer than 10 trials not shown'}"
 
 
 def _arguments() -> argparse.Namespace:
@@ -250,12 +229,33 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--ways", default="search")
-    files = parser.add_mutually_exclusive_group()
-    files.add_argument("--known", action="store_true")
-    files.add_argument("--renew", action="store_true")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--budget", type=float)
+    kept = parser.add_mutually_exclusive_group()
+    kept.add_argument("--known", action="store_true")
+    kept.add_argument("--renew", action="store_true")
     parser.add_argument("--times", type=Path, default=FOLDER)
     parser.add_argument("--csv", type=Path)
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.seeds, args.ways = seeds_of(args.seeds), ways_of(args.ways)
+    if args.budget and args.jobs < 2:
+        raise InputError("--budget needs --jobs of at least 2: one process alone is not interrupted")
+    return args
+
+
+def seeds_of(text: str) -> list[int]:
+    """Raises ``InputError``."""
+    if not all(one.isdecimal() for one in text.split(",")):
+        raise InputError(f"--seeds must be numbers with commas between them, got {text!r}")
+    return [int(one) for one in text.split(",")]
+
+
+def ways_of(text: str) -> list[str]:
+    """Raises ``InputError``."""
+    ways = text.split(",")
+    if unknown := [one for one in ways if one not in WAYS]:
+        raise InputError(f"--ways must be of {', '.join(WAYS)}, got {', '.join(unknown)}")
+    return ways
 
 
 if __name__ == "__main__":

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bench_search import CLOSE, Curve, committed, reached, search_from_nothing
-from benchmarks.search_times import FOLDER, NotKnown, Times
+from benchmarks.bench_search import CLOSE, Curve, committed, reached, searched
+from benchmarks.search_jobs import Run
+from benchmarks.search_times import FOLDER, Times
+from benchmarks.search_ways import NotKnown
 from kernel_space.core.arch import SM100A
 from kernel_space.core.errors import InputError
 from kernel_space.core.registry import parse_config
@@ -37,7 +39,8 @@ def test_two_of_three_searches_from_nothing_come_within_one_percent(shape: str, 
     times = Times(problem, B200, tmp_path) if kept.closed else kept
     known = legalize(parse_config(problem.operator, SM100A, row), problem, SM100A)
     assert isinstance(known, Legal) and times.us(known)
-    curves = [search_from_nothing(problem, B200, times, seed=seed, trials=200) for seed in range(3)]
+    runs = [Run(problem=problem, way="search", seed=seed) for seed in range(3)]
+    curves = [searched(run, times, 200) for run in runs]
     assert all(one.whole for one in curves)
     assert reached(curves, times.best_us), [one.best[-1] / times.best_us for one in curves]
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from kernel_space.core.arch import SM100A
+from kernel_space.core.registry import kernel as kernel_of_chain
+from kernel_space.core.registry import operator, parse_config
 from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
@@ -25,6 +27,7 @@ from tuner.search.trial_of import illegal_trial
 from tuner.trials.outcome import Origin, Status
 
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
+LAYER = operator("svdquant_linear").problem.parse("4352,3840,3072,128")
 GOOD = "mma_tiler_mn=256x256 num_acc_stage=2"
 BAD = "mma_tiler_mn=128x64 cluster_shape_mn=1x1 num_ab_stage=3"  # an eighth of the tile, no pair, few loads ahead
 # 4 tiles x 2 clusters x 2 rasters x 4 swizzles x 3 subtiles x 4 distances x 2 rings = 1536 spellings
@@ -56,6 +59,29 @@ def test_first_proposal_and_what_is_wanted_are_never_dropped() -> None:
     assert prefilter.rejection(legal(GOOD), wanted=False) is None
     assert prefilter.rejection(legal(BAD), wanted=True) is None
     assert prefilter.rejection(legal(BAD), wanted=False) is not None
+
+
+def layer(gemm: str, quantizer: str = "") -> Legal:
+    """A chain put together by hand of a GEMM and a quantizer that has no formula."""
+    links = {"quantize": f"kernel=lora_tcgen05 {quantizer}", "gemm": f"kernel=sm100a {gemm}"}
+    operators = {"quantize": "nvfp4_quantize", "gemm": "svdquant_gemm"}
+    parts = {name: parse_config(operators[name], SM100A, text) for name, text in links.items()}
+    chain = kernel_of_chain("svdquant_linear", "lora_tcgen05+sm100a").config_class.join(parts)
+    found = legalize(chain, LAYER, SM100A)
+    assert isinstance(found, Legal), found
+    return found
+
+
+def test_of_a_chain_each_link_that_has_a_formula_is_judged_by_itself() -> None:
+    """As the GEMM is alone: what would be dropped there is, whatever the quantizer; the quantizer is never."""
+    alone, prefilter = Prefilter(PROBLEM, B200()), Prefilter(LAYER, B200())
+    for gemm, quantizer in ((GOOD, ""), (GOOD, "quant_warps=8 split_k=1"), (BAD, ""), (BAD, "split_k=1")):
+        expected = alone.rejection(legal(gemm), wanted=False)
+        found = prefilter.rejection(layer(gemm, quantizer), wanted=False)
+        assert (found is None) == (expected is None) == (gemm == GOOD)
+        if found and expected:
+            assert found.reason == f"its gemm is {expected.reason}"
+    assert prefilter.rejection(layer(BAD), wanted=True) is None
 
 
 def run(search: Search) -> list[Candidate]:

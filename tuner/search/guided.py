@@ -36,6 +36,7 @@ FAMILY_WITHIN = (
     0.15  # how much slower than the best, by what is expected, another tile, cluster or split may be
 )
 LOOKED_AT = 300  # of them when some are taken
+SPLIT = "split_k"
 
 _Point = tuple[dict[str, float], float]  # features, log estimate
 
@@ -176,8 +177,9 @@ class Guide:
 
 
 def _family(config: KernelConfig) -> tuple[object, ...]:
-    """How it divides a problem: its sizes, and its split of K where it has one."""
-    return sizes_of(config), getattr(config, "split_k", 1)
+    """How it divides a problem: its sizes, and its splits of K where it has any, or its links have."""
+    names = (name for name in config.knob_names() if name == SPLIT or name.endswith(f"_{SPLIT}"))
+    return sizes_of(config), *(getattr(config, name) for name in names)
 
 
 def _filled(points: Sequence[_Point], middle: float) -> numpy.ndarray:

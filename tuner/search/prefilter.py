@@ -8,10 +8,13 @@ and told in docs/evidence/prefilter.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
 
+from kernel_space.composite.config import CompositeConfig
+from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
 from kernel_space.core.rules import Legal, Rejection
 from kernel_space.core.traits import Chip
 from tuner.simulated.model import modelled_us
@@ -43,17 +46,37 @@ class Prefilter:
 
     def __init__(self, problem: Problem, machine: Chip, factor: float = FACTOR) -> None:
         self._problem, self._machine, self._factor = problem, machine, factor
-        self._best_us: dict[str, float] = {}  # of each kernel
+        self._best_us: dict[tuple[str, str], float] = {}  # of each kernel, in each link of a chain
 
     def rejection(self, legal: Legal, *, wanted: bool) -> Rejection | None:
-        """Why ``legal`` is not worth compiling; never anything for one that is ``wanted``: the default, or named."""
-        if (us := modelled_us(legal.config, self._problem, self._machine)) is None:
-            return None
-        kernel = legal.config.kernel
-        best_us = self._best_us[kernel] = min(self._best_us.get(kernel, math.inf), us)
-        if wanted or us <= self._factor * best_us:
+        """Why ``legal`` is not worth compiling; never anything for one that is ``wanted``: the default, or named.
+
+        Of a chain without a model of the whole each link is judged by itself: with a better link in its place, which
+        the space holds too, the same chain is faster.
+        """
+        whole = modelled_us(legal.config, self._problem, self._machine)
+        if whole is not None:
+            judged = [self._judged("", legal.config.kernel, whole)]
+        else:
+            judged = [self._judged(*part) for part in self._links(legal.config)]
+        return None if wanted else next(filter(None, judged), None)
+
+    def _judged(self, link: str, kernel: str, us: float) -> Rejection | None:
+        best_us = self._best_us[link, kernel] = min(self._best_us.get((link, kernel), math.inf), us)
+        if us <= self._factor * best_us:
             return None
         return Rejection(
             PREFILTER,
-            f"modelled at {us:.4g} us, more than {self._factor:g} x the best modelled {best_us:.4g} us",
+            f"{link and f'its {link} is '}modelled at {us:.4g} us, more than {self._factor:g} x the best modelled "
+            f"{best_us:.4g} us",
         )
+
+    def _links(self, config: KernelConfig) -> Iterator[tuple[str, str, float]]:
+        """(link, kernel, modelled time) of those links of a chain that have a model."""
+        if (composed := operator_of(self._problem).composed) is None:
+            return
+        for link in composed.links:
+            part = cast(CompositeConfig, config).of(link.name)
+            us = modelled_us(part, link.problem(self._problem), self._machine)
+            if us is not None:
+                yield link.name, part.kernel, us

@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from kernel_space.composite.config import CompositeConfig
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
@@ -66,10 +67,32 @@ def ranked(
         return []
     look(space.random_config(generator) for _ in range(draws))
     _climb(space, problem, generator, known, look)
+    known = _with_usual_links(space, problem, arch, known, estimate, rules)
     inside = {
         config: us for config, us in known.items() if space.spell(config, problem, arch, rules) is not None
     }
     return spread(inside, limit)
+
+
+def _with_usual_links(
+    space: SearchSpace, problem: Problem, arch: Arch, known: _Known, estimate: Estimate, rules: Legalize
+) -> _Known:
+    """Of a chain: links of which nothing is estimated as the default rule has them in a chain of the same kernels. Any
+    is as good by the estimate, and one that was drawn is slow far more often.
+    """
+    usual: dict[str, KernelConfig] = {}
+    for start in (space.default(problem), *space.starts(problem)):
+        usual.setdefault(start.kernel, start)
+    found: _Known = {}
+    for config, us in known.items():
+        start = usual.get(config.kernel, config)
+        for link in start.links if isinstance(start, CompositeConfig) else ():
+            knobs = {name: getattr(start, name) for name in start.knob_names() if name.startswith(f"{link}_")}
+            plain = rules(config.replace(**knobs), problem, arch)
+            if isinstance(plain, Legal) and estimate(plain.config) == us:
+                config = plain.config
+        found[config] = us
+    return found
 
 
 def _climb(

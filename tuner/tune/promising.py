@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import cast
 
+from kernel_space.composite.config import CompositeConfig
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator_of
 from tuner.devices.classes import DeviceClass
 from tuner.devices.device import Device
 from tuner.devices.select import class_of_device
 from tuner.search.ranked import Estimate, ranked
 from tuner.space.space import SearchSpace
 from tuner.tables.borrow import table_of
+from tuner.tables.estimates import Estimates
 
 # As many for a search of any length, so that one that is resumed with more trials goes on as a longer one would have.
 LEAST, MOST = 4, 12
@@ -46,11 +50,27 @@ def promising(
 
 
 def estimate_for(problem: Problem, device_class: DeviceClass, results: str | os.PathLike[str]) -> Estimate:
-    """Microseconds of a resolved, legal config, None where nobody knows. Raises ``InputError`` for damaged files."""
+    """Microseconds of a resolved, legal config, None where nobody knows; of a chain those of the links of which
+    somebody knows. Raises ``InputError`` for damaged files.
+    """
     estimates = table_of(Path(results), device_class).table.estimates
 
     def us(config: KernelConfig) -> float | None:
-        found = estimates and estimates.of(config, problem)
-        return found.us if found else None
+        if estimates is None:
+            return None
+        found = estimates.of(config, problem)
+        return found.us if found else _of_links(config, problem, estimates)
 
     return us
+
+
+def _of_links(config: KernelConfig, problem: Problem, estimates: Estimates) -> float | None:
+    """Of some links of a chain together. What is left out is the same for candidates that differ in these links alone;
+    that it is not for others is an error of the estimate, which a search learns of as of any other.
+    """
+    composed = operator_of(problem).composed
+    if composed is None:
+        return None
+    parts = [(cast(CompositeConfig, config).of(link.name), link.problem(problem)) for link in composed.links]
+    known = [found.us for part in parts if (found := estimates.of(*part)) is not None]
+    return sum(known) if known else None

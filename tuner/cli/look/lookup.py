@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.build.cache import default_cache_dir
 from kernel_space.build.key import toolchain
 from kernel_space.core.errors import InputError
+from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.places import COMMAND
 from tuner.cli.options import text
@@ -76,8 +77,8 @@ class _Answer:
     ``path``: the object, in the bundle or in the build cache, whose bytes are those recorded; None when it must be
     compiled. ``damage``: what is wrong with the bundled one.
 
-    ``instead``: where there is a bundle, what the run time launches when that is another kernel or another problem, or
-    why it launches nothing. Where the problem has no row of its own, ``lookup`` is what the run time launches.
+    ``instead``: where any object is at hand, what the run time launches when that is another kernel or another problem,
+    or why it launches nothing. Where the problem has no row of its own, ``lookup`` is what the run time launches.
     """
 
     problem: Problem
@@ -98,7 +99,7 @@ def _answer(problem: Problem, found: Source, bundle: Bundle, legal: str) -> _Ans
     path, damage = _object(lookup, problem, bundle)
     instead = None
     launched = path and lookup.source == "exact" and lookup.row is not None and lookup.row.check
-    if bundle.entries and not launched:
+    if not launched and (bundle.entries or _is_any_built(found)):
         instead = _at_run_time(problem, found, bundle)
         if not isinstance(instead, str) and _answers(instead, lookup, damage):
             lookup, path, damage = _launched(instead, found), instead.object.path, ""
@@ -154,6 +155,14 @@ def _object(lookup: Lookup, problem: Problem, bundle: Bundle) -> tuple[Path | No
     except InputError as error:
         damage = str(error)
     return lookup.object_path(default_cache_dir()), damage
+
+
+def _is_any_built(found: Source) -> bool:
+    """Whether a row's object may be in the build cache. Without any the run time, whose import takes seconds, is not
+    asked: it launches nothing.
+    """
+    keys = {row.object.key for row in found.table.rows.values() if row.object is not None}
+    return any(below(default_cache_dir(), key).is_dir() for key in keys)
 
 
 def _at_run_time(problem: Problem, found: Source, bundle: Bundle) -> Choice | str:
