@@ -1,5 +1,5 @@
-"""The whole layer without an FP4 tensor core: a chain, x smoothed and to the low-rank branch, then the GEMM; for few rows
-one launch.
+"""The whole layer without an FP4 tensor core: a chain, x smoothed and to the low-rank branch, then the GEMM; for few
+rows one launch.
 """
 
 from __future__ import annotations

@@ -138,7 +138,7 @@ def chain_of(problem: Problem, seed: int, device: torch.device | str) -> Chain:
 
 def _plain_chain(operator: Operator, problem: Problem, seed: int, device: torch.device | str) -> Chain:
     """Floating-point inputs that are no weights and have the dtype of an output: any number is legal there. Of several
-    outputs the one that feeds most."""
+    outputs the one that feeds most, of those the last: what comes before may be handed on within a launch."""
     signature, specs = operator.signature, operator.signature.tensors(problem)
 
     def fed(output: str) -> list[str]:
@@ -146,7 +146,8 @@ def _plain_chain(operator: Operator, problem: Problem, seed: int, device: torch.
         inputs = [name for name in signature.inputs if name not in operator.weights and specs[name].nbytes]
         return [name for name in inputs if specs[name].dtype == dtype and DTYPES[dtype].is_floating_point]
 
-    output = max(signature.outputs, key=lambda name: sum(specs[one].nbytes for one in fed(name)))
+    feeding = [name for name in signature.outputs if fed(name)] or signature.outputs[:1]
+    output = max(reversed(feeding), key=lambda name: sum(specs[one].nbytes for one in fed(name)))
     reader, *writers = (
         make_inputs(problem, seed + number, operator.sources[0], device) for number in range(1 + WRITERS)
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from kernel_space.core.arch import Arch
@@ -37,7 +38,7 @@ def footprint(config: NarrowConfig, problem_class: ProblemClass, arch: Arch) -> 
 
 @functools.cache
 def _read_footprint(
-    kind: type[NarrowConfig],
+    kind: Callable[..., NarrowConfig],
     sized_by: tuple[Any, ...],
     split_k: int,
     problem_class: ProblemClass,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from kernel_space.core.kernel import Kernel, Room
-from kernel_space.operators.svdquant_gemm.partials import PARTIALS_ALIGN
 from kernel_space.operators.svdquant_gemm_16bit.narrow import rules as narrow
 from kernel_space.operators.svdquant_gemm_16bit.traffic import fill_bytes
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
@@ -11,9 +10,14 @@ from kernel_space.operators.svdquant_linear_16bit.whole import budget, rules
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 
 
+COUNTERS = (
+    256  # bytes: two of four bytes for each tile of rows of x, of which there are at most ``MAX_XS_TILES``
+)
+
+
 def room(config: WholeConfig, problem: HalfLinearProblem) -> Room:
-    """Two counters for each tile of rows of x, at most ``narrow.MAX_XS_TILES``: what is ready, who has taken it."""
-    return Room(size=PARTIALS_ALIGN, zeroed=PARTIALS_ALIGN) if problem.r else Room()
+    """Counters of what is ready and of who has taken it."""
+    return Room(size=COUNTERS, zeroed=COUNTERS) if problem.r else Room()
 
 
 KERNEL = Kernel(
