@@ -33,7 +33,8 @@ def layouts(config: NarrowConfig, problem_class: ProblemClass) -> Any:
 def footprint(config: NarrowConfig, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts and what else does not size a slot do not enter it."""
     sized_by = tuple(getattr(config, name) for name in SIZED_BY)
-    return _read_footprint(type(config), sized_by, config.split_k, problem_class, arch.name)
+    kind: Any = type(config)  # a class has a hash; that of its objects confuses mypy
+    return _read_footprint(kind, sized_by, config.split_k, problem_class, arch.name)
 
 
 @functools.cache

@@ -9,7 +9,6 @@ from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProbl
 from kernel_space.operators.svdquant_linear_16bit.whole import budget, rules
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 
-
 COUNTERS = (
     256  # bytes: two of four bytes for each tile of rows of x, of which there are at most ``MAX_XS_TILES``
 )
