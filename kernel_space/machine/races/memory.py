@@ -109,12 +109,14 @@ class MemoryRaces(LaneRaces):
     def _load(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """The data is there when the phase that is current now completes."""
         self.check_made(w, barrier, site)
+        self.copy_issued(w, barrier)
         access = self.by_barrier(barrier, site)
         self._write(w, cta, words_of(offset, size), access, ASYNC_SHARED, "TMA load")
 
     def async_store(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """``st.async``: a generic write that is there when the barrier's current phase completes."""
         self.check_made(w, barrier, site)
+        self.copy_issued(w, barrier)
         access = self.by_barrier(barrier, site)
         self._write(w, cta, words_of(offset, size), access, GENERIC, "st.async")
 
