@@ -98,3 +98,38 @@ def test_one_lane_hands_back_what_all_have_read_only_behind_a_meeting(
     assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
     if found:
         assert "WAR" in str(result)
+
+
+COPIES = """
+mad.lo.u32 %r14, %r1, 16, %r10;
+mad.wide.u32 %d3, %r1, 16, %d1;
+cp.async.cg.shared.global [%r14], [%d3], 16;
+cp.async.commit_group;
+"""
+WRITES = "mad.lo.u32 %r14, %r1, 16, %r10;\nst.shared.v4.b32 [%r14], {%r1, %r1, %r1, %r1};\n"
+MATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r20, %r21, %r22, %r23}, [%r14];\n"
+WAITED = "cp.async.wait_group 0;\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (COPIES + WAITED + MEETING + MATRIX, ""),
+        (COPIES + WAITED + MATRIX, "RAW"),
+        (COPIES + MEETING + WAITED + MATRIX, "RAW"),
+        (COPIES + WAITED + "ld.shared.u32 %r20, [%r14];\n", ""),
+        (COPIES + MEETING + WAITED + "xor.b32 %r15, %r14, 16;\nld.shared.u32 %r20, [%r15];\n", "RAW"),
+        (WRITES + MEETING + MATRIX, ""),
+        (WRITES + MATRIX, "RAW"),
+        (WRITES + MEETING + MATRIX + WRITES + MEETING + MATRIX, ""),
+    ],
+    ids=[
+        "copied", "no_meeting", "met_before_the_wait", "own_copy", "anothers_copy", "stored", "stored_unmet",
+        "overwritten_behind_ldmatrix",
+    ],
+)  # fmt: skip
+def test_a_matrix_is_loaded_behind_a_meeting(body: str, found: str) -> None:
+    """PTX ISA: a wait for ``cp.async`` is the executing thread's; ``ldmatrix.sync`` makes lanes wait, no more."""
+    result = run(body, np.zeros(256, np.uint32))
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert found in str(result) and ("of the same warp" in str(result)) == bool(found)

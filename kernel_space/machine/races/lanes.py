@@ -2,7 +2,8 @@
 
 What one lane writes another may read, and what one has read another may overwrite, once both have met: at a barrier of
 the warp or of more than that. Every ``.sync`` instruction and every wait counts as a meeting here, though PTX lets only
-barriers order memory: lanes that have met there run together on every card, and kernels count on it.
+barriers order memory: lanes that have met there run together on every card, and kernels count on it. What ``ldmatrix``
+itself reads comes before its meeting, and what ``cp.async`` brings is written when its thread has waited for it.
 """
 
 from __future__ import annotations
@@ -45,7 +46,34 @@ def _since(before: NDArray[np.int64], when: int) -> bool:
 
 
 class LaneRaces(GlobalRaces):
-    """Words of 4 bytes; smaller accesses of several lanes may share one, and are not looked at."""
+    """Words of 4 bytes; smaller accesses of several lanes may share one, and are not looked at.
+
+    ``copies_of``: of each warp, the ``cp.async`` that nobody has waited for yet: (number, CTA, words, lanes).
+    """
+
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
+        super().__init__(program, before, in_a_row=in_a_row)
+        self.copies_of: dict[Warp, list[tuple[int, Cta, Any, Any]]] = {}
+
+    def lanes_copied(self, w: Warp, cta: Cta, offset: int, size: int, number: int, mask: int) -> None:
+        copy = (number, cta, words_of(offset, size), _code(0, offset, size, mask))
+        self.copies_of.setdefault(w, []).append(copy)
+
+    def lanes_waited(self, w: Warp, number: int) -> None:
+        """For copies up to ``number``, which are written now."""
+        pending = self.copies_of.get(w)
+        while pending and pending[0][0] <= number:
+            _, cta, cells, lanes = pending.pop(0)
+            cta.shadow.lane_written[cells] = lanes | _when(w)
+
+    def matrix_read(self, w: Warp, cta: Cta, rows: Any, site: int) -> None:
+        """``ldmatrix``: each lane takes from rows that others point at, whoever wrote them."""
+        cells, when = words_of(rows, 16), _when(w)
+        written = cta.shadow.lane_written[cells]
+        if _since(written, when):
+            bad = ((written ^ when) <= SEVERAL) & (written & SEVERAL != SEVERAL)
+            if np.count_nonzero(bad):
+                self._lanes_conflict(w, cta, cells, bad, written, "RAW", "ldmatrix reads what", "wrote", site)
 
     def lanes_read(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
         if size < 4:

@@ -66,12 +66,14 @@ class MemoryRaces(LaneRaces):
         """``cp.async``: there when its threads have waited for the group."""
         w.clock.wrote(offset, lanes)
         self.lanes_wrote(w, cta, offset, size, lanes, site)
+        self.lanes_copied(w, cta, offset, size, number, lanes)
         access = Access(w.clock.copy_slot, number, site)
         self._write(w, cta, words_of(offset, size), access, GENERIC, "cp.async")
 
     def copies_waited(self, w: Warp, number: int) -> None:
         """Copies up to ``number`` are there, for the generic proxy."""
         w.clock.know(w.clock.copy_slot, number)
+        self.lanes_waited(w, number)
 
     def copies_arrive(self, w: Warp, barrier: MBarrier, number: int, mask: int, site: int) -> None:
         """An arrival once copies up to ``number`` are there."""
