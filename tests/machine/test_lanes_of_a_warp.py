@@ -133,3 +133,33 @@ def test_a_matrix_is_loaded_behind_a_meeting(body: str, found: str) -> None:
     result = run(body, np.zeros(256, np.uint32))
     assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
     assert found in str(result) and ("of the same warp" in str(result)) == bool(found)
+
+
+BARRIER = "@%p1 mbarrier.init.shared.b64 [%r10+2048], {};\n" + MEETING
+PHASE = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r10+2048], {};\n@!%p3 bra W;\n"
+ARRIVE = "mbarrier.arrive.shared.b64 _, [%r10+2048];\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "parity", "meeting", "found"),
+    [
+        (1, "", 1, "", "RAW"),
+        (1, "", 1, MEETING, ""),
+        (32, ARRIVE, 0, "", ""),
+        (1, "@%p1 " + ARRIVE, 0, "", "RAW"),
+        (1, "@%p1 st.shared.u32 [%r10+512], %r1;\n@%p1 " + ARRIVE + "ADDRESS", 0, "", ""),
+    ],
+    ids=["done_before", "done_and_met", "all_lanes_arrive", "one_lane_arrives", "one_lane_wrote_and_arrives"],
+)
+def test_a_wait_on_an_mbarrier_is_a_meeting_of_lanes_that_arrived(
+    count: int, before: str, parity: int, meeting: str, found: str
+) -> None:
+    """Each lane waits for the phase, not for the others: one may be through while another has not stored yet. Where
+    the phase needs every lane's arrival it does wait for them.
+    """
+    own, others = OWN, OTHERS
+    if before.endswith("ADDRESS"):  # one lane hands its word to all
+        before, own, others = before.removesuffix("ADDRESS"), "", "ld.shared.u32 %r20, [%r10+512];\n"
+    result = run(BARRIER.format(count) + own + before + PHASE.format(parity) + meeting + others)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert found in str(result)

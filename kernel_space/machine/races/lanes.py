@@ -1,8 +1,9 @@
 """Lanes of one warp and what they hand each other through shared memory.
 
 What one lane writes another may read, and what one has read another may overwrite, once both have met: at a barrier of
-the warp or of more than that. Every ``.sync`` instruction and every wait counts as a meeting here, though PTX lets only
-barriers order memory: lanes that have met there run together on every card, and kernels count on it. What ``ldmatrix``
+the warp or of more than that. Every ``.sync`` instruction counts as a meeting here, though PTX lets only barriers order
+memory: lanes that have met there run together on every card, and kernels count on it. A wait on an mbarrier brings what
+lanes did that arrived before; where all have, it is a meeting. What ``ldmatrix``
 itself reads comes before its meeting, and what ``cp.async`` brings is written when its thread has waited for it.
 """
 
@@ -107,6 +108,10 @@ class LaneRaces(GlobalRaces):
         self, w: Warp, cta: Cta, cells: Cells, bad: NDArray[np.bool_], codes: NDArray[np.int64], letters: str,
         what: str, did: str, site: int,
     ) -> None:  # fmt: skip
+        if heard := w.clock.heard_of():
+            bad = bad & (heard >> (codes & SEVERAL) & 1 == 0)
+            if not np.count_nonzero(bad):
+                return
         at = int(np.argmax(bad))
         word = cells.start + at if isinstance(cells, slice) else int(cells.reshape(-1)[at])
         lane = int(codes[at]) & SEVERAL

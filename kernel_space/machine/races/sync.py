@@ -172,6 +172,7 @@ class SyncRaces:
     def arrive(self, w: Warp, barrier: MBarrier, release: str, mask: int, site: int) -> None:
         """``release``: the scope, or "" for a relaxed arrival, which releases what a fence before it does."""
         self.check_made(w, barrier, site)
+        w.clock.arrived(mask)
         near = barrier.cta is w.cta
         if release and (near or release != "cta"):
             return barrier.clock.gather(w.clock.release(mask), w.clock.foreign)
@@ -185,8 +186,8 @@ class SyncRaces:
 
     def observe(self, w: Warp, barrier: MBarrier, acquire: bool, site: int) -> None:
         self.check_made(w, barrier, site)
-        w.meetings += 1
         barrier.seen[w] = (w.clock.waited(), site)
+        w.clock.hear_lanes(barrier.clock.released)
         if acquire:
             barrier.clock.give(w.clock)
         elif barrier.clock.released is not None:

@@ -81,14 +81,16 @@ class WarpClock:
 
     ``fences``: scope -> what the last fence of at least that scope has released. ``unfenced``: what relaxed reads saw,
     with their scope, for the next fence to acquire. ``unsynced``: [epoch, lanes] of writes since the lanes of the warp
-    last waited for each other: what one lane does then says nothing of writes by others. ``ordered``: the tcgen05
-    operations that those of this warp come behind.
+    last waited for each other: what one lane does then says nothing of writes by others. ``arrivals``: lanes -> their
+    first arrival on an mbarrier since meeting ``arrivals_met``; ``heard``: those that a wait has come behind.
+    ``ordered``: the tcgen05 operations that those of this warp come behind.
     """
 
     __slots__ = (
-        "clock", "copy_slot", "fences", "foreign", "init_fence", "init_slot", "inits", "load_slot", "loads", "of_bulk",
-        "ordered", "read_slot", "readers", "reads", "reads_known", "reads_met", "slot", "slots", "store_slot", "stores",
-        "unfenced", "unsynced", "wait_slot", "waits", "warp", "wgmma_slot", "who",
+        "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
+        "init_slot", "inits", "load_slot", "loads", "of_bulk", "ordered", "read_slot", "readers", "reads",
+        "reads_known", "reads_met", "slot", "slots", "store_slot", "stores", "unfenced", "unsynced",
+        "wait_slot", "waits", "warp", "wgmma_slot", "who",
     )  # fmt: skip
 
     def __init__(self, slots: Slots, warp: Warp) -> None:
@@ -112,6 +114,8 @@ class WarpClock:
         self.fences: dict[str, tuple[Clock, Known]] = {}
         self.unfenced: dict[Any, tuple[Known, str]] = {}
         self.unsynced: list[list[int]] = []
+        self.arrivals: dict[int, int] = {}
+        self.arrivals_met, self.heard = -1, 0
         self.ordered: NDArray[np.int64] | None = None
 
     @property
@@ -158,10 +162,34 @@ class WarpClock:
 
     # -- orders --------------------------------------------------------------------------------------------------
     def waited(self) -> int:
-        """The number of a wait on an mbarrier that is over."""
+        """The number of a wait on an mbarrier that is over, or of an arrival."""
         self.waits += 1
         self.clock[0, self.wait_slot] = self.waits
         return self.waits
+
+    def arrived(self, lanes: int) -> None:
+        if self.arrivals_met != self.warp.meetings:
+            self.arrivals.clear()
+            self.arrivals_met, self.heard = self.warp.meetings, 0
+        number = self.waited()
+        self.arrivals.setdefault(lanes, number)
+
+    def hear_lanes(self, released: Clock | None) -> None:
+        """After a wait that takes ``released``: all lanes know what those did that have arrived before, on any barrier.
+
+        Where that is every lane, they have met.
+        """
+        if self.arrivals_met != self.warp.meetings or released is None:
+            return
+        last = released[0, self.wait_slot]
+        for mask, number in self.arrivals.items():
+            self.heard |= mask if number <= last else 0
+        if self.heard | ~self.warp.alive & FULL == FULL:
+            self.warp.meetings += 1
+
+    def heard_of(self) -> int:
+        """Lanes whose accesses since the last meeting all others know of."""
+        return self.heard if self.arrivals_met == self.warp.meetings else 0
 
     def release(self, lanes: int = FULL) -> Clock:
         """A copy for somebody else; what this warp does from now on is not in it."""
