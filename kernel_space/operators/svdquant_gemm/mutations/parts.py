@@ -29,6 +29,12 @@ def _only(edit: PtxEditor, instr: Instr, what: str, how: str, limit: int) -> Non
     edit.insert_after(instr, _IF.format(what=special, shift=shift, how=how, limit=limit, text=text))
 
 
+def _multicast(instr: Instr) -> Instr:
+    if "multicast" not in instr.opcode:
+        raise NotApplicable(f"{instr.opcode} is not multicast in this kernel; choose a larger cluster")
+    return instr
+
+
 def _wait(edit: PtxEditor, barrier: str, number: int = 0) -> Instr:
     return edit.waits(barrier)[number]
 
@@ -73,15 +79,15 @@ def expect_16_less_in_one_slot(edit: PtxEditor) -> None:
     edit.compute(expect, 2, f"{test} sub.s32 {{new}}, {operand_texts(expect)[2]}, {{new}};")
 
 
-@mutation("In a cluster, a commit that frees a stage also reaches the CTA that shares nothing.", "cluster", DEADLOCK,
-          PROTOCOL, RACE)  # fmt: skip
+@mutation("In a cluster, a commit that frees a stage also reaches the CTA that shares nothing.", "cluster", RACE,
+          DEADLOCK, PROTOCOL)  # fmt: skip
 def ab_commit_to_all_ctas(edit: PtxEditor) -> None:
-    edit.compute(edit.commits("ab_empty")[0], 1, "mov.b16 {new}, 15;", "b16")
+    edit.compute(_multicast(edit.commits("ab_empty")[0]), 1, "mov.b16 {new}, 15;", "b16")
 
 
 @mutation("In a cluster, a slice of A goes to the CTAs that share B.", "cluster", RACE)
 def a_mask_of_the_other_sharers(edit: PtxEditor) -> None:
-    a, b = edit.loads("A")[0], edit.loads("B")[0]
+    a, b = _multicast(edit.loads("A")[0]), _multicast(edit.loads("B")[0])
     edit.set_operand(a, 3, operand_texts(b)[3])
 
 
@@ -166,7 +172,8 @@ def proxy_fence_of_the_storing_warp(edit: PtxEditor) -> None:
     edit.insert_after(edit.following(fence, "bra"), f"{fence.text.rstrip('; ')};")
 
 
-@mutation("The MMA warp takes one k-tile more than there are.", "solo", DEADLOCK, cause="ab_full")
+@mutation("The MMA warp takes one k-tile more than there are.", "solo", DEADLOCK, barrier="ab_full",
+          cause="no arrival on")  # fmt: skip
 def one_k_tile_too_many(edit: PtxEditor) -> None:
     compare = edit.following(edit.commits("ab_empty")[0], r"setp\.lt")
     edit.set_opcode(compare, "setp.lt", "setp.le")
