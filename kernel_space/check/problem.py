@@ -1,7 +1,8 @@
 """Which problems a candidate is checked on: small ones that exercise it, and the full one, cut if it must be.
 
 A kernel may choose by itself (``core.traits``). For any other the operator's own problems are made small: the problem,
-its ragged variants, few clusters on the chip, so that a persistent grid takes several turns.
+its ragged variants, few clusters on the chip. Cut to a second they have few rows, and nothing says how many turns a CTA
+takes: a kernel that knows its tiles states a problem with several (``turns``).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.core.traits import MachineTraits, traits_of
 
 EXERCISE_S = 1.0  # about how long one run of a small problem may take
+MOST_CUT = 8  # times: of a ragged problem that is cut further no edge is left, and ``turns`` has ragged ones of its own
 CLUSTERS = 3  # on the chip of a small problem: a number that divides few grids
 STEPS = (
     256,
@@ -40,11 +42,15 @@ def exercises(config: KernelConfig, problem: Problem, arch: Arch) -> tuple[tuple
 
     All are of the class of ``problem`` and legal for ``config``.
     """
-    if own := _traits(config, problem).exercise:
-        return (own(config, problem),)
-    sms = CLUSTERS * config.cluster_size
-    small = (_cut(config, variant, arch, EXERCISE_S) for variant in _variants(config, problem, arch))
-    return tuple((one, sms) for one in dict.fromkeys(small))
+    traits = _traits(config, problem)
+    if traits.exercise:
+        return (traits.exercise(config, problem),)
+    sms, variants = CLUSTERS * config.cluster_size, [*_variants(config, problem, arch)]
+    chosen = []
+    if traits.turns and _is_legal(config, (turns := traits.turns(config, problem))[0], arch):
+        chosen, variants = [turns], [one for one in variants[1:] if seconds(one) <= MOST_CUT * EXERCISE_S]
+    small = (_cut(config, variant, arch, EXERCISE_S) for variant in variants)
+    return tuple(dict.fromkeys([*chosen, *((one, sms) for one in small)]))
 
 
 def cut(config: KernelConfig, problem: Problem, arch: Arch, limit_s: float) -> Problem:

@@ -132,8 +132,10 @@ def test_exercise_meets_odd_tiles_along_n() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [SMALL, PAIR, f"{SMALL} split_k=2", "mma_tiler_mn=128x256 cluster_shape_mn=1x1"]
-)
+    "text",
+    [SMALL, PAIR, f"{SMALL} split_k=2", "mma_tiler_mn=128x256 cluster_shape_mn=1x1", "cluster_shape_mn=2x2",
+     "mma_tiler_mn=128x128 cluster_shape_mn=1x4", "mma_tiler_mn=256x128 cluster_shape_mn=2x2", "cluster_shape_mn=4x4"],
+)  # fmt: skip
 def test_some_cluster_ends_on_the_first_of_two_accumulators(text: str) -> None:
     """A wait for the other accumulator is right until the last of an odd number of tiles."""
     config = resolved(text)

@@ -98,3 +98,68 @@ def test_one_lane_hands_back_what_all_have_read_only_behind_a_meeting(
     assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
     if found:
         assert "WAR" in str(result)
+
+
+COPIES = """
+mad.lo.u32 %r14, %r1, 16, %r10;
+mad.wide.u32 %d3, %r1, 16, %d1;
+cp.async.cg.shared.global [%r14], [%d3], 16;
+cp.async.commit_group;
+"""
+WRITES = "mad.lo.u32 %r14, %r1, 16, %r10;\nst.shared.v4.b32 [%r14], {%r1, %r1, %r1, %r1};\n"
+MATRIX = "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r20, %r21, %r22, %r23}, [%r14];\n"
+WAITED = "cp.async.wait_group 0;\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (COPIES + WAITED + MEETING + MATRIX, ""),
+        (COPIES + WAITED + MATRIX, "RAW"),
+        (COPIES + MEETING + WAITED + MATRIX, "RAW"),
+        (COPIES + WAITED + "ld.shared.u32 %r20, [%r14];\n", ""),
+        (COPIES + MEETING + WAITED + "xor.b32 %r15, %r14, 16;\nld.shared.u32 %r20, [%r15];\n", "RAW"),
+        (WRITES + MEETING + MATRIX, ""),
+        (WRITES + MATRIX, "RAW"),
+        (WRITES + MEETING + MATRIX + WRITES + MEETING + MATRIX, ""),
+    ],
+    ids=[
+        "copied", "no_meeting", "met_before_the_wait", "own_copy", "anothers_copy", "stored", "stored_unmet",
+        "overwritten_behind_ldmatrix",
+    ],
+)  # fmt: skip
+def test_a_matrix_is_loaded_behind_a_meeting(body: str, found: str) -> None:
+    """PTX ISA: a wait for ``cp.async`` is the executing thread's; ``ldmatrix.sync`` makes lanes wait, no more."""
+    result = run(body, np.zeros(256, np.uint32))
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert found in str(result) and ("of the same warp" in str(result)) == bool(found)
+
+
+BARRIER = "@%p1 mbarrier.init.shared.b64 [%r10+2048], {};\n" + MEETING
+PHASE = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r10+2048], {};\n@!%p3 bra W;\n"
+ARRIVE = "mbarrier.arrive.shared.b64 _, [%r10+2048];\n"
+
+
+@pytest.mark.parametrize(
+    ("count", "before", "parity", "meeting", "found"),
+    [
+        (1, "", 1, "", "RAW"),
+        (1, "", 1, MEETING, ""),
+        (32, ARRIVE, 0, "", ""),
+        (1, "@%p1 " + ARRIVE, 0, "", "RAW"),
+        (1, "@%p1 st.shared.u32 [%r10+512], %r1;\n@%p1 " + ARRIVE + "ADDRESS", 0, "", ""),
+    ],
+    ids=["done_before", "done_and_met", "all_lanes_arrive", "one_lane_arrives", "one_lane_wrote_and_arrives"],
+)
+def test_a_wait_on_an_mbarrier_is_a_meeting_of_lanes_that_arrived(
+    count: int, before: str, parity: int, meeting: str, found: str
+) -> None:
+    """Each lane waits for the phase, not for the others: one may be through while another has not stored yet. Where
+    the phase needs every lane's arrival it does wait for them.
+    """
+    own, others = OWN, OTHERS
+    if before.endswith("ADDRESS"):  # one lane hands its word to all
+        before, own, others = before.removesuffix("ADDRESS"), "", "ld.shared.u32 %r20, [%r10+512];\n"
+    result = run(BARRIER.format(count) + own + before + PHASE.format(parity) + meeting + others)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert found in str(result)

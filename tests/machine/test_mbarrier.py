@@ -263,3 +263,13 @@ def test_cluster_shared_memory_and_barrier() -> None:
     result = run_body(body, out, smem_bytes=64, grid=(2, 1, 1), cluster=(2, 1, 1))
     assert result.ok, str(result)
     assert out.tolist() == [6, 5]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_cluster_barrier_is_waited_for_before_the_next_arrival(waits: bool) -> None:
+    """Alone in its cluster, a warp completes the phase itself; with others it would be luck that they have come."""
+    wait = "barrier.cluster.wait;\n" if waits else ""
+    body = f"barrier.cluster.arrive;\n{wait}barrier.cluster.arrive;\nbarrier.cluster.wait;\n"
+    result = run_body(body, np.zeros(1, np.uint32), smem_bytes=64)
+    assert result.status is (SimStatus.OK if waits else SimStatus.PROTOCOL_ERROR), str(result)
+    assert waits or "twice at the cluster barrier without waiting" in str(result)

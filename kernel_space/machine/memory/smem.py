@@ -264,10 +264,11 @@ def _load_rows(
 ) -> list[Array]:
     """What ``words`` makes of ``eights`` times eight rows of 16 bytes."""
     w.site = site
-    w.meetings += 1
     cta, rows = _matrix_rows(w, address, eights, mask, "ldmatrix")
     if w.races is not None:
+        w.races.matrix_read(w, cta, rows, site)
         w.races.shared_read(w, cta, rows, 16, site)
+    w.meetings += 1
     if cta.smem.undefined is not None:
         _matrix_bits(w, cta, rows, words, site)
     return words(cta.smem.chunks[rows >> 4])

@@ -1,8 +1,10 @@
 """Lanes of one warp and what they hand each other through shared memory.
 
 What one lane writes another may read, and what one has read another may overwrite, once both have met: at a barrier of
-the warp or of more than that. Every ``.sync`` instruction and every wait counts as a meeting here, though PTX lets only
-barriers order memory: lanes that have met there run together on every card, and kernels count on it.
+the warp or of more than that. Every ``.sync`` instruction counts as a meeting here, though PTX lets only barriers order
+memory: lanes that have met there run together on every card, and kernels count on it. A wait on an mbarrier brings what
+lanes did that arrived before; where all have, it is a meeting. What ``ldmatrix``
+itself reads comes before its meeting, and what ``cp.async`` brings is written when its thread has waited for it.
 """
 
 from __future__ import annotations
@@ -45,7 +47,34 @@ def _since(before: NDArray[np.int64], when: int) -> bool:
 
 
 class LaneRaces(GlobalRaces):
-    """Words of 4 bytes; smaller accesses of several lanes may share one, and are not looked at."""
+    """Words of 4 bytes; smaller accesses of several lanes may share one, and are not looked at.
+
+    ``copies_of``: of each warp, the ``cp.async`` that nobody has waited for yet: (number, CTA, words, lanes).
+    """
+
+    def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
+        super().__init__(program, before, in_a_row=in_a_row)
+        self.copies_of: dict[Warp, list[tuple[int, Cta, Any, Any]]] = {}
+
+    def lanes_copied(self, w: Warp, cta: Cta, offset: int, size: int, number: int, mask: int) -> None:
+        copy = (number, cta, words_of(offset, size), _code(0, offset, size, mask))
+        self.copies_of.setdefault(w, []).append(copy)
+
+    def lanes_waited(self, w: Warp, number: int) -> None:
+        """For copies up to ``number``, which are written now."""
+        pending = self.copies_of.get(w)
+        while pending and pending[0][0] <= number:
+            _, cta, cells, lanes = pending.pop(0)
+            cta.shadow.lane_written[cells] = lanes | _when(w)
+
+    def matrix_read(self, w: Warp, cta: Cta, rows: Any, site: int) -> None:
+        """``ldmatrix``: each lane takes from rows that others point at, whoever wrote them."""
+        cells, when = words_of(rows, 16), _when(w)
+        written = cta.shadow.lane_written[cells]
+        if _since(written, when):
+            bad = ((written ^ when) <= SEVERAL) & (written & SEVERAL != SEVERAL)
+            if np.count_nonzero(bad):
+                self._lanes_conflict(w, cta, cells, bad, written, "RAW", "ldmatrix reads what", "wrote", site)
 
     def lanes_read(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
         if size < 4:
@@ -79,6 +108,10 @@ class LaneRaces(GlobalRaces):
         self, w: Warp, cta: Cta, cells: Cells, bad: NDArray[np.bool_], codes: NDArray[np.int64], letters: str,
         what: str, did: str, site: int,
     ) -> None:  # fmt: skip
+        if heard := w.clock.heard_of():
+            bad = bad & (heard >> (codes & SEVERAL) & 1 == 0)
+            if not np.count_nonzero(bad):
+                return
         at = int(np.argmax(bad))
         word = cells.start + at if isinstance(cells, slice) else int(cells.reshape(-1)[at])
         lane = int(codes[at]) & SEVERAL

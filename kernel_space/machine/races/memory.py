@@ -66,12 +66,14 @@ class MemoryRaces(LaneRaces):
         """``cp.async``: there when its threads have waited for the group."""
         w.clock.wrote(offset, lanes)
         self.lanes_wrote(w, cta, offset, size, lanes, site)
+        self.lanes_copied(w, cta, offset, size, number, lanes)
         access = Access(w.clock.copy_slot, number, site)
         self._write(w, cta, words_of(offset, size), access, GENERIC, "cp.async")
 
     def copies_waited(self, w: Warp, number: int) -> None:
         """Copies up to ``number`` are there, for the generic proxy."""
         w.clock.know(w.clock.copy_slot, number)
+        self.lanes_waited(w, number)
 
     def copies_arrive(self, w: Warp, barrier: MBarrier, number: int, mask: int, site: int) -> None:
         """An arrival once copies up to ``number`` are there."""
@@ -109,12 +111,14 @@ class MemoryRaces(LaneRaces):
     def _load(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """The data is there when the phase that is current now completes."""
         self.check_made(w, barrier, site)
+        self.copy_issued(w, barrier)
         access = self.by_barrier(barrier, site)
         self._write(w, cta, words_of(offset, size), access, ASYNC_SHARED, "TMA load")
 
     def async_store(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """``st.async``: a generic write that is there when the barrier's current phase completes."""
         self.check_made(w, barrier, site)
+        self.copy_issued(w, barrier)
         access = self.by_barrier(barrier, site)
         self._write(w, cta, words_of(offset, size), access, GENERIC, "st.async")
 

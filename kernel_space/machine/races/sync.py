@@ -151,23 +151,47 @@ class SyncRaces:
         if sync.gathered is None:
             sync.gathered = barrier.cta.cluster.slots.clock()
         sync.gathered[:, barrier.slot] = total
+        self._check_waits(barrier, sync.gathered)
         sync.complete()
+
+    def _check_waits(self, barrier: MBarrier, gathered: Clock) -> None:
+        """A phase must not complete before all who wait for the one before it have seen that: parity takes the two for
+        one another. Whoever has waited in time by luck alone is not behind any arrival of this phase.
+        """
+        for warp, (number, site) in barrier.seen.items():
+            if gathered[0, warp.clock.wait_slot] < number:
+                phase = barrier.phase - 1
+                self.report(
+                    ("overtaken", barrier.name, site),
+                    f"phase {phase} of {barrier.label} may complete before {warp.who} has seen that the one before it "
+                    "did: none of its arrivals comes behind that wait, which may come too late and go on for ever",
+                    site, warp.who, -1, "",
+                )  # fmt: skip
+        barrier.seen.clear()
 
     def arrive(self, w: Warp, barrier: MBarrier, release: str, mask: int, site: int) -> None:
         """``release``: the scope, or "" for a relaxed arrival, which releases what a fence before it does."""
         self.check_made(w, barrier, site)
+        w.clock.arrived(mask)
         near = barrier.cta is w.cta
         if release and (near or release != "cta"):
-            barrier.clock.gather(w.clock.release(mask), w.clock.foreign)
-        elif not release and (found := w.clock.fences.get("cta" if near else "cluster")):
+            return barrier.clock.gather(w.clock.release(mask), w.clock.foreign)
+        barrier.clock.gather(w.clock.slots.only_waits(w.clock.clock), {})
+        if not release and (found := w.clock.fences.get("cta" if near else "cluster")):
             barrier.clock.gather(*found)
+
+    def copy_issued(self, w: Warp, barrier: MBarrier) -> None:
+        """Its bytes are of a phase that cannot complete before them."""
+        barrier.clock.gather(w.clock.slots.only_waits(w.clock.clock), {})
 
     def observe(self, w: Warp, barrier: MBarrier, acquire: bool, site: int) -> None:
         self.check_made(w, barrier, site)
-        w.meetings += 1
+        barrier.seen[w] = (w.clock.waited(), site)
+        w.clock.hear_lanes(barrier.clock.released)
         if acquire:
             barrier.clock.give(w.clock)
         elif barrier.clock.released is not None:
+            w.clock.join(w.clock.slots.only_waits(barrier.clock.released))
             seen = {**barrier.clock.released_foreign, w.cta.cluster.key: barrier.clock.released}
             w.clock.unfenced[barrier] = (seen, "cluster")
 
@@ -188,6 +212,7 @@ class SyncRaces:
         clock = w.clock
         if release:
             return cluster.sync.gather(clock.release(), clock.foreign)
+        cluster.sync.gather(clock.slots.only_waits(clock.clock), {})
         if "cluster" in clock.fences:
             cluster.sync.gather(*clock.fences["cluster"])
         if clock.init_fence:

@@ -72,7 +72,8 @@ class Warp(Lockstep):
         self.site: int = 0
         self.wait: tuple[str, Any, int, int] | None = None
         self.done = self.resting = self.loads_tmem = self.looked_in_vain = self.held = False
-        self.cluster_phase = self.meetings = 0  # meetings: how often lanes have waited for others of the warp
+        self.cluster_phase, self.cluster_open = 0, False  # open: it has arrived, and not waited yet
+        self.meetings = 0  # how often lanes have waited for others of the warp
         self.deposited = (0, 0)  # of the last bar.red: units/barriers.py
         self.bulk, self.bulk_waits, self.copies = BulkGroups(), False, CopyGroups()
         self.carry: Value = 0

@@ -114,9 +114,9 @@ def cluster_arrive(w: Warp, release: bool, mask: int, site: int) -> None:
     """Counted in warps: every thread of every CTA of the cluster has to arrive."""
     w.site = site
     cluster = w.cta.cluster
-    if w.cluster_phase > cluster.phase:
+    if w.cluster_open:  # whether the others have come by now is luck
         raise ProtocolError("a warp arrives twice at the cluster barrier without waiting")
-    w.cluster_phase = cluster.phase + 1
+    w.cluster_phase, w.cluster_open = cluster.phase + 1, True
     cluster.arrived += 1
     if w.races is not None:
         w.races.cluster_arrive(w, cluster, release)
@@ -131,6 +131,7 @@ def cluster_wait(w: Warp, site: int) -> bool:
         cluster.waiters.append(w)
         w.sleep(("cluster", cluster, 0, site))
         return True
+    w.cluster_open = False
     if w.races is not None:
         w.races.cluster_observe(w, cluster)
     return False

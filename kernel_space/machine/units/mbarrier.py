@@ -24,7 +24,7 @@ class MBarrier:
     """State in words: ``count`` arrivals per phase, ``pending`` still missing, ``tx`` bytes still missing."""
 
     __slots__ = ("arrivals", "base", "clock", "count", "cta", "last", "made", "name", "offset", "pending", "phase",
-                 "slot", "total", "tx", "waiters")  # fmt: skip
+                 "seen", "slot", "total", "tx", "waiters")  # fmt: skip
 
     def __init__(self, cta: Cta, offset: int, count: int, name: str) -> None:
         self.cta, self.offset, self.name = cta, offset, name
@@ -34,7 +34,8 @@ class MBarrier:
         self.last = "nobody"
         self.arrivals = 0
         self.total = 0  # bytes ever completed
-        self.clock: Any = None  # these four belong to the race checker
+        self.clock: Any = None  # these five belong to the race checker
+        self.seen: dict[Warp, tuple[int, int]] = {}
         self.slot = -1
         self.base = 0
         self.made = (-1, 0, 0)

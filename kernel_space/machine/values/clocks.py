@@ -1,11 +1,12 @@
 """Vector clocks of one cluster.
 
 Slots count things that are ordered by themselves: the epochs of a warp, its reads of shared memory, its mbarrier
-initialisations, the completed phases of an mbarrier, the tcgen05 operations of a thread, the bulk stores of a thread
-(sources read; results written), the wgmma groups and the cp.async copies of a warp. A clock is an array [4, slots].
-Row 0 says what has happened before, rows 1 and 2 the part of it that the async proxy sees, in shared and in global
-memory. Only a proxy fence copies generic accesses from row 0 there; what the async proxy did itself is in all rows. Row
-3 says which tcgen05 operations later ones come behind, done or not: ``tcgen05.fence`` fills it, and makes use of it.
+initialisations, its waits on mbarriers, the completed phases of an mbarrier, the tcgen05 operations of a thread, the
+bulk stores of a thread (sources read; results written), the wgmma groups and the cp.async copies of a warp. A clock is
+an array [4, slots]. Row 0 says what has happened before, rows 1 and 2 the part of it that the async proxy sees, in
+shared and in global memory. Only a proxy fence copies generic accesses from row 0 there; what the async proxy did
+itself is in all rows. Row 3 says which tcgen05 operations later ones come behind, done or not: ``tcgen05.fence`` fills
+it, and makes use of it.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ class Slots:
         self, cluster: Cluster, ctas: int, warps: int, barriers: int, *, wgmma: bool, copies: bool
     ) -> None:
         self.cluster, self.wgmma, self.copies = cluster, wgmma, copies
-        self.capacity = ctas * ((7 + wgmma + copies) * warps + 1 + barriers) + SPARE_THREADS + 1
+        self.capacity = ctas * ((8 + wgmma + copies) * warps + 1 + barriers) + SPARE_THREADS + 1
         self.names: list[str] = []
         self.barrier_slots: dict[tuple[int, int], int] = {}
         self.released_phases: dict[int, int] = {}
+        self.waits: list[int] = []
 
     def new(self, name: str) -> int:
         if len(self.names) >= self.capacity - 1:
@@ -60,6 +62,12 @@ class Slots:
         clock[:, -1] = ALWAYS
         return clock
 
+    def only_waits(self, clock: Clock) -> Clock:
+        """Of a clock, which waits have happened before: they order no memory, so any arrival brings them along."""
+        found = np.zeros((ROWS, self.capacity), np.int64)
+        found[0, self.waits] = clock[0, self.waits]
+        return found
+
     def barrier_slot(self, barrier: MBarrier) -> int:
         """One slot per place in memory; phases go on counting when a barrier is initialised again."""
         key = (barrier.cta.rank, barrier.offset)
@@ -73,14 +81,16 @@ class WarpClock:
 
     ``fences``: scope -> what the last fence of at least that scope has released. ``unfenced``: what relaxed reads saw,
     with their scope, for the next fence to acquire. ``unsynced``: [epoch, lanes] of writes since the lanes of the warp
-    last waited for each other: what one lane does then says nothing of writes by others. ``ordered``: the tcgen05
-    operations that those of this warp come behind.
+    last waited for each other: what one lane does then says nothing of writes by others. ``arrivals``: lanes -> their
+    first arrival on an mbarrier since meeting ``arrivals_met``; ``heard``: those that a wait has come behind.
+    ``ordered``: the tcgen05 operations that those of this warp come behind.
     """
 
     __slots__ = (
-        "clock", "copy_slot", "fences", "foreign", "init_fence", "init_slot", "inits", "load_slot", "loads", "of_bulk",
-        "ordered", "read_slot", "readers", "reads", "reads_known", "reads_met", "slot", "slots", "store_slot", "stores",
-        "unfenced", "unsynced", "warp", "wgmma_slot", "who",
+        "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
+        "init_slot", "inits", "load_slot", "loads", "of_bulk", "ordered", "read_slot", "readers", "reads",
+        "reads_known", "reads_met", "slot", "slots", "store_slot", "stores", "unfenced", "unsynced",
+        "wait_slot", "waits", "warp", "wgmma_slot", "who",
     )  # fmt: skip
 
     def __init__(self, slots: Slots, warp: Warp) -> None:
@@ -90,18 +100,22 @@ class WarpClock:
         self.read_slot = slots.new(warp.who)
         self.reads, self.reads_known, self.readers, self.reads_met = 0, 0, 0, -1
         self.init_slot = slots.new(f"mbarrier.init of {warp.who}")
+        self.wait_slot = slots.new(f"waits of {warp.who}")
+        slots.waits.append(self.wait_slot)
         self.load_slot = slots.new(f"tcgen05.ld of {warp.who}")
         self.store_slot = slots.new(f"tcgen05.st of {warp.who}")
         self.wgmma_slot = slots.new(f"wgmma of {warp.who}") if slots.wgmma else -1
         self.copy_slot = slots.new(f"cp.async of {warp.who}") if slots.copies else -1
         self.of_bulk: dict[int, tuple[int, int]] = {}
-        self.loads = self.stores = self.inits = self.init_fence = 0
+        self.loads = self.stores = self.inits = self.init_fence = self.waits = 0
         self.clock = slots.clock()
         self.clock[0, self.slot], self.clock[0, self.read_slot] = 1, ALWAYS
         self.foreign: Known = {}
         self.fences: dict[str, tuple[Clock, Known]] = {}
         self.unfenced: dict[Any, tuple[Known, str]] = {}
         self.unsynced: list[list[int]] = []
+        self.arrivals: dict[int, int] = {}
+        self.arrivals_met, self.heard = -1, 0
         self.ordered: NDArray[np.int64] | None = None
 
     @property
@@ -147,6 +161,36 @@ class WarpClock:
         return self.epoch
 
     # -- orders --------------------------------------------------------------------------------------------------
+    def waited(self) -> int:
+        """The number of a wait on an mbarrier that is over, or of an arrival."""
+        self.waits += 1
+        self.clock[0, self.wait_slot] = self.waits
+        return self.waits
+
+    def arrived(self, lanes: int) -> None:
+        if self.arrivals_met != self.warp.meetings:
+            self.arrivals.clear()
+            self.arrivals_met, self.heard = self.warp.meetings, 0
+        number = self.waited()
+        self.arrivals.setdefault(lanes, number)
+
+    def hear_lanes(self, released: Clock | None) -> None:
+        """After a wait that takes ``released``: all lanes know what those did that have arrived before, on any barrier.
+
+        Where that is every lane, they have met.
+        """
+        if self.arrivals_met != self.warp.meetings or released is None:
+            return
+        last = released[0, self.wait_slot]
+        for mask, number in self.arrivals.items():
+            self.heard |= mask if number <= last else 0
+        if self.heard | ~self.warp.alive & FULL == FULL:
+            self.warp.meetings += 1
+
+    def heard_of(self) -> int:
+        """Lanes whose accesses since the last meeting all others know of."""
+        return self.heard if self.arrivals_met == self.warp.meetings else 0
+
     def release(self, lanes: int = FULL) -> Clock:
         """A copy for somebody else; what this warp does from now on is not in it."""
         copy = self.clock.copy()

@@ -20,4 +20,5 @@ KERNEL = Kernel(
     budget=budget.budget,
     capacities=("smem",),
     layouts=budget.layouts,
+    machine="kernel_space.operators.nvfp4_quantize.machine",
 )

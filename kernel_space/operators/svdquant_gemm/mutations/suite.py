@@ -11,6 +11,7 @@ from kernel_space.operators.svdquant_gemm.mutations import barriers as mutate_ba
 from kernel_space.operators.svdquant_gemm.mutations import copies as mutate_copies
 from kernel_space.operators.svdquant_gemm.mutations import epilogue as mutate_epilogue
 from kernel_space.operators.svdquant_gemm.mutations import launches as mutate_launches
+from kernel_space.operators.svdquant_gemm.mutations import parts as mutate_parts
 from kernel_space.operators.svdquant_gemm.mutations import rings as mutate_rings
 from kernel_space.operators.svdquant_gemm.mutations import tensor as mutate_tensor
 from kernel_space.operators.svdquant_gemm.mutations import weakened as mutate_weakened
@@ -42,6 +43,7 @@ __all__ = [
 
 FAMILIES = (
     mutate_barriers, mutate_rings, mutate_copies, mutate_tensor, mutate_epilogue, mutate_launches, mutate_weakened,
+    mutate_parts,
 )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from kernel_space.operators.svdquant_gemm.tiles import cluster_extents, cluster_
 LEAST_TILES_PER_CTA = 3
 LORA_UNIT_K = 64  # at most so many columns of R are issued together; each unit wants a k-tile before it
 MANY_CTA_TILES = 16  # CTA tiles (times splits) of a grid that is still cheap
+MORE_CTA_TILES = (
+    24  # the same, of one that gives some CTA an odd number of tiles where a cheaper one would not
+)
 # Nine tiles on two clusters are five and four: a wait for the other one of two accumulators is right until the last of
 # an odd number of tiles; one behind the last of two is seen at the fourth tile.
 GRIDS = (
@@ -77,6 +80,10 @@ def _grid(config: KernelConfigSm100a) -> tuple[int, int, int]:
     cost = config.cluster_size * config.split_k
     cheap = [grid for grid in GRIDS if grid[0] * grid[1] * cost <= MANY_CTA_TILES]
     tiles_m, tiles_n, clusters = cheap[0] if cheap else GRIDS[-1]
+    if config.split_k == 1 and not _some_odd(tiles_m * tiles_n, clusters):
+        odd = next(grid for grid in GRIDS if _some_odd(grid[0] * grid[1], grid[2]) and
+                   grid[0] * grid[1] * cost <= MORE_CTA_TILES)  # fmt: skip
+        tiles_m, tiles_n, clusters = odd
     if config.split_k > 1:
         if not cheap:
             tiles_n = 2

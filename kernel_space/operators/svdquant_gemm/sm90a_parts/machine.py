@@ -1,4 +1,6 @@
-"""What is known of the designs for sm_90a beside their sources: how a launch is dealt out, and what it needs."""
+"""What is known of the designs for sm_90a beside their sources: how a launch is dealt out, what it needs, and a problem
+that exercises its rings.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from typing import Any
 from kernel_space.core.traits import Effort, MachineTraits, Rates, Schedule
 from kernel_space.operators.svdquant_gemm.gemm_config import GemmConfig
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from kernel_space.operators.svdquant_gemm.sm90a_parts.turns import turns
 from kernel_space.operators.svdquant_gemm.tiles import cluster_tiles, waves
 from kernel_space.operators.svdquant_gemm.traffic import HALF_BYTES, NVFP4_BYTES
 
@@ -137,4 +140,4 @@ def _choices(config: Any, problem: Any) -> dict[str, float]:
     }
 
 
-TRAITS = MachineTraits(schedule=schedule, effort=effort)
+TRAITS = MachineTraits(turns=turns, schedule=schedule, effort=effort)
