@@ -2,13 +2,15 @@
 
 A kernel may choose by itself (``core.traits``). For any other the operator's own problems are made small: the problem,
 its ragged variants, few clusters on the chip. Cut to a second they have few rows, and nothing says how many turns a CTA
-takes: a kernel that knows its tiles states a problem with several (``turns``).
+takes: a kernel that knows its tiles states a problem with several (``TURNS`` beside its ``TRAITS``).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.config import KernelConfig
@@ -19,7 +21,7 @@ from kernel_space.core.rules import Legal, legalize
 from kernel_space.core.traits import MachineTraits, traits_of
 
 EXERCISE_S = 1.0  # about how long one run of a small problem may take
-MOST_CUT = 8  # times: of a ragged problem that is cut further no edge is left, and ``turns`` has ragged ones of its own
+MOST_CUT = 8  # times: of a ragged problem that is cut further no edge is left, and ``TURNS`` has ragged ones of its own
 CLUSTERS = 3  # on the chip of a small problem: a number that divides few grids
 STEPS = (
     256,
@@ -47,7 +49,7 @@ def exercises(config: KernelConfig, problem: Problem, arch: Arch) -> tuple[tuple
         return (traits.exercise(config, problem),)
     sms, variants = CLUSTERS * config.cluster_size, [*_variants(config, problem, arch)]
     chosen = []
-    if traits.turns and _is_legal(config, (turns := traits.turns(config, problem))[0], arch):
+    if (choose := _turns(config, problem)) and _is_legal(config, (turns := choose(config, problem))[0], arch):
         chosen, variants = [turns], [one for one in variants[1:] if seconds(one) <= MOST_CUT * EXERCISE_S]
     small = (_cut(config, variant, arch, EXERCISE_S) for variant in variants)
     return tuple(dict.fromkeys([*chosen, *((one, sms) for one in small)]))
@@ -67,6 +69,18 @@ def most_instructions(config: KernelConfig, problem: Problem, sms: int) -> int:
     if own := _traits(config, problem).most_instructions:
         return own(config, problem, sms)
     return LEAST_INSTRUCTIONS + PER_SM * sms + MARGIN * _instructions(problem)
+
+
+def _turns(config: KernelConfig, problem: Problem) -> Callable[[Any, Any], tuple[Any, int]] | None:
+    """``TURNS`` beside the kernel's ``TRAITS``: (config, problem) -> (problem, SMs). Not a trait: chains are hashed by
+    those, and what is measured on a card does not depend on it.
+    """
+    module = kernel_of(config, problem).machine
+    return (
+        getattr(importlib.import_module(module), "TURNS", None)
+        if module and isinstance(module, str)
+        else None
+    )
 
 
 def _traits(config: KernelConfig, problem: Problem) -> MachineTraits:

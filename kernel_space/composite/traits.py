@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from kernel_space.composite.config import CompositeConfig
@@ -11,8 +11,6 @@ from kernel_space.core.kernel import Kernel
 from kernel_space.core.problem import Problem
 from kernel_space.core.traits import Chip, MachineTraits, traits_of
 
-Choice = Callable[[CompositeConfig, Problem], tuple[Problem, int]]
-
 
 def traits(links: Mapping[str, Link], kernels: Mapping[str, Kernel]) -> MachineTraits:
     """Sizes at which a check runs are chosen by the last link that chooses any: in a chain that is the one with the
@@ -20,20 +18,15 @@ def traits(links: Mapping[str, Link], kernels: Mapping[str, Kernel]) -> MachineT
     """
     own = {link: traits_of(kernel) for link, kernel in kernels.items()}
     last = list(links)[-1]
+    choosing = [link for link, one in own.items() if one.exercise]
     atomics = own[last].atomic_results
 
-    def chosen_by(field: str) -> Choice | None:
-        """By the last link that has such a function."""
-        choosing = [link for link, one in own.items() if getattr(one, field)]
-        if not choosing:
-            return None
-        link, choose = choosing[-1], getattr(own[choosing[-1]], field)
-
-        def choice(config: CompositeConfig, problem: Problem) -> tuple[Problem, int]:
-            part, sms = choose(config.of(link), links[link].problem(problem))
-            return links[link].widen(part, problem), max(sms, config.cluster_size)
-
-        return choice
+    def exercise(config: CompositeConfig, problem: Problem) -> tuple[Problem, int]:
+        link = choosing[-1]
+        choose = own[link].exercise
+        assert choose is not None  # by the choice of links
+        part, sms = choose(config.of(link), links[link].problem(problem))
+        return links[link].widen(part, problem), max(sms, config.cluster_size)
 
     def results(config: CompositeConfig, problem: Problem, sm_count: int) -> tuple[int, ...]:
         assert atomics is not None  # else nobody asks
@@ -49,8 +42,7 @@ def traits(links: Mapping[str, Link], kernels: Mapping[str, Kernel]) -> MachineT
     modelled = [set(one.modelled) for one in own.values()]
     quick = all(one.model_us for one in own.values())
     return MachineTraits(
-        exercise=chosen_by("exercise"),
-        turns=chosen_by("turns"),
+        exercise=exercise if choosing else None,
         operands=_joined(own, links, "operands"),
         causes={cause: name for one in own.values() for cause, name in one.causes.items()},
         atomic_results=results if atomics else None,

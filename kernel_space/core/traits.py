@@ -124,9 +124,6 @@ class MachineTraits:
 
     ``exercise``   ``(config, problem)`` -> (problem, SMs): a small problem of the same class on which a run of a second
                    meets every edge, second turns of rings, and several tiles per CTA
-    ``turns``      ``(config, problem)`` -> (problem, SMs), for a kernel without ``exercise``: a small problem of the
-                   same class in place of the cut one, with several tiles or steps for every CTA, so that rings wrap
-                   and state crosses tiles
     ``cut``        ``(config, problem, seconds)`` -> ``problem``, or one with fewer tiles whose check takes that long
     ``most_instructions``  ``(config, problem, sms)`` -> warp-instructions that no correct run needs
     ``barriers``   ``(row of the budget)`` -> is it a ring of mbarriers? States also that shared memory is laid out as
@@ -155,7 +152,6 @@ class MachineTraits:
     """
 
     exercise: Callable[[Any, Any], tuple[Any, int]] | None = None
-    turns: Callable[[Any, Any], tuple[Any, int]] | None = None
     cut: Callable[[Any, Any, float], Any] | None = None
     most_instructions: Callable[[Any, Any, int], int] | None = None
     barriers: Callable[[str], bool] | None = None

@@ -22,4 +22,5 @@ def turns(config: Any, problem: Any) -> tuple[Any, int]:
     return dataclasses.replace(problem, m=rows, k=k), config.cluster_size
 
 
-TRAITS = MachineTraits(turns=turns)
+TRAITS = MachineTraits()
+TURNS = turns

@@ -140,4 +140,5 @@ def _choices(config: Any, problem: Any) -> dict[str, float]:
     }
 
 
-TRAITS = MachineTraits(turns=turns, schedule=schedule, effort=effort)
+TRAITS = MachineTraits(schedule=schedule, effort=effort)
+TURNS = turns
