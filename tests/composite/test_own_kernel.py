@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -34,6 +36,24 @@ def test_one_search_tries_both() -> None:
     tried = {config.kernel for config in space.starts(PROBLEM)}
     assert "whole" in tried and any("+" in kernel for kernel in tried)
     assert "+" in space.default(PROBLEM).kernel
+
+
+@pytest.mark.slow
+def test_its_space_is_counted() -> None:
+    """By the rules asked point by point, over part of the choices."""
+    some = {
+        "num_ab_stage": ("auto", "2"),
+        "num_dq_stage": ("auto",),
+        "split_k": ("1", "8"),
+        "use_pdl": ("false",),
+    }
+    space = SearchSpace.load(NAME, SM90A).restrict({f"whole.{name}": kept for name, kept in some.items()})
+    own = space.kernels["whole"]
+    found, choices = own.count(PROBLEM, SM90A), own.values()
+    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    kind = registry.kernel(NAME, "whole").config_class
+    legal = sum(isinstance(legalize(kind(**point), PROBLEM, SM90A), Legal) for point in points)
+    assert found.raw == len(points) and found.spelled == legal > 0
 
 
 def made(text: str) -> tuple[dict[str, torch.Tensor], dict[str, bool]]:

@@ -10,6 +10,7 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.budget import Footprint
 from kernel_space.core.config import AUTO
 from kernel_space.core.problem import ProblemClass
+from kernel_space.core.registry import kernel
 from kernel_space.operators.svdquant_gemm.sm90a_parts.budget import BudgetSm90a, fill_rings, share_of_smem
 from kernel_space.operators.svdquant_gemm_16bit.narrow.config import NarrowConfig
 
@@ -33,7 +34,8 @@ def layouts(config: NarrowConfig, problem_class: ProblemClass) -> Any:
 def footprint(config: NarrowConfig, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts and what else does not size a slot do not enter it."""
     sized_by = tuple(getattr(config, name) for name in SIZED_BY)
-    kind: Any = type(config)  # a class has a hash; that of its objects confuses mypy
+    # Not the class of ``config``: a search asks with configs that do not have their values yet.
+    kind: Any = kernel(problem_class.operator, config.kernel).config_class
     return _read_footprint(kind, sized_by, config.split_k, problem_class, arch.name)
 
 
