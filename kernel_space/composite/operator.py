@@ -100,7 +100,7 @@ def composite(
         formula=formula,
         problem=problem,
         signature=signature,
-        kernels=(*composed.kernels, *kernels),
+        kernels=(*kernels, *composed.kernels),
         inputs=parts.inputs,
         check=parts.check,
         work=parts.work,

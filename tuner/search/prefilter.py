@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from kernel_space.composite.config import CompositeConfig
 from kernel_space.core.config import KernelConfig
@@ -73,10 +73,11 @@ class Prefilter:
 
     def _links(self, config: KernelConfig) -> Iterator[tuple[str, str, float]]:
         """(link, kernel, modelled time) of those links of a chain that have a model."""
-        if (composed := operator_of(self._problem).composed) is None:
+        composed = operator_of(self._problem).composed
+        if composed is None or not isinstance(config, CompositeConfig):
             return
         for link in composed.links:
-            part = cast(CompositeConfig, config).of(link.name)
+            part = config.of(link.name)
             us = modelled_us(part, link.problem(self._problem), self._machine)
             if us is not None:
                 yield link.name, part.kernel, us

@@ -51,7 +51,7 @@ def read_kernel_spaces(operator_name: str, arch: Arch) -> dict[str, KernelSpace]
     """Kernel -> its space, of those that have one, in the operator's order. Raises ``InputError`` as below."""
     if (composed := operator(operator_name).composed) is not None:
         spaces, rules = _of_links(composed, arch)
-        return composite_spaces(composed, spaces, rules) | _own_spaces(operator_name, arch)
+        return _own_spaces(operator_name, arch) | composite_spaces(composed, spaces, rules)
     return _own_spaces(operator_name, arch)
 
 

@@ -92,12 +92,16 @@ class SearchSpace:
         return next(rule.config for rule in self.defaults if rule.holds(problem))
 
     def starts(self, problem: Problem) -> list[KernelConfig]:
-        """What a search tries before it samples, legal or not: the designs for ``problem``, then the default rule's
-        configs for all problems, each of which may be another design.
+        """What a search tries before it samples, legal or not: the designs for ``problem``, of the kernels in turn, so
+        that a short search has some of each; then the default rule's configs for all problems, each of which may be
+        another design.
         """
-        designs = (design for space in self.kernels.values() for design in space.designs)
-        found = [design.config for design in designs if design.holds(problem)]
-        return [*found, *(rule.config for rule in self.defaults)]
+        designs = [
+            [design.config for design in space.designs if design.holds(problem)]
+            for space in self.kernels.values()
+        ]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*designs))
+        return [*(config for config in turns if config is not None), *(rule.config for rule in self.defaults)]
 
     def config(self, params: Mapping[str, str]) -> KernelConfig:
         """``kernel`` and its knobs -> printed choice. ``kernel`` may be left out where there is one."""

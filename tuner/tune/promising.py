@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
 
 from kernel_space.composite.config import CompositeConfig
 from kernel_space.core.config import KernelConfig
@@ -69,8 +68,8 @@ def _of_links(config: KernelConfig, problem: Problem, estimates: Estimates) -> f
     that it is not for others is an error of the estimate, which a search learns of as of any other.
     """
     composed = operator_of(problem).composed
-    if composed is None:
+    if composed is None or not isinstance(config, CompositeConfig):
         return None
-    parts = [(cast(CompositeConfig, config).of(link.name), link.problem(problem)) for link in composed.links]
+    parts = [(config.of(link.name), link.problem(problem)) for link in composed.links]
     known = [found.us for part in parts if (found := estimates.of(*part)) is not None]
     return sum(known) if known else None
