@@ -8,6 +8,7 @@ can come between comes between. The oracle is the byte that went in.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -21,7 +22,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.layers.gemm import CALLER, quick_call
 from tuner.runtime import quick
 from tuner.runtime.choice.remembered import forget_tables
-from tuner.runtime.load import workspace
+from tuner.runtime.load import captures, workspace
 from tuner.runtime.load.plan import Output
 from tuner.runtime.load.trampoline import Mutex, compile_ir, trampoline_of
 from tuner.runtime.load.workspace import LEGACY, LEGACY_BY_NAME, PER_THREAD, Workspaces
@@ -96,6 +97,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[int, int]]:
     """Workspaces in the CPU's memory; the current stream of each thread by its identity."""
     streams: dict[int, int] = {}
     monkeypatch.setattr(workspace, "_capturing", lambda: False)
+    monkeypatch.setattr(Workspaces, "_zeros", lambda self, size: torch.zeros(size, dtype=torch.uint8))
     monkeypatch.setattr(
         Workspaces,
         "_allocate_on",
@@ -288,9 +290,40 @@ def test_a_graph_s_memory_is_its_own_and_held_like_any(
     eager = memory.take(256, 0, 64)
     monkeypatch.setattr(workspace, "_capturing", lambda: True)
     monkeypatch.setattr(Workspaces, "_allocate", lambda self, size, zeroed: torch.zeros(size))
+    monkeypatch.setattr(captures, "capture_of", lambda stream: 0)  # a driver that cannot tell
     captured = [memory.take(256, 0, 64) for _ in range(2)]
     assert len({room.memory.data_ptr() for room in (eager, *captured)}) == 3
     assert {room.mutex for room in captured} == {eager.mutex}
+
+
+def test_launches_of_a_capture_share_counters_that_nobody_else_has(
+    on_the_cpu: dict[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Capture 7 on streams 64 and 128, then capture 8; a workspace that is too large, and a block that is used up."""
+    memory, number = Workspaces(0), 7
+    eager = memory.take(256, 256, 64)
+    monkeypatch.setattr(workspace, "_capturing", lambda: True)
+    monkeypatch.setattr(captures, "capture_of", lambda stream: number)
+    own = torch.full((8192,), 9)
+    monkeypatch.setattr(Workspaces, "_allocate", lambda self, size, zeroed: own)
+
+    def taken(*asked: int) -> int:
+        room = memory.take(*asked)
+        assert room.memory is own or not room.memory.any(), "zeros, or what the graph zeroes"
+        return room.memory.data_ptr()
+
+    first = taken(256, 256, 64)
+    assert taken(256, 256, 64) == first != eager.memory.data_ptr()
+    others = [taken(256, 256, 128), taken(256, 128, 64), taken(300, 256, 64)]
+    assert taken(8192, 256, 64) == own.data_ptr(), "partial sums are of the graph's pool"
+    number = 8
+    others.append(taken(256, 256, 64))
+    places = sorted([first, *others])
+    assert all(after - before >= 256 for before, after in itertools.pairwise(places))
+    for number in range(9, 9 + captures.BLOCK_BYTES // 4096):  # noqa: B007
+        taken(4096, 256, 64)
+    number += 1
+    assert taken(4096, 256, 64) == own.data_ptr(), "the block is used up"
 
 
 def test_a_mutex_is_one(on_the_cpu: dict[int, int]) -> None:

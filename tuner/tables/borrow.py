@@ -14,6 +14,7 @@ from typing import Any
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
+from kernel_space.core.problem import Problem
 from kernel_space.places import layers
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
 from tuner.files.notice import Say, notice
@@ -113,6 +114,16 @@ def _with_lent(
     table = DispatchTable(rows.values(), own.table.arch, estimates=own.table.estimates, **options)
     table.origins = origins
     return dataclasses.replace(own, table=table, lent=lent, lenders=tuple(taken))
+
+
+def lent_rows(path: Path, device_class: DeviceClass, problem: Problem, limit: int) -> list[Row]:
+    """The rows of ``problem`` and its neighbours that the nearest sibling with rows of the operator has, ``limit`` of
+    them at most: where a tune may begin on a class that has none of ``problem``. They are nobody's verdict here.
+    """
+    for lender in _lenders(path, device_class, {}):
+        if found := [*lender.table.own(problem), *lender.table.neighbours(problem, limit)]:
+            return found[:limit]
+    return []
 
 
 def _load(path: Path, one: DeviceClass, asked: DeviceClass, options: dict[str, Any]) -> Source:

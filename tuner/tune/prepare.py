@@ -30,6 +30,7 @@ from tuner.stages.compile import Pool
 from tuner.stages.journal import open_study
 from tuner.stages.record import current
 from tuner.stages.run import OutOfTime, Run, TuneOptions
+from tuner.tables.borrow import lent_rows
 from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
 from tuner.trials.candidate import Asks
 from tuner.trials.outcome import Kind
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tuner.compile.pool import CompileResult
 
 NEIGHBOURS = 5  # winners of other problems that are tried first
+LENT = 4  # of a sibling's, where there is none of the problem itself
 
 
 def prepare(
@@ -198,13 +200,16 @@ def _begins(
 
 
 def _neighbours(options: TuneOptions, problem: Problem, device: Device) -> list[str]:
-    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine. Of a chain
-    what its links' rows make goes before other problems."""
+    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine. Without one
+    those of a sibling come first, which runs the same objects. Of a chain what its links' rows make goes before other
+    problems."""
     folders = [below(layer, device.name) for layer in layers(options.out)]
     table = DispatchTable.over(folders, arch=device.arch)
-    own = [row.config for row in table.own(problem)]
+    first = table.own(problem) or lent_rows(
+        Path(options.out), class_of_device(device, options.out), problem, LENT
+    )
     near = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
-    return [*own, *joined_rows(table, problem), *near]
+    return [*(row.config for row in first), *joined_rows(table, problem), *near]
 
 
 def readable_configs(operator_name: str, printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:

@@ -26,18 +26,19 @@ from tuner.cli.tune.on_cluster import compilers, no_cluster
 from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
-from tuner.devices.select import select_device
+from tuner.devices.select import class_of_device, select_device
 from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
 from tuner.space.space import SearchSpace
 from tuner.stages.record import current
 from tuner.stages.run import COMPILE_TIMEOUT_S
+from tuner.tables.borrow import lent_rows
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Status
 from tuner.tune.earlier import Earlier, earlier_visits
 from tuner.tune.joined_rows import joined_rows
-from tuner.tune.prepare import NEIGHBOURS, readable_configs
+from tuner.tune.prepare import LENT, NEIGHBOURS, readable_configs
 from tuner.tune.promising import promising
 from tuner.tune.retime import candidates_of, outdated_rows, table_of_device
 
@@ -154,7 +155,8 @@ class _Known(NamedTuple):
 def _known(results: Path, problem: Problem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
     table = DispatchTable.over([below(layer, device.name) for layer in layers(results)], arch=device.arch)
-    own, others = table.own(problem), table.neighbours(problem, NEIGHBOURS)
+    own = table.own(problem) or lent_rows(results, class_of_device(device, results), problem, LENT)
+    others = table.neighbours(problem, NEIGHBOURS)
     return _Known(
         earlier_visits(results, problem, device),
         [*(row.config for row in own), *joined_rows(table, problem)],

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tuner.runtime.load.captures import Captures
 from tuner.runtime.load.lasting import lasting
 from tuner.runtime.load.trampoline import Mutex
 
@@ -47,15 +48,17 @@ class Workspaces:
         self._rooms: dict[tuple[int, int], Room] = {}
         self._mutexes: dict[int, Mutex] = {}  # for ever: somebody may hold one, and streams are few
         self._own = threading.local()
+        self._captures = Captures()
 
     def take(self, size: int, zeroed: int, stream: int) -> Room:
         """``size`` bytes or more for a launch on ``stream``, the current stream.
 
-        While ``stream`` is captured into a CUDA graph the memory is the graph's own and zeroed by it: a replay may run
+        While ``stream`` is captured into a CUDA graph the memory is the graph's own (``captures.py``): a replay may run
         on another stream, at the same time as launches on this one.
         """
         if _capturing():
-            return Room(self._allocate(size, zeroed), self._mutex(stream))
+            memory = self._captures.take(size, zeroed, stream)
+            return Room(self._allocate(size, zeroed) if memory is None else memory, self._mutex(stream))
         room = self._rooms.get((stream, zeroed))
         return self._grow(size, zeroed, stream) if room is None or room.size < size else room
 
@@ -73,6 +76,7 @@ class Workspaces:
         return found.address
 
     def _grow(self, size: int, zeroed: int, stream: int) -> Room:
+        self._captures.prepare(self._zeros)
         if stream == PER_THREAD:
             return self._of_thread(size, zeroed)
         with self._lock:
@@ -100,6 +104,12 @@ class Workspaces:
             room = Room(memory, self._mutex(PER_THREAD))
             self._own.rooms = {**rooms, zeroed: room}
         return room
+
+    def _zeros(self, size: int) -> torch.Tensor:
+        """That are there for every stream when this returns."""
+        memory = lasting(lambda: self._allocate_on(LEGACY, size, size))
+        torch.cuda.default_stream(self._device).synchronize()
+        return memory
 
     def _allocate_on(self, stream: int, size: int, zeroed: int) -> torch.Tensor:
         with (
