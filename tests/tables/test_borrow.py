@@ -50,18 +50,30 @@ def test_a_class_without_rows_borrows_and_says_so(
     assert capsys.readouterr().err.count(said) == 1, "once for the process, which may never ask why"
 
 
-def test_a_class_with_rows_never_launches_those_of_another(h200_only: Path) -> None:
-    """Its own row of another layer and another M comes before the sibling's exact one."""
-    root = write(h200_only, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+def test_a_class_with_rows_borrows_those_of_problems_that_it_has_none_of(tmp_path: Path) -> None:
+    """Its own row of a problem stands; the sibling's exact one comes before its own of another M, and is named."""
+    root = write(tmp_path, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    write(root, [row(SHAPE, us=10.0), row("16,3840,3072,128", us=4.0)], BOTH, "h200")
     with use_table(root):
-        own, theirs = explain(SHAPE, "h100"), explain(SHAPE, "h200")
-    assert (own.source, str(own.config), own.borrowed) == ("nearest M 16", SPLIT, "")
-    assert (theirs.source, str(theirs.config)) == ("exact", PLAIN)
+        own, lent, near = (
+            explain(shape, "h100") for shape in ("16,3840,3072,128", SHAPE, "17,3840,3072,128")
+        )
+        theirs = explain("16,3840,3072,128", "h200")
+    assert (own.source, str(own.config), own.borrowed) == ("exact", SPLIT, "")
     assert own.object.path.is_relative_to(root / "h100")
+    assert (lent.source, str(lent.config)) == ("exact", PLAIN) and lent.object.path.is_relative_to(
+        root / "h200"
+    )
+    assert (
+        lent.borrowed == "borrowed from h200: no row of the problem for h100" and lent.borrowed in lent.reason
+    )
+    assert (near.source, near.borrowed) == ("nearest M 16", "")
+    assert (theirs.source, str(theirs.config), theirs.borrowed) == ("exact", PLAIN, "")
 
 
-def test_what_cannot_be_launched_from_ones_own_rows_is_not_borrowed(h200_only: Path) -> None:
-    write(h200_only, [row("16,3840,3072,128", SPLIT)], [], "h100")
+def test_objects_of_a_sibling_serve_its_rows_alone(h200_only: Path) -> None:
+    """Nothing stands in for the missing object of one's own row."""
+    write(h200_only, [row(SHAPE, SPLIT)], [], "h100")
     with use_table(h200_only), pytest.raises(InputError, match="bundle --device h100 makes"):
         explain(SHAPE, "h100")
 
@@ -142,24 +154,23 @@ def of_linear(**fields: Any) -> dict[str, Any]:
     return {**found, **fields}
 
 
-def test_operators_without_a_row_of_their_own_are_borrowed_alone(
+def test_rows_of_another_operator_are_lent_with_their_objects_alone(
     h200_only: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """h100 has a row of one operator, h200 of two: the other one is lent with its objects, its own is not."""
-    root = write(h200_only, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    """h100 has a row of one operator, h200 of that problem and of another operator."""
+    root = write(h200_only, [row(SHAPE, SPLIT, us=5.0)], [entry(SPLIT)], "h100")
     path = root / "h200" / "dispatch.json"
     document = json.loads(path.read_text())
     document["rows"].append(of_linear())
     path.write_text(json.dumps(document))
     found = table_of(root, DEVICE_CLASSES["h100"])
-    said = "borrowed from h200: no row of svdquant_linear for h100"
-    assert found.lent == {"svdquant_linear": said} and found.borrowed == ""
-    assert {key.op for key in found.table.rows} == {"svdquant_gemm", "svdquant_linear"}
+    said = "borrowed from h200: no row of the problem for h100"
     (lent,) = [one for one in found.table.rows.values() if one.key.op == "svdquant_linear"]
-    assert found.folder_of(lent) == root / "h200" and found.owner == "h100"
-    assert found.borrowed_for("svdquant_linear") == said and found.borrowed_for("svdquant_gemm") == ""
-    own = {one.file for one in found.bundle().entries}
-    assert own == {entry(SPLIT).file}, "objects of the operator that it has itself are not lent"
+    (own,) = [one for one in found.table.rows.values() if one.key.op == "svdquant_gemm"]
+    assert found.lent == {lent.key: said} and (found.borrowed, found.owner) == ("", "h100")
+    assert found.folder_of(lent) == root / "h200" and own.config == SPLIT
+    assert found.borrowed_for(lent) == said and found.borrowed_for(own) == ""
+    assert {one.file for one in found.bundle().entries} == {entry(SPLIT).file}, "no objects of a shadowed row"
     with use_table(root):
         assert explain(SHAPE, "h100").borrowed == ""
     assert capsys.readouterr().err == ""

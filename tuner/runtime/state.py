@@ -89,7 +89,7 @@ class RuntimeState:
         with self._lock:
             answer = library.table.lookup(problem)
             if not library.has_object(answer, problem):
-                borrowed = library.borrowed_for(problem.operator) if answer.row is not None else ""
+                borrowed = library.borrowed_for(answer.row) if answer.row is not None else ""
                 library.add(
                     Prepared(
                         problem=problem, config=answer.config, compiled=answer.build(), borrowed=borrowed

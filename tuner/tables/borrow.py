@@ -1,8 +1,8 @@
-"""Whose dispatch table a device class launches from: its own, or while that has no rows, a sibling's; likewise for each
-operator of which its own has none.
+"""Whose dispatch table a device class launches from: its own, and a sibling's for problems that it has not tuned.
 
-Objects of one architecture run on every card of it. What was fastest on the sibling need not be fastest here, so a
-borrowed row is never passed off as the class's own: ``Source.borrowed`` says whose it is, in every answer.
+Objects of one architecture run on every card of it. What was fastest on the sibling need not be fastest here, but it is
+nearer than one's own row of another batch. A borrowed row is never passed off as the class's own: ``Source`` says whose
+it is, in every answer.
 """
 
 from __future__ import annotations
@@ -15,37 +15,39 @@ from typing import Any
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
-from kernel_space.places import layers
+from kernel_space.places import layers, shipped
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
 from tuner.files.notice import Say, notice
 from tuner.tables.bundle import Bundle
 from tuner.tables.dispatch import FILE_NAME, DispatchTable
 from tuner.tables.estimates import Estimates
-from tuner.tables.row import Row
+from tuner.tables.row import DispatchKey, Row
+
+Config = tuple[str, str]  # operator, printed
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Source:
     """``table`` from ``folders``, the first of which shadow the others. ``owner``: the class whose it is. ``borrowed``:
-    for people, empty for one's own. ``lent``: operator -> the same of its rows alone, which come from ``lenders``.
+    for people, empty for one's own. ``lent``: the same of single rows, whose objects come from ``lenders``.
     """
 
     table: DispatchTable
     folders: tuple[Path, ...]
     owner: str
     borrowed: str = ""
-    lent: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    lenders: tuple[tuple[tuple[Path, ...], frozenset[str]], ...] = ()
+    lent: Mapping[DispatchKey, str] = dataclasses.field(default_factory=dict)
+    lenders: tuple[tuple[tuple[Path, ...], frozenset[Config]], ...] = ()
 
-    def borrowed_for(self, operator: str) -> str:
-        """Whose the rows of an operator are, for people; empty for one's own."""
-        return self.borrowed or self.lent.get(operator, "")
+    def borrowed_for(self, row: Row) -> str:
+        """Whose ``row`` is, for people; empty for one's own."""
+        return self.borrowed or self.lent.get(row.key, "")
 
     def bundle(self, *, say: Say = notice) -> Bundle:
         """The objects of all rows. Raises ``InputError`` for a damaged bundle."""
         beneath: Bundle | None = None
-        for folders, operators in reversed(self.lenders):
-            beneath = Bundle.over(folders, self.table.arch, say=say, beneath=beneath).only(operators)
+        for folders, configs in reversed(self.lenders):
+            beneath = Bundle.over(folders, self.table.arch, say=say, beneath=beneath).only(configs)
         return Bundle.over(self.folders, self.table.arch, say=say, beneath=beneath)
 
     @property
@@ -95,20 +97,17 @@ def _lenders(path: Path, device_class: DeviceClass, options: dict[str, Any]) -> 
 def _with_lent(
     own: Source, device_class: DeviceClass, lenders: Sequence[Source], options: dict[str, Any]
 ) -> Source:
-    """``own`` and the rows of those operators that it has none of, each from the nearest sibling that has."""
+    """``own`` and rows of problems that it has none of, each from the nearest sibling that has."""
     rows, origins = dict(own.table.rows), dict(own.table.origins)
-    lent: dict[str, str] = {}
-    taken: list[tuple[tuple[Path, ...], frozenset[str]]] = []
+    lent: dict[DispatchKey, str] = {}
+    taken: list[tuple[tuple[Path, ...], frozenset[Config]]] = []
     for lender in lenders:
-        operators = frozenset(key.op for key in lender.table.rows) - {key.op for key in rows}
-        if operators:
-            more = {key: row for key, row in lender.table.rows.items() if key.op in operators}
+        more = {key: row for key, row in lender.table.rows.items() if key not in rows}
+        if more:
             rows, origins = rows | more, origins | {key: lender.table.origins[key] for key in more}
-            name = device_class.name
-            lent |= {
-                op: _borrowed(lender.owner, device_class, f"no row of {op} for {name}") for op in operators
-            }
-            taken.append((lender.folders, operators))
+            why = _borrowed(lender.owner, device_class, f"no row of the problem for {device_class.name}")
+            lent |= dict.fromkeys(more, why)
+            taken.append((lender.folders, frozenset((key.op, row.config) for key, row in more.items())))
     if not lent:
         return own
     table = DispatchTable(rows.values(), own.table.arch, estimates=own.table.estimates, **options)
@@ -120,9 +119,10 @@ def lent_rows(path: Path, device_class: DeviceClass, problem: Problem, limit: in
     """The rows of ``problem`` and its neighbours that the nearest sibling with rows of the operator has, ``limit`` of
     them at most: where a tune may begin on a class that has none of ``problem``. They are nobody's verdict here.
     """
-    for lender in _lenders(path, device_class, {}):
-        if found := [*lender.table.own(problem), *lender.table.neighbours(problem, limit)]:
-            return found[:limit]
+    for folder in dict.fromkeys((path, shipped("results"))):  # a folder that was named has nothing shipped below it
+        for lender in _lenders(folder, device_class, {}):
+            if found := [*lender.table.own(problem), *lender.table.neighbours(problem, limit)]:
+                return found[:limit]
     return []
 
 

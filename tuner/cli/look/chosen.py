@@ -91,7 +91,7 @@ def _row(problem: Problem, device: Device, out: Path) -> Chosen | None:
     answer = found.table.lookup(problem) if found.table.own(problem) else None
     if answer is None or answer.row is None or answer.source != "exact":
         return None
-    lent = found.borrowed_for(problem.operator)
+    lent = found.borrowed_for(answer.row)
     borrowed = f", {lent}" if lent else ""
     source = f"row of {table_path(found.folder_of(answer.row))}{borrowed}"
     return Chosen(config=answer.config, source=source)

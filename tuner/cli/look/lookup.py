@@ -140,7 +140,7 @@ def _launched(choice: Choice, found: Source) -> Lookup:
 
 def _with_owner(lookup: Lookup, found: Source) -> Lookup:
     """An answer that rests on a row says whose it is."""
-    if lookup.row is None or not (borrowed := found.borrowed_for(lookup.row.key.op)):
+    if lookup.row is None or not (borrowed := found.borrowed_for(lookup.row)):
         return lookup
     return dataclasses.replace(lookup, reason=f"{lookup.reason}; {borrowed}")
 

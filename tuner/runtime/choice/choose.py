@@ -37,6 +37,7 @@ from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.tables.order import Offer, by_estimate, in_steps
+from tuner.tables.row import DispatchKey, Row
 from tuner.trials.checked import Check
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class Library:
     """One device's table with its bundle and the build cache. Not changed while it is asked, except by ``add``.
 
     ``owner``: the class whose table it is, None if nobody said; ``borrowed``: what its answers say where another class
-    asks; ``lent``: operator -> what they say where the rows of that operator alone are another class's.
+    asks; ``lent``: the same of single rows.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class Library:
         *,
         owner: str | None = None,
         borrowed: str = "",
-        lent: Mapping[str, str] | None = None,
+        lent: Mapping[DispatchKey, str] | None = None,
     ) -> None:
         self.table = table
         self.bundle = bundle
@@ -102,9 +103,9 @@ class Library:
     def arch(self) -> Arch:
         return self.table.arch
 
-    def borrowed_for(self, operator: str) -> str:
-        """Whose the rows of an operator are, for people; empty for one's own."""
-        return self.borrowed or self._lent.get(operator, "")
+    def borrowed_for(self, row: Row) -> str:
+        """Whose ``row`` is, for people; empty for one's own."""
+        return self.borrowed or self._lent.get(row.key, "")
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
@@ -230,7 +231,7 @@ class Library:
         """Kernels that may serve, for any batch."""
         stand_in = runtime_of(problem.operator).stand_in
         found = [
-            Candidate(known=known, config=row.config, row=row, borrowed=self.borrowed_for(known.operator))
+            Candidate(known=known, config=row.config, row=row, borrowed=self.borrowed_for(row))
             for known, row in self._rows
             if known.operator == problem.operator and stand_in(problem, known) is not None
         ]
@@ -251,7 +252,7 @@ class Library:
             widest = wide.problem_class
             if widest not in self._widest:
                 self._widest[widest] = [
-                    Candidate(known=known, config=config, borrowed=self.borrowed_for(known.operator))
+                    Candidate(known=known, config=config, borrowed=self.borrowed)
                     for known, config in self._bundled_for(widest)
                 ]
             found += self._widest[widest]

@@ -1,0 +1,26 @@
+window.problems = [
+{
+"page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 16,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/1x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 1,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/16x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 16,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/1x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 1,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/16x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 16,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 16,12288,3072,128"
+}
+];
