@@ -22,11 +22,6 @@ class CompositeConfig(KernelConfig):
         one = self.links[link]
         return one(**{name: getattr(self, f"{link}_{name}") for name in one.knob_names()})
 
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Links write all that they hand on."""
-        return ()
-
     @classmethod
     def join(cls, configs: Mapping[str, KernelConfig]) -> Self:
         """From a config of every link."""

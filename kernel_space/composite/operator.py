@@ -18,9 +18,9 @@ from kernel_space.composite.link import Link
 from kernel_space.composite.signature import check_tensors, made_inside, names_of, signature_of
 from kernel_space.core.errors import InputError
 from kernel_space.core.kernel import Kernel
-from kernel_space.core.operator import Comparison, Operator, Work
+from kernel_space.core.operator import Comparison, Operator, Work, load_kernel
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import kernel
+from kernel_space.core.registry import kernel, package_of
 
 if TYPE_CHECKING:
     import torch
@@ -32,17 +32,13 @@ if TYPE_CHECKING:
 
 
 class ByLink(Protocol):
-    """The config of a kernel of a composite operator: of a chain, or of one that is no chain."""
+    """The config of a kernel of a composite operator: of a chain, or of one that is no chain. Such a one may also have
+    ``left_out``, names of what links hand on that it has no need of: it is not written, and what follows is judged by
+    what the link's torch reference makes of it.
+    """
 
     def of(self, link: str) -> Any:
         """What the check and the ragged problems of one link ask: a config of its operator, or what stands for one."""
-        ...
-
-    @property
-    def left_out(self) -> Sequence[str]:
-        """What links hand on that this kernel has no need of, by the chain's names: it is not written. What follows is
-        judged by what the link's torch reference makes of it.
-        """
         ...
 
 
@@ -55,7 +51,9 @@ class Composed:
     kernels: Mapping[str, tuple[Kernel, ...]]
 
     def kernel(self, name: str) -> Kernel:
-        """Raises ``KeyError`` for a name that is not in ``kernels``."""
+        """A chain, or a kernel of the operator's own. Raises ``InputError`` for one that cannot be loaded."""
+        if name not in self.kernels:
+            return load_kernel(package_of(self.operator), self.operator, name)
         return composite_kernel(self.operator, self.links, self.kernels[name])
 
     def name_of(self, kernels: Sequence[str]) -> str:
@@ -161,7 +159,7 @@ class _Parts:
                 name: _as_said(tensors[link.called(name)], spec)
                 for name, spec in link.of.signature.tensors(part).items()
             }
-            own |= _left_out(link, part, own, by_link.left_out)
+            own |= _left_out(link, part, own, getattr(config, "left_out", ()))
             tensors = {**tensors, **{link.called(name): tensor for name, tensor in own.items()}}
             checks = link.of.compare(part, own, by_link.of(link.name))
             found |= {link.called(name): check for name, check in checks.items()}

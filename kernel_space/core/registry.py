@@ -90,7 +90,7 @@ def kernel(operator_name: str, name: str) -> Kernel:
         raise InputError(
             f"{operator_name} has no kernel {name!r}; its kernels are {', '.join(found.kernels)}"
         )
-    if found.composed is not None and name in found.composed.kernels:
+    if found.composed is not None:
         return found.composed.kernel(name)
     return load_kernel(package_of(operator_name), operator_name, name)
 

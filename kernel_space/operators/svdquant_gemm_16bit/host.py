@@ -7,24 +7,22 @@ import cutlass
 from cutlass import Float32, Int32, cute
 
 from kernel_space.core.problem import ProblemClass
-from kernel_space.core.signature import Signature
 from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
 from kernel_space.operators.svdquant_gemm_16bit.signature import SIGNATURE
 
 
-def typed_arguments(problem_class: ProblemClass, signature: Signature = SIGNATURE) -> tuple[Any, ...]:
-    """One of each in the order of the signature: this operator's, or that of a layer that has it in itself."""
+def typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
+    """One of each in the order of the signature."""
     dtypes = {
         "wgt": cutlass.Float4E2M1FN,
         "wscales": cutlass.Float8E4M3FN,
         "wcscale": Float32,
         "bias": Float32,
-        "smooth": Float32,
         "workspace": cutlass.Uint8,
     }
     half = HALF_DTYPES[problem_class.dtype]
     pointers = [
         cute.runtime.make_ptr(dtypes.get(name, half), 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in signature.pointers
+        for name in SIGNATURE.pointers
     ]
-    return (*pointers, *(Int32(256) for _ in signature.integers), cuda.CUstream(0))
+    return (*pointers, *(Int32(256) for _ in SIGNATURE.integers), cuda.CUstream(0))
