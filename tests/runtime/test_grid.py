@@ -186,7 +186,7 @@ def test_a_borrowed_kernel_has_the_grid_of_the_card_it_runs_on(
     assert [plan.static.max_active_clusters for plan in plans] == [clusters, 114]
     assert made.asked == [2]
     assert {plan.choice.borrowed for plan in plans} == {"borrowed from h200: no table for h100-pcie"}
-    assert capsys.readouterr().err.count("kernels for h100-pcie are borrowed from h200") == 1
+    assert capsys.readouterr().err.count("kernels of svdquant_gemm for h100-pcie are borrowed from h200") == 1
 
 
 def test_the_grid_is_never_empty() -> None:

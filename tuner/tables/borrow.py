@@ -18,12 +18,23 @@ from kernel_space.core.problem import Problem
 from kernel_space.places import layers, shipped
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass, siblings
 from tuner.files.notice import Say, notice
-from tuner.tables.bundle import Bundle
+from tuner.tables.bundle import FOLDER, Bundle
 from tuner.tables.dispatch import FILE_NAME, DispatchTable
 from tuner.tables.estimates import Estimates
 from tuner.tables.row import DispatchKey, Row
 
 Config = tuple[str, str]  # operator, printed
+
+
+@dataclasses.dataclass(frozen=True)
+class Lender:
+    """A sibling whose rows lie beneath others. ``shadowed``: configs of its rows that are not taken. ``why``: for
+    people.
+    """
+
+    folders: tuple[Path, ...]
+    shadowed: frozenset[Config]
+    why: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -37,7 +48,7 @@ class Source:
     owner: str
     borrowed: str = ""
     lent: Mapping[DispatchKey, str] = dataclasses.field(default_factory=dict)
-    lenders: tuple[tuple[tuple[Path, ...], frozenset[Config]], ...] = ()
+    lenders: tuple[Lender, ...] = ()
 
     def borrowed_for(self, row: Row) -> str:
         """Whose ``row`` is, for people; empty for one's own."""
@@ -46,9 +57,15 @@ class Source:
     def bundle(self, *, say: Say = notice) -> Bundle:
         """The objects of all rows. Raises ``InputError`` for a damaged bundle."""
         beneath: Bundle | None = None
-        for folders, configs in reversed(self.lenders):
-            beneath = Bundle.over(folders, self.table.arch, say=say, beneath=beneath).only(configs)
+        for one in reversed(self.lenders):
+            bundle = Bundle.over(one.folders, self.table.arch, say=say, beneath=beneath)
+            beneath = bundle.without(one.shadowed)
         return Bundle.over(self.folders, self.table.arch, say=say, beneath=beneath)
+
+    @property
+    def lending(self) -> dict[Path, str]:
+        """The folders of lent objects, and whose they are, for people."""
+        return {folder / FOLDER: one.why for one in self.lenders for folder in one.folders}
 
     @property
     def folder(self) -> Path:
@@ -76,13 +93,14 @@ def table_of(path: Path, device_class: DeviceClass, **options: Any) -> Source:
         return Source(table=table, folders=(path,), owner=owner if lent else device_class.name, borrowed=why)
     own = _load(path, device_class, device_class, options)
     if own.table.rows:
-        return _with_lent(own, device_class, list(_lenders(path, device_class, options)), options)
-    for sibling in siblings(device_class):
-        lender = _load(path, sibling, device_class, options)
-        if lender.table.rows:
-            why = _borrowed(sibling.name, device_class, f"no table for {device_class.name}")
-            return dataclasses.replace(lender, borrowed=why)
-    return own
+        why = f"no row of the problem for {device_class.name}"
+        return _with_lent(own, device_class, list(_lenders(path, device_class, options)), why, options)
+    found = [_load(path, sibling, device_class, options) for sibling in siblings(device_class)]
+    found = [one for one in found if one.table.rows]
+    why = f"no table for {device_class.name}"
+    if len(found) == 1:
+        return dataclasses.replace(found[0], borrowed=_borrowed(found[0].owner, device_class, why))
+    return _with_lent(own, device_class, found, why, options)
 
 
 def _lenders(path: Path, device_class: DeviceClass, options: dict[str, Any]) -> Iterator[Source]:
@@ -95,24 +113,31 @@ def _lenders(path: Path, device_class: DeviceClass, options: dict[str, Any]) -> 
 
 
 def _with_lent(
-    own: Source, device_class: DeviceClass, lenders: Sequence[Source], options: dict[str, Any]
+    own: Source, device_class: DeviceClass, lenders: Sequence[Source], why: str, options: dict[str, Any]
 ) -> Source:
     """``own`` and rows of problems that it has none of, each from the nearest sibling that has."""
     rows, origins = dict(own.table.rows), dict(own.table.origins)
     lent: dict[DispatchKey, str] = {}
-    taken: list[tuple[tuple[Path, ...], frozenset[Config]]] = []
+    taken: list[Lender] = []
     for lender in lenders:
         more = {key: row for key, row in lender.table.rows.items() if key not in rows}
         if more:
+            said = _borrowed(lender.owner, device_class, why)
+            lent |= dict.fromkeys(more, said)
+            shadowed = _configs(lender.table.rows) - _configs(more)
+            taken.append(Lender(lender.folders, shadowed, said))
             rows, origins = rows | more, origins | {key: lender.table.origins[key] for key in more}
-            why = _borrowed(lender.owner, device_class, f"no row of the problem for {device_class.name}")
-            lent |= dict.fromkeys(more, why)
-            taken.append((lender.folders, frozenset((key.op, row.config) for key, row in more.items())))
     if not lent:
         return own
-    table = DispatchTable(rows.values(), own.table.arch, estimates=own.table.estimates, **options)
+    folders = [folder for one in (own, *lenders) for folder in one.folders]
+    estimates = Estimates.over(folders, device_class)
+    table = DispatchTable(rows.values(), own.table.arch, estimates=estimates, **options)
     table.origins = origins
     return dataclasses.replace(own, table=table, lent=lent, lenders=tuple(taken))
+
+
+def _configs(rows: Mapping[DispatchKey, Row]) -> frozenset[Config]:
+    return frozenset((key.op, row.config) for key, row in rows.items())
 
 
 def lent_rows(path: Path, device_class: DeviceClass, problem: Problem, limit: int) -> list[Row]:

@@ -196,10 +196,10 @@ class Bundle:
         beneath = cls.over(rest, arch, say=say, beneath=beneath) if rest else beneath
         return cls.load(Path(first) / FOLDER, arch, say=say, beneath=beneath)
 
-    def only(self, configs: Collection[tuple[str, str]]) -> Bundle:
-        """Those objects that are of ``configs``: (operator, printed config)."""
-        beneath = self._beneath.only(configs) if self._beneath is not None else None
-        own = [entry for entry in self._own if (entry.problem.operator, entry.config) in configs]
+    def without(self, configs: Collection[tuple[str, str]]) -> Bundle:
+        """Those objects that are not of ``configs``: (operator, printed config)."""
+        beneath = self._beneath.without(configs) if self._beneath is not None else None
+        own = [entry for entry in self._own if (entry.problem.operator, entry.config) not in configs]
         return Bundle(self.folder, self.arch, own, beneath=beneath)
 
     def find(self, config: KernelConfig, problem: Problem) -> ObjectFile | None:

@@ -65,12 +65,13 @@ class Library:
         owner: str | None = None,
         borrowed: str = "",
         lent: Mapping[DispatchKey, str] | None = None,
+        lending: Mapping[Path, str] | None = None,
     ) -> None:
         self.table = table
         self.bundle = bundle
         self.owner = owner
         self.borrowed = borrowed
-        self._lent = lent or {}
+        self._lent, self._lending = lent or {}, lending or {}
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
         self._rows = [(row.key.problem, row) for row in table.rows.values()]
@@ -96,7 +97,13 @@ class Library:
     @classmethod
     def of_source(cls, found: Source, bundle: Bundle, *, cache_dir: Path) -> Self:
         return cls(
-            found.table, bundle, cache_dir, owner=found.owner, borrowed=found.borrowed, lent=found.lent
+            found.table,
+            bundle,
+            cache_dir,
+            owner=found.owner,
+            borrowed=found.borrowed,
+            lent=found.lent,
+            lending=found.lending,
         )
 
     @property
@@ -105,7 +112,7 @@ class Library:
 
     def borrowed_for(self, row: Row) -> str:
         """Whose ``row`` is, for people; empty for one's own."""
-        return self.borrowed or self._lent.get(row.key, "")
+        return self.borrowed or (self._lent.get(row.key, "") if self._lent else "")
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
@@ -300,7 +307,7 @@ class Library:
             row=row,
             object=file,
             reason=self._estimate(candidate, config, problem) + reason_of(candidate, problem, file),
-            borrowed=candidate.borrowed,
+            borrowed=candidate.borrowed or self._lending.get(file.path.parent, ""),
         )
 
     def _estimate(self, candidate: Candidate, config: KernelConfig, problem: Problem) -> str:

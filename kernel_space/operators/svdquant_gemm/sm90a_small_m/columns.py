@@ -45,16 +45,20 @@ class SmallMColumns:
         """Act -> dq ring, all units of this CTA but the first, which consumers dequantize."""
         packed = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, lay.stages)
         ring = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, lay.dq_stages)
-        for unit in cutlass.range_constexpr(lay.helpers):
-            # Loads may land out of order: a wait for a slot's second load would pass before its first one is there.
-            if unit < place["count"]:
-                cute.arch.mbarrier_wait(place["columns_full"] + unit, 0)
+        for _ in cutlass.range_constexpr(lay.helpers):
             packed.advance()
             ring.advance()
         thread = place["thread"] - GROUP_THREADS
         for i in cutlass.range(lay.helpers, place["count"], unroll=1):
-            cute.arch.mbarrier_wait(place["columns_full"] + packed.index, packed.phase)
+            # Loads may land out of order: a wait for a slot's second load would pass before its first one is there.
+            # Consumers have waited for that, and may be a whole lap ahead of a wait here: so it is their unit, not its
+            # load, that this warp comes behind, in the dq slot that it fills again or, in a longer ring, one before.
             cute.arch.mbarrier_wait(place["dq_empty"] + ring.index, ring.phase)
+            if cutlass.const_expr(lay.dq_stages > lay.stages):
+                first = i - lay.stages
+                if (first >= 0) & (first < lay.helpers):
+                    cute.arch.mbarrier_wait(place["dq_full"] + first, 0)
+            cute.arch.mbarrier_wait(place["columns_full"] + packed.index, packed.phase)
             self._store_unit(lay, place, i, packed.index, ring.index, thread)
             packed.advance()
             ring.advance()
