@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kernel_space.core.errors import InputError
+from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.runtime.test_choice import BOTH, PLAIN, SPLIT, entry, row, write
 from tuner.cli.main import main
 from tuner.devices.classes import DEVICE_CLASSES, Card
@@ -152,6 +153,39 @@ def of_linear(**fields: Any) -> dict[str, Any]:
     table = json.loads((SHIPPED / "h200" / "dispatch.json").read_text())
     found = next(one for one in table["rows"] if one["op"] == "svdquant_linear")
     return {**found, **fields}
+
+
+def test_a_class_without_a_table_borrows_from_all_siblings(
+    h200_only: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The nearer one's few rows hide nothing of the other's, and each is named."""
+    write(h200_only, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    with use_table(h200_only):
+        few, many = (explain(shape, "h100-pcie") for shape in ("16,3840,3072,128", SHAPE))
+    said = [f"borrowed from {name}: no table for h100-pcie" for name in ("h100", "h200")]
+    assert [(str(one.config), one.borrowed) for one in (few, many)] == [(SPLIT, said[0]), (PLAIN, said[1])]
+    assert few.object.path.is_relative_to(h200_only / "h100")
+    assert many.object.path.is_relative_to(h200_only / "h200")
+    assert capsys.readouterr().err.count("kernels of svdquant_gemm for h100-pcie are borrowed") == 1
+
+
+def test_objects_without_a_row_are_lent_and_named(tmp_path: Path) -> None:
+    """Those for dtypes that nobody tuned."""
+    bf16 = "r=128 lora_dtype=bf16 out_dtype=bf16"
+    root = write(tmp_path, [row("16,3840,3072,128", SPLIT, us=5.0)], [entry(SPLIT)], "h100")
+    other = PLAIN.replace("swizzle_size=1", "swizzle_size=4")
+    assert other != PLAIN
+    write(root, [row(SHAPE), row("16,3840,3072,128", other)], [*BOTH, entry(PLAIN, bf16), entry(other, bf16)])
+    problem = GemmProblem.parse(SHAPE, lora_dtype="bf16", out_dtype="bf16")
+    with use_table(root):
+        found = explain(problem, "h100")
+    assert (str(found.config), found.borrowed) == (
+        PLAIN,
+        "borrowed from h200: no row of the problem for h100",
+    )
+    files = {one.file for one in table_of(root, DEVICE_CLASSES["h100"]).bundle().entries}
+    assert entry(PLAIN, bf16).file in files, "of a config that is lent"
+    assert entry(other, bf16).file not in files, "of a row that one's own shadows"
 
 
 def test_rows_of_another_operator_are_lent_with_their_objects_alone(
