@@ -11,10 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from kernel_space.composite.config import CompositeConfig
+from kernel_space.composite.parts import parts_of
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import operator_of
 from kernel_space.core.rules import Legal, Rejection
 from kernel_space.core.traits import Chip
 from tuner.simulated.model import modelled_us
@@ -73,11 +72,6 @@ class Prefilter:
 
     def _links(self, config: KernelConfig) -> Iterator[tuple[str, str, float]]:
         """(link, kernel, modelled time) of those links of a chain that have a model."""
-        composed = operator_of(self._problem).composed
-        if composed is None or not isinstance(config, CompositeConfig):
-            return
-        for link in composed.links:
-            part = config.of(link.name)
-            us = modelled_us(part, link.problem(self._problem), self._machine)
-            if us is not None:
-                yield link.name, part.kernel, us
+        for link, part, own in parts_of(config, self._problem):
+            if (us := modelled_us(part, own, self._machine)) is not None:
+                yield link, part.kernel, us

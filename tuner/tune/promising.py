@@ -6,10 +6,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kernel_space.composite.config import CompositeConfig
+from kernel_space.composite.parts import parts_of
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import operator_of
 from tuner.devices.classes import DeviceClass
 from tuner.devices.device import Device
 from tuner.devices.select import class_of_device
@@ -67,9 +66,6 @@ def _of_links(config: KernelConfig, problem: Problem, estimates: Estimates) -> f
     """Of some links of a chain together. What is left out is the same for candidates that differ in these links alone;
     that it is not for others is an error of the estimate, which a search learns of as of any other.
     """
-    composed = operator_of(problem).composed
-    if composed is None or not isinstance(config, CompositeConfig):
-        return None
-    parts = [(config.of(link.name), link.problem(problem)) for link in composed.links]
-    known = [found.us for part in parts if (found := estimates.of(*part)) is not None]
+    parts = (estimates.of(part, own) for _, part, own in parts_of(config, problem))
+    known = [found.us for found in parts if found is not None]
     return sum(known) if known else None
