@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import os
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -37,7 +37,7 @@ from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
 from tuner.tables.order import Offer, by_estimate, in_steps
-from tuner.tables.row import DispatchKey, Row
+from tuner.tables.row import Row
 from tuner.trials.checked import Check
 
 if TYPE_CHECKING:
@@ -52,26 +52,16 @@ _OBJECT = "kernel.o"
 class Library:
     """One device's table with its bundle and the build cache. Not changed while it is asked, except by ``add``.
 
-    ``owner``: the class whose table it is, None if nobody said; ``borrowed``: what its answers say where another class
-    asks; ``lent``: the same of single rows.
+    ``source``: whose the table and its rows are, None if nobody said.
     """
 
     def __init__(
-        self,
-        table: DispatchTable,
-        bundle: Bundle,
-        cache_dir: Path,
-        *,
-        owner: str | None = None,
-        borrowed: str = "",
-        lent: Mapping[DispatchKey, str] | None = None,
-        lending: Mapping[Path, str] | None = None,
+        self, table: DispatchTable, bundle: Bundle, cache_dir: Path, *, source: Source | None = None
     ) -> None:
         self.table = table
         self.bundle = bundle
-        self.owner = owner
-        self.borrowed = borrowed
-        self._lent, self._lending = lent or {}, lending or {}
+        self._source = source
+        self._lending = source.lending if source is not None else {}
         self._cache_dir = cache_dir
         self._prepared: list[Prepared] = []
         self._rows = [(row.key.problem, row) for row in table.rows.values()]
@@ -96,23 +86,20 @@ class Library:
 
     @classmethod
     def of_source(cls, found: Source, bundle: Bundle, *, cache_dir: Path) -> Self:
-        return cls(
-            found.table,
-            bundle,
-            cache_dir,
-            owner=found.owner,
-            borrowed=found.borrowed,
-            lent=found.lent,
-            lending=found.lending,
-        )
+        return cls(found.table, bundle, cache_dir, source=found)
 
     @property
     def arch(self) -> Arch:
         return self.table.arch
 
+    @property
+    def borrowed(self) -> str:
+        """Whose all rows are, for people; empty where some are the class's own."""
+        return "" if self._source is None else self._source.borrowed
+
     def borrowed_for(self, row: Row) -> str:
         """Whose ``row`` is, for people; empty for one's own."""
-        return self.borrowed or (self._lent.get(row.key, "") if self._lent else "")
+        return "" if self._source is None else self._source.borrowed_for(row)
 
     def add(self, prepared: Prepared) -> None:
         self._prepared.append(prepared)
@@ -170,7 +157,8 @@ class Library:
         runtime = runtime_of(problem.operator)
         if not runtime.widest:
             return "For one "
-        owner = self.owner or next(one.name for one in DEVICE_CLASSES.values() if one.arch == self.arch)
+        named = self._source and self._source.owner
+        owner = named or next(one.name for one in DEVICE_CLASSES.values() if one.arch == self.arch)
         usual = all(form.choices[0] == getattr(problem, name) for name, form in _options(problem))
         also = "" if usual else f" --also-dtype {options_of(problem)}"
         names = ", ".join(name.upper() for name in runtime.widest)
