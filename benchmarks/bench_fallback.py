@@ -19,13 +19,13 @@ layers that have none: of FLUX.1 and Qwen-Image (K or N of 3072), Wan 14B (5120)
 from __future__ import annotations
 
 import argparse
-import collections
 import json
 import math
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,8 @@ from tuner.search.offline_search import choose_candidates
 from tuner.space.space import SearchSpace
 from tuner.stages.run import COMPILE_TIMEOUT_S
 from tuner.trials.candidate import Candidate
-from tuner.tune.prepare import NEIGHBOURS, readable_configs
+from tuner.tune.near_rows import NEIGHBOURS
+from tuner.tune.prepare import readable_configs
 from tuner.tune.promising import promising
 
 SHAPES = (
@@ -97,15 +98,9 @@ def _remember(folder: Path, shape: str, one: dict[str, str]) -> None:
 
 def _at_once(problems: Sequence[Problem], args: argparse.Namespace) -> None:
     """Each problem by this script in a process of its own: choosing is Python, which has one core a process."""
-    waiting, running = collections.deque(problems), list[tuple[Problem, subprocess.Popen[bytes]]]()
-    failed = []
-    while waiting or running:
-        while waiting and len(running) < args.at_once:
-            problem = waiting.popleft()
-            running.append((problem, subprocess.Popen(_command(problem, args))))
-        problem, process = running.pop(0)
-        if process.wait():
-            failed.append(str(problem))
+    with ThreadPoolExecutor(args.at_once) as pool:
+        ended = pool.map(lambda problem: subprocess.run(_command(problem, args), check=False), problems)
+        failed = [str(problem) for problem, one in zip(problems, ended, strict=True) if one.returncode]
     if failed:
         raise InputError(f"what was to be compiled for {'; '.join(failed)} is not there: see above")
 

@@ -17,7 +17,7 @@ from tuner.space.space import SearchSpace, has_space
 from tuner.tables.dispatch import DispatchTable, record
 from tuner.tables.row import DispatchKey, Row
 from tuner.trials.outcome import Kind
-from tuner.tune.joined_rows import joined_rows
+from tuner.tune.near_rows import joined_rows
 
 
 def problem(name: str, text: str) -> Problem:

@@ -25,7 +25,7 @@ from tuner.runtime.state import RuntimeState
 from tuner.stages.record import current
 from tuner.stages.run import TuneOptions
 from tuner.tables.dispatch import DispatchTable
-from tuner.tune.prepare import _neighbours
+from tuner.tune.near_rows import near_rows
 from tuner.tune.retime import outdated_rows, table_of_device
 
 SHAPE, OTHER = "256,3840,3072,128", "16,3840,3072,128"
@@ -138,10 +138,15 @@ def test_a_search_begins_with_shipped_rows(folders: tuple[Path, Path]) -> None:
     mine, theirs = folders
     write(theirs, [row(SHAPE, PLAIN)], [])
     problem, h200 = GemmProblem.parse(SHAPE), select_device("h200")
-    assert _neighbours(TuneOptions(), problem, h200) == [PLAIN]
-    assert _neighbours(TuneOptions(out=mine.parent / "third"), problem, h200) == []
+
+    def begins(options: TuneOptions) -> list[str]:
+        rows = near_rows(options.out, problem, h200)
+        return [*rows.own, *rows.others]
+
+    assert begins(TuneOptions()) == [PLAIN]
+    assert begins(TuneOptions(out=mine.parent / "third")) == []
     write(mine, [row(OTHER, SPLIT)], [])
-    assert _neighbours(TuneOptions(), problem, h200) == [PLAIN, SPLIT]
+    assert begins(TuneOptions()) == [PLAIN, SPLIT]
 
 
 def test_a_retime_is_of_shipped_rows_too(folders: tuple[Path, Path]) -> None:

@@ -144,9 +144,8 @@ def lent_rows(path: Path, device_class: DeviceClass, problem: Problem, limit: in
     """The rows of ``problem`` and its neighbours that the nearest sibling with rows of the operator has, ``limit`` of
     them at most: where a tune may begin on a class that has none of ``problem``. They are nobody's verdict here.
     """
-    for folder in dict.fromkeys(
-        (path, shipped("results"))
-    ):  # a folder that was named has nothing shipped below it
+    # A folder that was named has nothing shipped below it.
+    for folder in dict.fromkeys((path, shipped("results"))):
         for lender in _lenders(folder, device_class, {}):
             if found := [*lender.table.own(problem), *lender.table.neighbours(problem, limit)]:
                 return found[:limit]

@@ -17,7 +17,6 @@ from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
-from kernel_space.places import layers
 from tuner.devices.device import Device
 from tuner.devices.select import class_of_device
 from tuner.search.prefilter import Prefilter
@@ -30,19 +29,15 @@ from tuner.stages.compile import Pool
 from tuner.stages.journal import open_study
 from tuner.stages.record import current
 from tuner.stages.run import OutOfTime, Run, TuneOptions
-from tuner.tables.borrow import lent_rows
-from tuner.tables.dispatch import FILE_NAME, DispatchTable, record
+from tuner.tables.dispatch import FILE_NAME, record
 from tuner.trials.candidate import Asks
 from tuner.trials.outcome import Kind
 from tuner.trials.study import Study
-from tuner.tune.joined_rows import joined_rows
+from tuner.tune.near_rows import near_rows
 from tuner.tune.promising import SMALL, estimate_for, promising
 
 if TYPE_CHECKING:
     from tuner.compile.pool import CompileResult
-
-NEIGHBOURS = 5  # winners of other problems that are tried first
-LENT = 4  # of a sibling's, where there is none of the problem itself
 
 
 def prepare(
@@ -181,9 +176,9 @@ def _begins(
 ) -> list[str]:
     """Winners of this problem and the nearest ones in the table; without a row of its own, what estimates find best.
     Raises what ``check_time`` does."""
-    near = _neighbours(options, problem, device)
-    folders = [below(layer, device.name) for layer in layers(options.out)]
-    if DispatchTable.over(folders, arch=device.arch).own(problem):
+    rows = near_rows(options.out, problem, device)
+    near = [*rows.own, *rows.others]
+    if rows.is_tuned:
         return near
     configs = list(readable_configs(problem.operator, near, device.arch))
     found = promising(
@@ -197,19 +192,6 @@ def _begins(
         check_time=check_time,
     )
     return [*near, *map(str, found)]
-
-
-def _neighbours(options: TuneOptions, problem: Problem, device: Device) -> list[str]:
-    """The problem's own row comes first: its journal may be of other kernel sources, or on another machine. Without one
-    those of a sibling come first, which runs the same objects. Of a chain what its links' rows make goes before other
-    problems."""
-    folders = [below(layer, device.name) for layer in layers(options.out)]
-    table = DispatchTable.over(folders, arch=device.arch)
-    first = table.own(problem) or lent_rows(
-        Path(options.out), class_of_device(device, options.out), problem, LENT
-    )
-    near = [row.config for row in table.neighbours(problem, NEIGHBOURS)]
-    return [*(row.config for row in first), *joined_rows(table, problem), *near]
 
 
 def readable_configs(operator_name: str, printed: Iterable[str], arch: Arch) -> Iterator[KernelConfig]:

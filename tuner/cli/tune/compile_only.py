@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 from kernel_space.build.cache import check_takes_entries, default_cache_dir
 from kernel_space.core.errors import InputError
-from kernel_space.core.plain_files import below
 from kernel_space.core.problem import Problem
 from kernel_space.operators import DEFAULT
-from kernel_space.places import COMMAND, layers, user_results
+from kernel_space.places import COMMAND, user_results
 from tuner.cli.options import text
 from tuner.cli.options.card import EVERY
 from tuner.cli.options.common import check_out, problems_of
@@ -26,19 +25,17 @@ from tuner.cli.tune.on_cluster import compilers, no_cluster
 from tuner.compile.manifest import Entry, Folder, fill
 from tuner.compile.pool import CompilePool
 from tuner.devices.device import Device
-from tuner.devices.select import class_of_device, select_device
+from tuner.devices.select import select_device
 from tuner.search.offline_search import choose_candidates
 from tuner.search.progress import Progress, State
 from tuner.space.space import SearchSpace
 from tuner.stages.record import current
 from tuner.stages.run import COMPILE_TIMEOUT_S
-from tuner.tables.borrow import lent_rows
-from tuner.tables.dispatch import DispatchTable
 from tuner.trials.candidate import Candidate
 from tuner.trials.outcome import Status
 from tuner.tune.earlier import Earlier, earlier_visits
-from tuner.tune.joined_rows import joined_rows
-from tuner.tune.prepare import LENT, NEIGHBOURS, readable_configs
+from tuner.tune.near_rows import NearRows, near_rows
+from tuner.tune.prepare import readable_configs
 from tuner.tune.promising import promising
 from tuner.tune.retime import candidates_of, outdated_rows, table_of_device
 
@@ -141,33 +138,21 @@ def _results_folder(named: Path | None) -> Path:
 
 
 class _Known(NamedTuple):
-    """What candidates are chosen from: earlier visits of the problem, configs of its own row and of the nearest ones.
-
-    The own row comes first: its trials may be of other kernel sources, or on another machine. Of a chain what its
-    links' rows make counts as its own.
-    """
+    """What candidates are chosen from."""
 
     visits: Earlier
-    own: list[str]
-    others: list[str]
+    rows: NearRows
 
 
 def _known(results: Path, problem: Problem, device: Device) -> _Known:
     """Raises ``InputError`` for damaged files."""
-    table = DispatchTable.over([below(layer, device.name) for layer in layers(results)], arch=device.arch)
-    own = table.own(problem) or lent_rows(results, class_of_device(device, results), problem, LENT)
-    others = table.neighbours(problem, NEIGHBOURS)
-    return _Known(
-        earlier_visits(results, problem, device),
-        [*(row.config for row in own), *joined_rows(table, problem)],
-        [row.config for row in others],
-    )
+    return _Known(earlier_visits(results, problem, device), near_rows(results, problem, device))
 
 
 def _candidates(problem: Problem, known: _Known, device: Device, args: argparse.Namespace) -> list[Candidate]:
     space = SearchSpace.load(problem.operator, device.arch)
-    first = list(readable_configs(problem.operator, known.others, device.arch))
-    best = list(readable_configs(problem.operator, (*known.own, *known.visits.best[:BEST]), device.arch))
+    first = list(readable_configs(problem.operator, known.rows.others, device.arch))
+    best = list(readable_configs(problem.operator, (*known.rows.own, *known.visits.best[:BEST]), device.arch))
     results = _results_folder(args.results)
     found = promising(
         space, problem, device, results, limit=args.trials // 2, first=[*best, *first], seed=args.seed
