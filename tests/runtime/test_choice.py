@@ -139,13 +139,33 @@ def test_a_layer_without_rows_takes_the_nearest_other(tmp_path: Path) -> None:
     assert answer.problem == GemmProblem.parse("16,4096,4096,128")
 
 
-def test_the_layer_in_other_dtypes_comes_before_other_layers(tmp_path: Path) -> None:
-    bf16 = CLASS.replace("fp16", "bf16")
-    rows = [row("256,3840,3072,128"), row("16,3840,3200,128", SPLIT, lora_dtype="bf16", out_dtype="bf16")]
-    root = write(tmp_path, rows, [entry(PLAIN), entry(PLAIN, bf16), entry(SPLIT, bf16)])
-    answer = choose(root, "16,3840,3072,128", lora_dtype="bf16", out_dtype="bf16")
-    assert answer.source == "nearest layer 256,3840,3072,128"
-    assert answer.object.read() == data_of(PLAIN, bf16)
+@pytest.mark.parametrize(
+    ("m", "source"),
+    [
+        (16, "nearest layer 16,15360,3840,128"),  # 8.1 doublings of M are more than 2.3 of K and N, which count a fifth
+        (4352, "exact"),
+        (3000, "nearest M 4352"),  # 0.54 doublings; 7.55 and more from the other
+    ],
+)
+def test_a_row_of_its_batch_comes_before_one_of_its_layer(tmp_path: Path, m: int, source: str) -> None:
+    """A kernel for 4352 rows is far too large for 16, whichever layer it was tuned for."""
+    rows = [row("4352,3840,3072,128"), row("16,15360,3840,128", SPLIT)]
+    assert choose(write(tmp_path, rows, BOTH), f"{m},3840,3072,128").source == source
+
+
+def test_rows_in_other_dtypes_come_a_little_behind(tmp_path: Path) -> None:
+    """By a quarter of a doubling of M: behind an equal row and one of a layer a doubling away, before one of half M."""
+    bf16, dtypes = CLASS.replace("fp16", "bf16"), {"lora_dtype": "bf16", "out_dtype": "bf16"}
+    objects = [entry(PLAIN), entry(PLAIN, bf16), entry(SPLIT, bf16)]
+    for number, (other, source) in enumerate(
+        [
+            ("16,7680,3072,128", "nearest layer 16,7680,3072,128"),
+            ("32,3840,3072,128", "nearest layer 16,3840,3072,128"),
+        ]
+    ):
+        rows = [row("16,3840,3072,128"), row(other, SPLIT, **dtypes)]
+        root = write(tmp_path / str(number), rows, objects)
+        assert choose(root, "16,3840,3072,128", **dtypes).source == source
 
 
 def of_rank(rank: int) -> str:

@@ -562,10 +562,10 @@ def test_answers_in_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_neighbours_are_ordered_by_doublings() -> None:
     rows = [
         row(key=at(4352)),  # itself: not a neighbour
-        row(key=at(2176)),  # 1 doubling
-        row(key=at(4352, k=15360)),  # 2
+        row(key=at(4352, k=15360)),  # 2 doublings of K, of which five count as one of M
         row(key=at(4352, r=0)),  # log2(144 / 16) = 3.17
         row(key=at(4352, k=7680, n=6144, r=32)),  # 1 + 1 + log2(144 / 48) = 3.58
+        row(key=at(2176)),  # 1 doubling of M
         row(key=at(4352, out_dtype="bf16")),  # 0, but other dtypes
     ]
     found = table_of(*rows).neighbours(KEY.problem, 10)

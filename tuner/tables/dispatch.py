@@ -21,7 +21,7 @@ from kernel_space.core.rules import Legal, Rejection, knob_rejection, legalize
 from tuner.files.notice import Say, notice, say_each
 from tuner.files.store import CorruptFile, is_whole, locked, set_aside, write_if_new
 from tuner.tables.dispatch_file import SCHEMA, TableFile, one_arch, read_table
-from tuner.tables.distance import batch_names, batch_order, doublings, shown_bucket, shown_sizes
+from tuner.tables.distance import batch_names, nearness_order, shown_bucket, shown_sizes
 from tuner.tables.estimates import Estimates
 from tuner.tables.merge import Current, Decision, choose, outdated_reason
 from tuner.tables.order import Offer, by_estimate, in_steps
@@ -168,7 +168,7 @@ class DispatchTable:
     def neighbours(self, problem: Problem, limit: int) -> list[Row]:
         """Rows of other problems of the same operator, nearest first: where a search may start.
 
-        Distance: ``distance.doublings``; other options come after equal ones; ties in key order.
+        Distance: ``distance.nearness_order``; other options come after equal ones; ties in key order.
         """
         own = DispatchKey.of(problem, self.arch.name)
         others = [
@@ -196,25 +196,21 @@ class DispatchTable:
         return lookup
 
     def _candidates(self, key: DispatchKey) -> list[Row]:
-        """Rows of the bucket by distance in powers of two of their batch; of two equally near the larger first.
-
-        With estimates all rows of the problem's class, its own first, then by estimate.
-        """
+        """Rows of the bucket, nearest first. With estimates all rows of the problem's class, by estimate."""
         problem = key.problem
-        bucket = sorted(
-            self._buckets.get(key.bucket, ()), key=lambda row: batch_order(problem, row.key.problem)
-        )
+        bucket = self._near(problem, self._buckets.get(key.bucket, ()))
         if self.estimates is None or (bucket and bucket[0].key == key):
             return bucket
-        others = [row for row in self._of_class(key) if row.key.bucket != key.bucket]
-        near = sorted(others, key=functools.partial(_distance, problem))
         asked = in_steps(problem)
         offers = [
             Offer(item=row, config=config, launched=asked, known=row.key.problem)
-            for row in [*bucket, *near]
+            for row in self._near(problem, self._of_class(key))
             if (config := _config_of(row, self.arch)) is not None
         ]
         return by_estimate(offers, self.estimates) if offers else bucket
+
+    def _near(self, problem: Problem, rows: Iterable[Row]) -> list[Row]:
+        return sorted(rows, key=lambda row: nearness_order(problem, row.key.problem))
 
     def _of_class(self, key: DispatchKey) -> list[Row]:
         """Rows whose objects could compute ``key``."""
@@ -372,9 +368,9 @@ def render_table(
     return f'{{{head}, "rows": [\n{lines}\n]}}\n'
 
 
-def _distance(own: Problem, row: Row) -> tuple[bool, float, DispatchKey]:
+def _distance(own: Problem, row: Row) -> tuple[Any, ...]:
     other = row.key.problem
-    return own.options != other.options, doublings(own, other), row.key
+    return own.options != other.options, *nearness_order(own, other), row.key
 
 
 def _space_default(arch: Arch) -> Default:

@@ -9,6 +9,11 @@ from typing import Any
 
 from kernel_space.core.problem import Problem
 
+# A kernel tuned for another batch loses 17 % for each doubling between them, one of another layer 3 % for each doubling
+# of its sizes (docs/evidence/estimates.md): so many doublings of other sizes count as one of the batch's.
+OTHERS_TO_ONE = 5
+OTHER_OPTIONS = 0.25  # doublings of the batch: what rows of equal sizes and other options are put back by
+
 
 def times_larger(one: Problem, other: Problem, names: Iterable[str] | None = None) -> Fraction:
     """How many times the larger is the smaller, multiplied over the sizes ``names``, by default all: orders as the
@@ -33,10 +38,14 @@ def batch_names(problem: Problem) -> tuple[str, ...]:
     return tuple(name for name, form in problem.forms().items() if form.batch)
 
 
-def batch_order(problem: Problem, other: Problem) -> tuple[Any, ...]:
-    """Order of problems of one bucket, nearest to ``problem`` first; of two equally near the larger one."""
-    names = batch_names(problem)
-    return times_larger(problem, other, names), tuple(-getattr(other, name) for name in names)
+def nearness_order(problem: Problem, other: Problem) -> tuple[Any, ...]:
+    """Order of problems of one operator, nearest to ``problem`` first: by doublings between the batches and, for
+    little, between other sizes. Of two equally near the larger batch; then by name.
+    """
+    batch = batch_names(problem)
+    others = [name for name in problem.size_names() if name not in batch]
+    apart = times_larger(problem, other, batch) ** OTHERS_TO_ONE * times_larger(problem, other, others)
+    return apart, tuple(-getattr(other, name) for name in batch), str(other)
 
 
 def shown_sizes(problem: Problem, names: Iterable[str]) -> str:

@@ -168,7 +168,7 @@ class Library:
         )
 
     def _candidates(self, problem: Problem) -> Iterator[Candidate]:
-        """Nearest first: this layer before others, these options before others."""
+        """Nearest first, or by estimate."""
         if self.table.estimates is None:
             return self._nearest(problem).order(batch_of(problem))
         return self._estimated(problem)

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from kernel_space.core.problem import Form, Problem
 from tuner.runtime.choice.choice import Candidate
 from tuner.runtime.choice.contract import runtime_of
+from tuner.tables.distance import OTHER_OPTIONS, OTHERS_TO_ONE
 
 Item = TypeVar("Item")
 
@@ -42,8 +43,9 @@ class Nearest(Generic[Item]):
             yield from (group[index][-1] for *_, index in nearest)
 
 
-def distance(problem: Problem, candidate: Candidate) -> tuple[bool, bool, bool, float, tuple[int, ...], str]:
-    """For ``Nearest``: powers of two between the sizes that are run-time arguments, and what standing in costs.
+def distance(problem: Problem, candidate: Candidate) -> tuple[bool, float, tuple[int, ...], str]:
+    """For ``Nearest``: powers of two between the sizes that are run-time arguments, as ``tables.distance`` counts them,
+    and what standing in costs.
 
     What was made for any shape, and not timed, comes last.
     """
@@ -52,11 +54,11 @@ def distance(problem: Problem, candidate: Candidate) -> tuple[bool, bool, bool, 
     assert stand_in is not None, "it was a candidate because it may stand in"
     names = [name for name, form in problem.forms().items() if not (form.batch or form.compiled)]
     sizes = [(getattr(known, name), getattr(problem, name)) for name in names]
-    doublings = sum(abs(math.log2(a / b)) for a, b in sizes) + stand_in.distance
+    doublings = sum(abs(math.log2(a / b)) for a, b in sizes) / OTHERS_TO_ONE + stand_in.distance
+    if known.options != problem.options:
+        doublings += OTHER_OPTIONS
     return (
         candidate.is_for_any_shape,
-        any(a != b for a, b in sizes),
-        known.options != problem.options,
         doublings,
         tuple(-size for size in batch_of(known)),
         str(known),
