@@ -142,7 +142,10 @@ def test_a_layer_without_rows_takes_the_nearest_other(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("m", "source"),
     [
-        (16, "nearest layer 16,15360,3840,128"),  # 8.1 doublings of M are more than 2.3 of K and N, which count a fifth
+        (
+            16,
+            "nearest layer 16,15360,3840,128",
+        ),  # 8.1 doublings of M are more than 2.3 of K and N, which count a fifth
         (4352, "exact"),
         (3000, "nearest M 4352"),  # 0.54 doublings; 7.55 and more from the other
     ],
