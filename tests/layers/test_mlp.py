@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from kernel_space.places import shipped
 from tests.layers.test_linear import linear_of, relative
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.layers import fusion, handover, linear_op, mlp_op
 from tuner.layers.fusion import Fusion, decide_fusion, pass_us
 from tuner.layers.mlp import interleaved
 from tuner.runtime import InputError, SVDQuantLinear, SVDQuantMLP, interleave_gates, state
+from tuner.runtime.choice.remembered import Recent
 
 pytestmark = pytest.mark.filterwarnings("ignore:(svdquant|nvfp4)_.* on cpu is the torch reference")
 K, HIDDEN, N = 128, 96, 64
@@ -198,16 +200,21 @@ def test_handed_over_is_the_same_to_the_bit(
     assert torch.equal(mlp(x), apart)
     seen: list[Any] = []
     monkeypatch.setattr(mlp_op, "hands_over", lambda *asked: not seen.append(asked))
+    monkeypatch.setattr(mlp_op, "_handed", Recent(16))
     assert torch.equal(mlp(x), apart)
     assert torch.equal(mlp(x.to(dtype)), mlp.fc2(mlp.fc1.activated(x.to(dtype), activation)))
-    (first, second, device), _ = seen
+    ((first, second, device),) = seen  # decided once
     own = {"m": 130, "dtype": "fp16" if dtype == torch.float16 else "bf16"}
     wide = mlp.fc1.out_features
     assert first == LinearProblem(k=K, n=wide, r=16, activation=activation, **own)
     assert second == LinearProblem(k=HIDDEN, n=N, r=0, **own) and device == x.device
     mlp.fc2.activations = "16bit"
     mlp(x)
-    assert len(seen) == 2
+    assert len(seen) == 1
+    with state.use_table(shipped("results") / "h200"):
+        mlp.fc2.activations = "nvfp4"
+        mlp(x)
+    assert len(seen) == 2  # of other tables
 
 
 def test_what_is_never_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -243,20 +243,26 @@ class SVDQuantLinear(torch.nn.Module):
             raise InputError(f"x must be float16, bfloat16 or float32, got {came}")
         if self._is_replica:
             self._align()
-        rows = _rows(x, self.in_features, "x").to(self.dtype).contiguous()
+        rows = x if x.ndim == 2 and x.shape[1] == self.in_features else _rows(x, self.in_features, "x")
+        if x.dtype is not self.dtype:
+            rows = rows.to(self.dtype)
+        buffers: Any = self._buffers  # as attributes they cost 1.5 us a call more
         y = linear_op(
-            rows,
-            self.smooth,
-            self.lora_down_packed,
-            self.wgt,
-            self.wscales,
-            self.lora_up,
-            self.wcscale,
-            self.bias,
+            rows.contiguous(),
+            buffers["smooth"],
+            buffers[_PACKED],
+            buffers["wgt"],
+            buffers["wscales"],
+            buffers["lora_up"],
+            buffers["wcscale"],
+            buffers["bias"],
             self.activations,
             activation,
         )
-        return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], y.shape[1])
+        wanted = autocast_dtype(x) or x.dtype
+        if y.dtype is not wanted:
+            y = y.to(wanted)
+        return y if x.ndim == 2 else y.view(*x.shape[:-1], y.shape[1])
 
     def chosen(self, rows: int) -> Decision:
         """What a call of ``rows`` rows does with activations where the layer is, and why."""

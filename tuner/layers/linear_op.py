@@ -10,6 +10,7 @@ from kernel_space.operators.svdquant_linear.runtime import problem_of
 from tuner.layers.activations import AUTO, NVFP4, OPERATORS, decide, require_activations
 from tuner.layers.fusion import is_fused
 from tuner.layers.gemm import LIBRARY
+from tuner.runtime import state
 from tuner.runtime.caller import Caller
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
@@ -58,13 +59,13 @@ def linear(
                 return made[_Y[name]]
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     if not needs_dispatcher(x):
-        return _linear(*inputs, activations, activation)
+        return _long_way(*inputs, activations, activation)
     CALLER.require_no_grad(inputs, None)
     return torch.ops.svdquant.linear(*inputs, activations, activation)
 
 
 def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor) -> tuple:
-    return (x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device)
+    return (state.generation, x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device)
 
 
 def _linear(
@@ -79,17 +80,37 @@ def _linear(
     activations: str = AUTO,
     activation: str = "none",
 ) -> torch.Tensor:
+    """As the dispatcher calls it, which is every call of a compiled model: quick where one like it was made before."""
+    inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+    name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up))
+    made = None if name is None else _QUICK[name](*inputs, *_NOT_GIVEN[name], activation)
+    return _long_way(*inputs, activations, activation) if made is None else made[_Y[name]]
+
+
+def _long_way(
+    x: torch.Tensor,
+    smooth: torch.Tensor,
+    lora_down: torch.Tensor,
+    wgt: torch.Tensor,
+    wscales: torch.Tensor,
+    lora_up: torch.Tensor,
+    wcscale: torch.Tensor,
+    bias: torch.Tensor,
+    activations: str,
+    activation: str,
+) -> torch.Tensor:
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     name = require_activations(activations)
     if x.ndim == 2 and not x.shape[0]:
         return _no_rows(inputs, activation)
     if name == AUTO:
+        look = _look(x, wgt, lora_up)
         name = decide(problem_of(CALLER.named(inputs)), wgt.device).activations
-        _autos.put(_look(x, wgt, lora_up), name)
+        _autos.put(look, name)
     if activation != "none":
         problem = problem_of(CALLER.named(inputs), activation=activation)
         if not is_fused(name, problem, wgt.device):
-            return _after(_linear(*inputs, name), activation)
+            return _after(_long_way(*inputs, name, "none"), activation)
     return CALLERS[name].run(inputs, None, (activation,), asked=activation, quick=True)[_Y[name]]
 
 

@@ -15,7 +15,9 @@ from tuner.layers.activations import AUTO, NVFP4, decide
 from tuner.layers.gemm import LIBRARY, gemm
 from tuner.layers.handover import hands_over
 from tuner.layers.linear_op import CALLER, linear
-from tuner.runtime.caller import caller_of
+from tuner.runtime import state
+from tuner.runtime.caller import Caller, caller_of
+from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
 
 _WEIGHTS = ("smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias")
@@ -27,6 +29,8 @@ LIBRARY.define(
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 Weights = tuple[torch.Tensor, ...]
+_handed: Recent[tuple, bool] = Recent(MAX_CALLS, of_tables=True)
+"""Whether the first layer hands over, by what the tensors look like."""
 
 
 def mlp(
@@ -46,8 +50,16 @@ def _mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
     tensors = tuple(one for one in rest if isinstance(one, torch.Tensor))
     activations1, activations2, activation = (str(one) for one in rest[len(tensors) :])
     first, second = tensors[: len(_WEIGHTS)], tensors[len(_WEIGHTS) :]
-    if x.shape[0] and _is_handed(x, first, second, (activations1, activations2), activation):
-        return handed(x, first, second, activation)
+    if x.shape[0]:
+        asked = ((activations1, activations2), activation)
+        shapes = (x.shape, first[2].shape, first[4].shape, second[2].shape, second[4].shape)
+        look = (state.generation, x.dtype, x.device, *shapes, *asked)
+        is_handed = _handed.get(look)
+        if is_handed is None:
+            is_handed = _is_handed(x, first, second, *asked)
+            _handed.put(look, is_handed)
+        if is_handed:
+            return handed(x, first, second, activation)
     return _layer(_layer(x, first, activations1, activation), second, activations2, "none")
 
 
@@ -75,11 +87,15 @@ def handed(x: torch.Tensor, first: Weights, second: Weights, activation: str) ->
     next_smooth, _, wgt, wscales, lora_up, wcscale, bias = second
     lora_up = lora_up.new_empty((lora_up.shape[0], 0))
     quantize, hidden = caller_of("nvfp4_quantize"), caller_of("svdquant_gemm_nvfp4")
-    act, ascales, lora_act_in = quantize.run((x, smooth, lora_down), None, (), quick=True)
+    act, ascales, lora_act_in = _made(quantize, (x, smooth, lora_down), ())
     about = (_NAMES[x.dtype], activation)
     inputs = (act, ascales, packed[0], packed[1], _branch(lora_act_in, x), *packed[2:], next_smooth)
-    next_act, next_ascales = hidden.run(inputs, None, about, asked=about, quick=True)
+    next_act, next_ascales = _made(hidden, inputs, about)
     return gemm(next_act, next_ascales, wgt, wscales, None, lora_up, wcscale, bias, None, x.dtype)
+
+
+def _made(caller: Caller, inputs: Weights, about: tuple[str, ...]) -> Weights:
+    return caller.short_way(inputs, None, about) or caller.run(inputs, None, about, asked=about, quick=True)
 
 
 def _branch(lora_act_in: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
