@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 class ByLink(Protocol):
     """The config of a kernel of a composite operator: of a chain, or of one that is no chain. Such a one may also have
     ``left_out``, names of what links hand on that it has no need of: it is not written, and what follows is judged by
-    what the link's torch reference makes of it.
+    what the link's torch reference makes of it. One whose outputs no link's check is right for has ``judge``,
+    ``(problem, tensors)`` -> its own comparisons.
     """
 
     def of(self, link: str) -> Any:
@@ -150,7 +151,9 @@ class _Parts:
         return found
 
     def check(self, problem: Problem, tensors: Tensors, config: KernelConfig) -> dict[str, Comparison]:
-        """Every link by its own check, on what the links before it have really written."""
+        """Every link by its own check, on what the links before it have really written; or by the kernel's own."""
+        if judge := getattr(config, "judge", None):
+            return {**_unwritten(tensors, config), **judge(problem, tensors)}
         by_link = cast(ByLink, config)  # of this operator's kernels, as always
         found: dict[str, Comparison] = {}
         for link in self.links:
@@ -204,6 +207,13 @@ def _left_out(link: Link, part: Problem, own: Tensors, names: Sequence[str]) -> 
         return {}
     made = importlib.import_module(link.of.runtime).reference(own, part)
     return {name: made[name] for name in wanted}
+
+
+def _unwritten(tensors: Tensors, config: Any) -> dict[str, Comparison]:
+    """Of outputs that a kernel leaves out, of which there is nothing to judge."""
+    from kernel_space.numerics.output_check import check_equal
+
+    return {name: check_equal(tensors[name], tensors[name]) for name in config.left_out}
 
 
 def _as_said(tensor: torch.Tensor, spec: TensorSpec) -> torch.Tensor:

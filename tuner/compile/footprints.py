@@ -6,7 +6,7 @@ to make a budget of it: which rings and which further sizes there are is the ker
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kernel_space.build import footprint_store
@@ -24,11 +24,11 @@ Footprints = Mapping[str, Mapping[str, Any]]  # kernel -> key -> fields
 
 
 def known_footprints(problem: Problem, arch: Arch) -> dict[str, dict[str, Any]]:
-    """What this machine knows of the class of ``problem``; of a chain, of those of its links."""
+    """What this machine knows of the class of ``problem``; of a chain, of those of its links, too."""
     found: dict[str, dict[str, Any]] = {}
-    for single in single_problems(problem):
-        prefix = _prefix(single, arch)
-        for kernel in kernels_of(single.operator, arch):
+    for one in _owners(problem):
+        prefix = _prefix(one, arch)
+        for kernel in _with_layouts(one.operator, arch):
             own = footprint_store.entries(kernel).items()
             found.setdefault(kernel.full_name, {}).update(
                 (key, fields) for key, fields in own if key.startswith(prefix)
@@ -51,16 +51,30 @@ def check_footprints(footprints: Any) -> None:
 def adopt_footprints(footprints: Footprints, problems: Iterable[Problem], arch: Arch) -> None:
     """Take over what belongs to the classes of ``problems``, for this process. Raises ``InputError`` for a footprint
     that its kernel can make no budget of."""
-    singles = (single for problem in problems for single in single_problems(problem))
-    classes = {(problem.operator, problem.problem_class): problem for problem in singles}
+    owners = (one for problem in problems for one in _owners(problem))
+    classes = {(problem.operator, problem.problem_class): problem for problem in owners}
     for problem in classes.values():
         prefix = _prefix(problem, arch)
-        for kernel in kernels_of(problem.operator, arch):
+        for kernel in _with_layouts(problem.operator, arch):
             own = footprints.get(kernel.full_name, {})
             mine = {key: dict(fields) for key, fields in own.items() if key.startswith(prefix)}
             footprint_store.adopt(kernel, mine)
             for key in mine:
                 _check_budget(kernel, key, CONFIG + key.removeprefix(prefix), problem, arch)
+
+
+def _owners(problem: Problem) -> Iterator[Problem]:
+    """Problems of operators with kernels of their own: beside what the links of a chain make of it itself, which may
+    have kernels that are no chains."""
+    singles = list(single_problems(problem))
+    yield from singles
+    if problem not in singles:
+        yield problem
+
+
+def _with_layouts(operator: str, arch: Arch) -> list[Kernel]:
+    """Kernels whose footprints are read from layouts: those of a chain are its links'."""
+    return [kernel for kernel in kernels_of(operator, arch) if kernel.layouts]
 
 
 def _prefix(problem: Problem, arch: Arch) -> str:

@@ -165,6 +165,38 @@ def check_half(
     return _check(y, contract, split_k, chunk_rows)
 
 
+def check_dense(
+    y: torch.Tensor,
+    x: torch.Tensor,
+    wgt: torch.Tensor,
+    doubt: torch.Tensor,
+    affine: tuple[torch.Tensor, torch.Tensor],
+    *,
+    split_k: int = 1,
+    activation: str = "none",
+    chunk_rows: int = CHUNK_ROWS,
+) -> OutputCheck:
+    """As ``check_half`` for 16-bit weights: ``y = f((x @ wgt.T) * wcscale + bias)``. ``wgt`` fp32 ``[N, K]``, whose
+    elements are 16-bit numbers; ``doubt``, of the same shape, is by how much those of the kernel may differ from them.
+    """
+    columns = wgt.shape[0] // 2 if activation == "swiglu" else wgt.shape[0]
+    require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (x.shape[0], columns))
+    none = torch.zeros((1,), dtype=torch.float64, device=x.device)
+    scale, bias = (vector.double() for vector in affine)
+    contract = _Contract(
+        act=x,
+        wgt=wgt,
+        lora_act_in=none.expand(x.shape[0], 0),
+        lora_up=none.expand(wgt.shape[0], 0),
+        gemm_scale=scale,
+        lora_scale=scale,
+        bias=bias,
+        activation=activation,
+        doubt=doubt if bool(doubt.any()) else None,
+    )
+    return _check(y, contract, split_k, chunk_rows)
+
+
 def _check(y: torch.Tensor, contract: _Contract, split_k: int, chunk_rows: int) -> OutputCheck:
     out_dtype = next(name for name, dtype in TORCH_DTYPES.items() if dtype == y.dtype)
     check: OutputCheck | None = None
@@ -215,7 +247,8 @@ class _Contract:
     """``y = f(gemm_scale * (act @ wgt.T) + lora_scale * (lora_act_in @ lora_up.T) + bias)`` with decoded operands.
 
     ``act`` still packed or in 16 bits, ``wgt`` fp32, the rest float64. ``lora_dtype`` is set when the kernel gets
-    ``lora_up`` divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance.
+    ``lora_up`` divided by ``gemm_scale`` and rounded to it, which is then part of the tolerance. So is ``doubt``:
+    by how much elements of the kernel's ``wgt`` may differ from these.
     """
 
     act: NVFP4Tensor | torch.Tensor
@@ -227,6 +260,7 @@ class _Contract:
     bias: torch.Tensor
     lora_dtype: str | None = None
     activation: str = "none"
+    doubt: torch.Tensor | None = None
 
     def reference(self, rows: slice) -> torch.Tensor:
         with self._threads(rows):
@@ -248,6 +282,8 @@ class _Contract:
             other = FP32_ROUNDOFF * ((reference - self.bias).abs() + reference.abs())
             if self.lora_dtype is not None:
                 other += self._folding_error(self.lora_dtype, gemm.product, lora_act)
+            if self.doubt is not None:
+                other += _fp32_product(act.abs(), self.doubt) * gemm_scale
             half = TORCH_DTYPES[out_dtype]
             error.add_(other).mul_(SECOND_ORDER)
             made = after(self.activation, Uncertain(reference, error, drift.mul_(ACC_ROUNDOFF).add_(other)))

@@ -8,11 +8,13 @@ from kernel_space.core.problem import Problem, option, size
 from kernel_space.operators.nvfp4_quantize.problem import MAX_K, MAX_M
 from kernel_space.operators.svdquant_gemm.problem import (
     ACTIVATIONS,
+    GATE_COLUMNS,
     HALF_DTYPES,
     K_MULTIPLE,
     MAX_R,
     N_MULTIPLE,
     R_MULTIPLE,
+    SWIGLU,
     require_gates,
 )
 
@@ -35,3 +37,8 @@ class LinearProblem(Problem, operator="svdquant_linear", example="4352,3840,3072
     def __post_init__(self) -> None:
         super().__post_init__()
         require_gates(self.n, self.activation)
+
+    @property
+    def n_multiple(self) -> int:
+        """Of N."""
+        return 2 * GATE_COLUMNS if self.activation == SWIGLU else N_MULTIPLE
