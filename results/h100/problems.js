@@ -1,7 +1,31 @@
 window.problems = [
 {
+"page": "svdquant_linear/16x3072x3072x512-bf16",
+"name": "svdquant_linear 16,3072,3072,512"
+},
+{
+"page": "svdquant_linear/4352x3072x3072x512-bf16",
+"name": "svdquant_linear 4352,3072,3072,512"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/32x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 32,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/48x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 48,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/16x3072x3072x512-bf16",
+"name": "svdquant_linear_16bit 16,3072,3072,512"
+},
+{
+"page": "svdquant_linear_16bit/4352x3072x3072x512-bf16",
+"name": "svdquant_linear_16bit 4352,3072,3072,512"
 },
 {
 "page": "svdquant_linear_16bit/1x3072x9216x128-bf16",
@@ -18,6 +42,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/16x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/32x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 32,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/64x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 64,3840,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernel_space.core.registry import operator
 from kernel_space.numerics.nvfp4 import quantize_nvfp4
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from kernel_space.operators.svdquant_gemm.operands import Operands, make_operands
@@ -24,7 +25,17 @@ from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.reference import check_packed
 from kernel_space.operators.svdquant_gemm.workspace import workspace_bytes
-from tuner.runtime import InputError, SVDQuantLinear, explain, prepare, quantize_act, svdquant_gemm, use_table
+from tuner.layers.activations import OPERATORS
+from tuner.runtime import (
+    InputError,
+    SVDQuantLinear,
+    explain,
+    launch,
+    prepare,
+    quantize_act,
+    svdquant_gemm,
+    use_table,
+)
 from tuner.runtime.state import class_of_card, workspaces
 
 pytestmark = pytest.mark.gpu
@@ -37,6 +48,7 @@ HOST_US = 10.0
 YARDSTICK, YARDSTICK_US = "  sin_ on 8 numbers, likewise", 4.6
 SMALL = "17,3840,3072,128"
 WEIGHTS = ("wgt", "wscales", "lora_up", "wcscale", "bias")
+BUFFERS = ("smooth", *WEIGHTS)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -237,25 +249,30 @@ def model() -> Model:
     return Model().cuda().half().eval()
 
 
-@pytest.mark.parametrize("shape", ["1,512,1024,128", "64,512,1024,128"])
-def test_layer_against_the_float64_operator(model: Model, shape: str) -> None:
-    """The same quantized operator, from the layer's buffers, in float64 on the CPU."""
-    from kernel_space.operators.svdquant_gemm.inputs import PackedInputs
-    from kernel_space.operators.svdquant_gemm.reference import check_packed
+@pytest.mark.parametrize("activations", ["auto", "nvfp4", "16bit"])
+@pytest.mark.parametrize("m", [1, 64])
+def test_layer_against_the_float64_operator(
+    model: Model, m: int, activations: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the layer chose, from its buffers, in float64: every link on what the one before it has really written.
 
-    m = int(shape.split(",")[0])
-    x = torch.randn(m, 512, generator=torch.Generator().manual_seed(m)).half().cuda()
+    The branch that another kernel would make of x may differ in the last bit, as sums in fp32 have no order.
+    """
     layer = model.up
-    act, ascales, lora = quantize_act(x, layer.smooth, layer.lora_down)
-    inputs = PackedInputs(
-        act=act.cpu(),
-        ascales=ascales.cpu(),
-        lora_act_in=lora.cpu(),
-        **{name: getattr(layer, name).cpu() for name in ("wgt", "wscales", "lora_up", "wcscale", "bias")},
-    )
+    monkeypatch.setattr(layer, "activations", activations)
+    x = torch.randn(m, 512, generator=torch.Generator().manual_seed(m)).half().cuda()
+    one = operator(OPERATORS[layer.chosen(m).activations])
+    problem = one.problem.parse(f"{m},512,1024,{layer.lora_up.shape[1]}")
+    try:
+        choice = explain(problem)
+    except InputError as error:
+        pytest.skip(str(error))
+    inputs = {"x": x, "lora_down": layer.lora_down_packed, **{name: getattr(layer, name) for name in BUFFERS}}
     with torch.inference_mode():
-        found = check_packed(layer(x).cpu(), inputs, split_k=getattr(explain(shape).config, "split_k", 1))
-    assert found.ok, found
+        found = launch(one.name, problem, inputs)
+        assert torch.equal(bits(layer(x)), bits(found["y"]))
+    checks = one.compare(problem, {**inputs, **found}, choice.config)
+    assert checks["y"].ok and all(check.ok for check in checks.values()), checks
 
 
 def test_compiled_model_equals_eager_for_any_number_of_rows(model: Model) -> None:

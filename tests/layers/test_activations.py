@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import types
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,11 @@ import torch
 from kernel_space.core.errors import InputError
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.devices.classes import DEVICE_CLASSES
-from tuner.layers.activations import decide, decide_for
+from tuner.layers import activations
+from tuner.layers.activations import decide, decide_for, decide_on
 from tuner.runtime import SVDQuantLinear
+from tuner.tables.distance import nearness_order
+from tuner.tables.gain import translated_us
 
 TABLE = Path(__file__).resolve().parents[2] / "results" / "h200" / "dispatch.json"
 
@@ -39,6 +44,69 @@ def test_the_faster_one_and_16_bits_where_nobody_can_tell(m: int) -> None:
 def test_both_are_taken_somewhere() -> None:
     problems = [LinearProblem(m=m, k=3840, n=3072, r=128, dtype="bf16") for m in (64, 1024)]
     assert [decide_for(one, DEVICE_CLASSES["h200"]).activations for one in problems] == ["nvfp4", "16bit"]
+
+
+def chosen(
+    monkeypatch: pytest.MonkeyPatch, asked: LinearProblem, rows: dict[str, tuple[LinearProblem, float]]
+) -> activations.Decision:
+    """On an H100 whose table would launch these rows of one card, by operator, in one launch each."""
+
+    def choice(library: object, problem: LinearProblem) -> object:
+        known, us = rows[problem.operator]
+        row = types.SimpleNamespace(
+            time_us=us, kind="measured", evidence={}, key=types.SimpleNamespace(problem=known)
+        )
+        return types.SimpleNamespace(row=row, launched=problem, config=None)
+
+    monkeypatch.setattr(activations, "choice_of", choice)
+    library: Any = None
+    return decide_on(library, DEVICE_CLASSES["h100"], asked)
+
+
+def test_rows_of_other_sizes_count_by_bytes_and_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """64 rows move the bytes of one and a little: a row of M = 1 says so, where operations would say 64 times."""
+    one, many = (LinearProblem(m=m, k=4096, n=4096, r=0, dtype="bf16") for m in (1, 64))
+    weights = 4096 * 4096 * (1 / 2 + 1 / 16)
+    x, y = 64 * 4096 * 2, 64 * 4096 * 2
+    bound = [1e6 * moved / 3.35e12 for moved in (weights, weights + x + y + 64 * 4096 * (1 / 2 + 1 / 16))]
+    expected = 10.0 * (bound[1] + 1.4) / (bound[0] + 1.4)
+    for other, wanted in ((1.02 * expected, "16bit"), (1.08 * expected, "nvfp4")):
+        rows = {"svdquant_linear": (one, 10.0), "svdquant_linear_16bit": (many, other)}
+        found = chosen(monkeypatch, many, rows)
+        assert found.activations == wanted
+        told = float(found.reason.split(" us expected here")[0].rsplit(" ", 1)[1])
+        assert told == pytest.approx(expected, rel=0.03)  # smooth, bias and other vectors besides
+
+
+@pytest.mark.parametrize("op", ["svdquant_linear", "svdquant_linear_16bit"])
+def test_a_row_says_of_the_next_what_was_measured(op: str) -> None:
+    """Every row of the H200 by its nearest other one: within 15 % in the root mean square, and nearer than by
+    operations. The oracle is the row's own time."""
+    h200 = DEVICE_CLASSES["h200"]
+    rows = [row for row in json.loads(TABLE.read_text())["rows"] if row["op"] == op]
+    times = {LinearProblem(**row["problem"]): row["time_us"] for row in rows}
+
+    def error(expected: float, us: float) -> float:
+        return math.log(expected / us) ** 2
+
+    by_bound, by_operations = [], []
+    for problem, us in times.items():
+        known = min((one for one in times if one != problem), key=lambda one: nearness_order(problem, one))
+        by_bound.append(error(translated_us(times[known], known, problem, h200, launches=2), us))
+        larger = math.prod(getattr(problem, name) / getattr(known, name) for name in "mkn")
+        by_operations.append(error(times[known] * larger, us))
+    assert sum(by_bound) < min(sum(by_operations), len(times) * math.log(1.15) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "nvfp4", "half"),
+    [("1,3840,3072", 10.2, 7.76), ("1,3072,18432", 27.9, 34.3), ("1,4096,28672", 40.9, 58.3)]
+    + [("64,3840,3072", 13.3, 17.75), ("512,3072,9216", 89.5, 67.7), ("256,3072,12288", 60.4, 50.5)],
+)
+def test_what_an_h100_measured_as_faster_by_a_fifth(shape: str, nvfp4: float, half: float) -> None:
+    """Microseconds of whole layers there (docs/evidence/results_h100.md)."""
+    found = decide_for(LinearProblem.parse(f"{shape},128", dtype="bf16"), DEVICE_CLASSES["h100"])
+    assert found.activations == ("nvfp4" if nvfp4 < half else "16bit"), found.reason
 
 
 def test_nvfp4_where_no_16_bit_kernel_is_and_without_a_card() -> None:

@@ -18,6 +18,7 @@ from tuner.devices.classes import DeviceClass
 from tuner.runtime import state
 from tuner.runtime.choice.choice import Choice
 from tuner.runtime.choice.choose import Library
+from tuner.runtime.choice.expected import us_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 
 AUTO, NVFP4, HALF = "auto", "nvfp4", "16bit"
@@ -58,18 +59,18 @@ def decide(problem: LinearProblem, device: torch.device) -> Decision:
     key = (generation, device_class, problem)
     found = _decided.get(key)
     if found is None:
-        found = decide_on(tables.library(device_class), problem)
+        found = decide_on(tables.library(device_class), device_class, problem)
         _decided.put(key, found)
     return found
 
 
 def decide_for(problem: LinearProblem, device_class: DeviceClass) -> Decision:
     """As ``decide`` for a class of devices, on any machine."""
-    return decide_on(state.active()[0].library(device_class), problem)
+    return decide_on(state.active()[0].library(device_class), device_class, problem)
 
 
-def decide_on(library: Library, problem: LinearProblem) -> Decision:
-    """By the rows of both operators that a call of ``problem`` would launch: their times for as many products.
+def decide_on(library: Library, device_class: DeviceClass, problem: LinearProblem) -> Decision:
+    """By the rows of both operators that a call of ``problem`` would launch: what they say of it (``us_of``).
 
     Rows are of different tunes, and maybe of two cards; where their times say nothing it is 16 bits, the more accurate.
     Where one operator has no kernel it is the other; where neither has, NVFP4: the call says what is missing.
@@ -80,9 +81,9 @@ def decide_on(library: Library, problem: LinearProblem) -> Decision:
         return Decision(NVFP4, "no row of 16-bit activations can be launched")
     if nvfp4 is None or nvfp4.row is None:
         return Decision(HALF, "no row of NVFP4 activations can be launched")
-    told = [f"{name} {_time(choice)}" for name, choice in ((NVFP4, nvfp4), (HALF, half))]
-    taken = NVFP4 if us_per_product(nvfp4) * _same(nvfp4, half) < us_per_product(half) else HALF
-    return Decision(taken, f"{told[0]}, {told[1]}")
+    first, second = us_of(nvfp4, device_class), us_of(half, device_class)
+    taken = NVFP4 if first * _same(nvfp4, half) < second else HALF
+    return Decision(taken, f"{NVFP4} {_told(nvfp4, first)}, {HALF} {_told(half, second)}")
 
 
 def half_problem(problem: LinearProblem) -> HalfLinearProblem:
@@ -104,18 +105,8 @@ def _same(one: Choice, other: Choice) -> float:
     return SAME if of_one_card else SAME_OF_TWO_CARDS
 
 
-def _time(choice: Choice) -> str:
+def _told(choice: Choice, us: float) -> str:
     assert choice.row is not None
-    return f"{choice.row.kind} {choice.row.time_us:.4g} us at {choice.row.key.problem}"
-
-
-def us_per_product(choice: Choice) -> float:
-    """Microseconds of the row by the multiply-adds of its own problem: rows may be of different sizes."""
-    assert choice.row is not None
-    return choice.row.time_us / products(choice.row.key.problem)
-
-
-def products(problem: Problem) -> int:
-    """Multiply-adds of a call of the layer."""
-    assert isinstance(problem, LinearProblem)
-    return problem.m * problem.n * (problem.k + problem.r)
+    known = choice.row.key.problem
+    here = "" if known.sizes == choice.launched.sizes else f", {us:.4g} us expected here"
+    return f"{choice.row.kind} {choice.row.time_us:.4g} us at {known}{here}"

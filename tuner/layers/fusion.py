@@ -14,9 +14,10 @@ import torch
 from kernel_space.operators.svdquant_gemm.problem import SWIGLU
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.devices.classes import DeviceClass
-from tuner.layers.activations import HALF, choice_of, half_problem, products, us_per_product
+from tuner.layers.activations import HALF, choice_of, half_problem
 from tuner.runtime import state
 from tuner.runtime.choice.choose import Library
+from tuner.runtime.choice.expected import us_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 
 HALF_BYTES = 2
@@ -52,7 +53,7 @@ def is_fused(activations: str, problem: LinearProblem, device: torch.device) -> 
 def decide_fusion(
     library: Library, device_class: DeviceClass, activations: str, problem: LinearProblem
 ) -> Fusion:
-    """By the rows that calls with and without the activation would launch, for as many products."""
+    """By the rows that calls with and without the activation would launch: what they say of it."""
     asked = half_problem(problem) if activations == HALF else problem
     fused, plain = (
         choice_of(library, asked),
@@ -63,8 +64,7 @@ def decide_fusion(
     if plain is None or plain.row is None:
         return Fusion(True, "no row without an activation can be launched")
     after = pass_us(problem, device_class)
-    us, apart = (us_per_product(choice) * products(problem) for choice in (fused, plain))
-    apart += after
+    us, apart = us_of(fused, device_class), us_of(plain, device_class) + after
     told = f"{us:.4g} us, {apart:.4g} us with a pass of {after:.3g} us after it"
     return Fusion(us <= apart, told)
 

@@ -24,6 +24,7 @@ from tuner.layers.activations import NVFP4, choice_of
 from tuner.layers.fusion import Fusion, decide_fusion, pass_us
 from tuner.runtime import state
 from tuner.runtime.choice.choose import Library
+from tuner.runtime.choice.expected import us_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 
 _decided: Recent[tuple, Fusion] = Recent(MAX_CALLS, of_tables=True)
@@ -46,13 +47,15 @@ def hands_over(first: LinearProblem, second: LinearProblem, device: torch.device
 def decide_handover(
     library: Library, device_class: DeviceClass, first: LinearProblem, second: LinearProblem
 ) -> Fusion:
-    """By the rows that the calls would launch, each for as many products as the call has."""
+    """By the rows that the calls would launch: what they say of it."""
     if second.r:
         return Fusion(False, f"the branch of rank {second.r} behind it reads y in 16 bits")
     if second.k % K_MULTIPLE:
         return Fusion(False, f"{second.k} columns are no multiple of {K_MULTIPLE}")
     hidden = hidden_problem(first)
-    made = [_us(library, one) for one in (_quantize_problem(first), hidden, last_problem(second))]
+    made = [
+        _us(library, device_class, one) for one in (_quantize_problem(first), hidden, last_problem(second))
+    ]
     if made[1] is None:
         return Fusion(
             False, f"no row of svdquant_gemm_nvfp4 with activation={first.activation} can be launched"
@@ -60,7 +63,7 @@ def decide_handover(
     together = _sum(made)
     if together is None:
         return Fusion(False, "not every one of its three launches has a row")
-    apart = _sum([_first_us(library, device_class, first), _us(library, second)])
+    apart = _sum([_first_us(library, device_class, first), _us(library, device_class, second)])
     if apart is None:
         return Fusion(True, "not both layers have a row")
     told = f"{together:.4g} us, {apart:.4g} us by layers"
@@ -88,32 +91,17 @@ def _quantize_problem(first: LinearProblem) -> QuantizeProblem:
 def _first_us(library: Library, device_class: DeviceClass, first: LinearProblem) -> float | None:
     plain = dataclasses.replace(first, activation="none")
     if first.activation == "none" or decide_fusion(library, device_class, NVFP4, first).fused:
-        return _us(library, first)
-    us = _us(library, plain)
+        return _us(library, device_class, first)
+    us = _us(library, device_class, plain)
     return None if us is None else us + pass_us(first, device_class)
 
 
-def _us(library: Library, problem: Problem) -> float | None:
-    """Of the row that a call would launch, by as much as the call has more than the row's problem; None without a row
-    of these options."""
+def _us(library: Library, device_class: DeviceClass, problem: Problem) -> float | None:
+    """What the row that a call would launch says of it; None without a row of these options."""
     choice = choice_of(library, problem)
     if choice is None or choice.row is None:
         return None
-    known = choice.row.key.problem
-    if known.options != problem.options:
-        return None
-    return choice.row.time_us * _products(problem) / _products(known)
-
-
-def _products(problem: Problem) -> int:
-    """In proportion to what a call takes: every size but the rank is a factor of the operands."""
-    sizes = dict(problem.sizes)
-    rank = sizes.pop("r")
-    k = sizes.pop("k")
-    found = k + rank
-    for size in sizes.values():
-        found *= size
-    return found
+    return us_of(choice, device_class) if choice.row.key.problem.options == problem.options else None
 
 
 def _sum(parts: list[float | None]) -> float | None:

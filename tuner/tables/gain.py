@@ -1,4 +1,4 @@
-"""What a row of its own would save a problem: an estimate that says which of many problems to tune first.
+"""What a row says of another problem, and what a row of its own would save: which of many problems to tune first.
 
 A kernel is expected to be as far from the bound of memory and tensor cores as the nearest row is. One that was tuned
 for other sizes takes longer, by a third of a doubling for each doubling between them: the median of 14 pairs of a row
@@ -18,6 +18,8 @@ from tuner.tables.distance import doublings
 SLOWER = 1 / 3  # doublings of time for each doubling of sizes between a problem and the row that serves it
 MOST_DOUBLINGS = 6.0  # beyond which nothing is known to be slower still
 UNTUNED = 2.0  # times the bound, where there is no row at all
+# Of a kernel that waits for the one before it and moves one row: none takes less (measured, H200, 2026-11-23).
+LAUNCH_US = 1.4
 _HALF_OPERATIONS_S = 1e15  # where nobody says what the card has: that of a current data center card
 _BYTES_S = 4e12
 
@@ -60,6 +62,18 @@ def gain_of(problem: Problem, table: DispatchTable, device_class: DeviceClass) -
         estimate_us=estimate,
         why=f"modelled by the row of {known}",
     )
+
+
+def translated_us(
+    us: float, known: Problem, problem: Problem, device_class: DeviceClass, *, launches: int = 1
+) -> float:
+    """What a kernel takes for ``problem`` that takes ``us`` for ``known``, in ``launches`` launches; modelled.
+
+    As many times the least time, which is the bound and what launches take. With few rows that is bytes and launches,
+    not operations: 64 rows take hardly longer than 16.
+    """
+    spent = launches * LAUNCH_US
+    return us * (bound_us(problem, device_class) + spent) / (bound_us(known, device_class) + spent)
 
 
 def bound_us(problem: Problem, device_class: DeviceClass) -> float:
