@@ -1,11 +1,35 @@
 window.problems = [
 {
+"page": "svdquant_linear/4096x3072x3072x128-bf16",
+"name": "svdquant_linear 4096,3072,3072,128"
+},
+{
+"page": "svdquant_linear/4352x3072x3072x128-bf16",
+"name": "svdquant_linear 4352,3072,3072,128"
+},
+{
+"page": "svdquant_linear/4608x3072x3072x128-bf16",
+"name": "svdquant_linear 4608,3072,3072,128"
+},
+{
 "page": "svdquant_linear/16x3072x3072x512-bf16",
 "name": "svdquant_linear 16,3072,3072,512"
 },
 {
 "page": "svdquant_linear/4352x3072x3072x512-bf16",
 "name": "svdquant_linear 4352,3072,3072,512"
+},
+{
+"page": "svdquant_linear/4352x3072x9216x128-bf16",
+"name": "svdquant_linear 4352,3072,9216,128"
+},
+{
+"page": "svdquant_linear/4096x3072x12288x128-bf16",
+"name": "svdquant_linear 4096,3072,12288,128"
+},
+{
+"page": "svdquant_linear/4608x3072x12288x128-bf16",
+"name": "svdquant_linear 4608,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
@@ -20,6 +44,22 @@ window.problems = [
 "name": "svdquant_linear_16bit 48,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/512x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 512,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/4096x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 4096,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/4352x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 4352,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/4608x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 4608,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x3072x512-bf16",
 "name": "svdquant_linear_16bit 16,3072,3072,512"
 },
@@ -32,8 +72,24 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/4352x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 4352,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x12288x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/4096x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 4096,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/4352x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 4352,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/4608x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 4608,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/1x3840x3072x128-bf16",
@@ -52,7 +108,23 @@ window.problems = [
 "name": "svdquant_linear_16bit 64,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/4352x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 4352,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/4096x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 4096,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/4352x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 4352,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/4608x15360x3072x128-bf16",
+"name": "svdquant_linear_16bit 4608,15360,3072,128"
 }
 ];

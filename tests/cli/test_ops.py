@@ -163,6 +163,10 @@ def test_one_dtype_goes_to_the_options_that_can_have_it(capsys: pytest.CaptureFi
             GemmProblem.parse("256,3840,3072,128", out_dtype="bf16"),
             "--shape 256,3840,3072,128 --option out_dtype=bf16",
         ),
+        (
+            GemmProblem.parse("256,3840,3072,128", activation="gelu_tanh"),
+            "--shape 256,3840,3072,128 --option activation=gelu_tanh",
+        ),
         (RowstatsProblem(m=300, k=1024), "--op rowstats --shape 300,1024"),
     ],
 )

@@ -22,8 +22,10 @@ from kernel_space.build.resources import Resources
 from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
-from kernel_space.core.registry import kernel_of
+from kernel_space.core.registry import kernel_of, operator, parse_config
+from kernel_space.core.rules import Legal, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
+from tuner.compile.footprints import adopt_footprints, known_footprints
 from tuner.compile.given import GivenCandidates, ObjectsPool
 from tuner.compile.manifest import FILE_NAME, OBJECTS, Entry, Folder, Manifest, fill
 from tuner.compile.worker import CompileResult
@@ -329,6 +331,17 @@ def test_what_is_known_of_a_class_that_is_printed_longer_stays_at_home(
     filled(path, tmp_path / "home", 2)
     own = [key for kept in Manifest.load(path).footprints.values() for key in kept]
     assert own and not [key for key in own if "activation" in key]
+
+
+@pytest.mark.parametrize("kernel", ["whole", "merged"])
+def test_sizes_of_a_kernel_in_place_of_a_chain_travel(kernel: str) -> None:
+    """Where such objects are measured there is no DSL to read them from layouts."""
+    layer = operator("svdquant_linear_16bit").problem.parse("16,416,72,48", dtype="bf16")
+    text = f"kernel={kernel}" + (" tile_mnk=64x16x128" if kernel == "whole" else "")
+    assert isinstance(legalize(parse_config(layer.operator, SM90A, text), layer, SM90A), Legal)
+    found = known_footprints(layer, SM90A)
+    assert found[f"{layer.operator}/{kernel}"]
+    adopt_footprints(found, [layer], SM90A)
 
 
 def test_objects_chosen_for_a_sibling_are_measured_as_what_the_card_is(tmp_path: Path) -> None:

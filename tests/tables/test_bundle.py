@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from kernel_space.build.cache import BuildCache, default_cache_dir
 from kernel_space.core.arch import SM90A
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import operator
 from tests.runtime.test_choice import CLASS, PLAIN, SPLIT, row
 from tuner.cli.main import main
 from tuner.runtime.choice.choose import Library
@@ -164,6 +166,17 @@ def test_other_dtypes_are_built_for_the_rows_configs(
     )
     assert asked == [(PLAIN, bf16)]
     assert {one.problem_class for one in done.entries} == {CLASS, bf16}
+
+
+def test_a_config_that_is_not_legal_with_other_dtypes_is_not_built_for_them() -> None:
+    """``merged`` is for bf16 alone: in fp16 it would give NaN."""
+    layer = operator("svdquant_linear_16bit").problem.parse("4352,3840,3072,128", dtype="bf16")
+    chain = "kernel=smooth_tma+wide gemm_tile_mnk=128x200x128"
+    wanted = {}
+    for config in (chain, "kernel=merged tile_mnk=128x200x64"):
+        one: Any = SimpleNamespace(key=SimpleNamespace(problem=layer), config=config)
+        wanted[config] = [one.dtype for one in bundle_write._problems(one, [{"dtype": "fp16"}], SM90A)]
+    assert list(wanted.values()) == [["bf16", "fp16"], ["bf16"]]
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

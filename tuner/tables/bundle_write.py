@@ -24,6 +24,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import AnyPath, below, is_plain
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
+from kernel_space.core.rules import Legal, legalize
 from tuner.files.store import is_whole, locked, make_folder, write_if_new
 from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
 from tuner.tables.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
@@ -56,10 +57,10 @@ def write_bundle(
 ) -> Bundled:
     """Write ``device_folder/objects``: an object for every row, and what is there without a row is removed.
 
-    ``also``: further options, by name, for which every row's config is compiled too, as far as its operator has them:
-    for problems that were not tuned with them. A row that cannot be had keeps the object that an earlier bundle has
-    for it, if that is the judged one. ``caches``: folders laid out like the build cache, asked in this order; by
-    default the build cache alone.
+    ``also``: further options, by name, for which every row's config is compiled too, as far as its operator has them
+    and it is legal: for problems that were not tuned with them. A row that cannot be had keeps the object that an
+    earlier bundle has for it, if that is the judged one. ``caches``: folders laid out like the build cache, asked in
+    this order; by default the build cache alone.
 
     Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
     Raises ``StoreError`` when the disk refuses.
@@ -149,7 +150,7 @@ def _collect(
     refused."""
     # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
     wanted = {(row.key.op, row.config) for row in rows}
-    widest = widest_problems(problem for row in rows for problem in _problems(row, also))
+    widest = widest_problems(problem for row in rows for problem in _problems(row, also, arch))
     classes = {(problem.operator, str(problem.problem_class)) for problem in widest}
     found: _Found = {
         _key(entry): (entry, None)
@@ -159,7 +160,7 @@ def _collect(
     }
     refused: list[tuple[Problem, str]] = []
     for row in rows:
-        for problem in _problems(row, also):
+        for problem in _problems(row, also, arch):
             key = _key_of(row, problem)
             if key in found:
                 continue
@@ -203,10 +204,21 @@ def _keep_evidence(found: _Found, old: Bundle) -> None:
         found[key] = (dataclasses.replace(entry, checked=checked), data)
 
 
-def _problems(row: Row, also: Sequence[Options]) -> list[Problem]:
+def _problems(row: Row, also: Sequence[Options], arch: Arch) -> list[Problem]:
+    """The row's own, and with other options those that its config is legal for."""
     own = row.key.problem
     known = [options for options in also if set(options) <= set(own.option_names())]
-    return list(dict.fromkeys([own, *(dataclasses.replace(own, **options) for options in known)]))
+    others = [dataclasses.replace(own, **options) for options in known]
+    return list(dict.fromkeys([own, *(one for one in others if _is_for(row, one, arch))]))
+
+
+def _is_for(row: Row, problem: Problem, arch: Arch) -> bool:
+    """Whether the config of ``row`` is legal for ``problem``; one that cannot be read is refused with its own."""
+    try:
+        config = parse_config(problem.operator, arch, row.config)
+    except InputError:
+        return True
+    return isinstance(legalize(config, problem, arch), Legal)
 
 
 def _entry(

@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from kernel_space.build.build import build
+from kernel_space.check.memory import CheckMemory
+from kernel_space.check.problem import exercises
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
 from kernel_space.core.registry import kernel_of, operator, parse_config
@@ -116,6 +118,21 @@ def test_y_is_the_layer_by_hand() -> None:
 def test_an_activation() -> None:
     result, _, _, is_right = run(SHARED, problem("9,416,72,16", activation="gelu_tanh"))
     assert result.ok and is_right
+
+
+def test_what_a_check_runs_on_is_legal() -> None:
+    shape = problem("16,256,264,128", activation="gelu_tanh")
+    found = legal(SHARED, shape)
+    assert isinstance(found, Legal), found
+    small = exercises(found.config, shape, SM90A)
+    assert small and all(isinstance(legal(SHARED, one), Legal) for one, _ in small)
+
+
+def test_bytes_that_nobody_writes_are_not_compared() -> None:
+    shape = problem("3,416,40,16")
+    found = legal(FEW, shape)
+    assert isinstance(found, Legal)
+    assert set(CheckMemory(found.config, shape, 0).outputs()) == {"lora_act_in", "y"}
 
 
 @pytest.mark.slow

@@ -31,8 +31,10 @@ def problem_arguments(problem: Problem) -> str:
     """Options of a command that name ``problem``; what a command takes to be so anyway is left out."""
     asked = [] if problem.operator == DEFAULT else [f"--op {problem.operator}"]
     asked.append(f"--shape {problem}")
-    usual = type(problem).parse(str(problem)).options
-    asked += [f"--option {name}={value}" for name, value in problem.options.items() if value != usual[name]]
+    usual = type(problem).parse(str(problem)).options  # without those whose default goes unsaid
+    asked += [
+        f"--option {name}={value}" for name, value in problem.options.items() if value != usual.get(name)
+    ]
     return " ".join(asked)
 
 
