@@ -150,7 +150,8 @@ def _collect(
     refused."""
     # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
     wanted = {(row.key.op, row.config) for row in rows}
-    widest = widest_problems(problem for row in rows for problem in _problems(row, also, arch))
+    asked = [(row, problem) for row in rows for problem in _problems(row, also, arch)]
+    widest = widest_problems(problem for _, problem in asked)
     classes = {(problem.operator, str(problem.problem_class)) for problem in widest}
     found: _Found = {
         _key(entry): (entry, None)
@@ -159,15 +160,14 @@ def _collect(
         and ((entry.op, entry.config) in wanted or (entry.op, entry.problem_class) in classes)
     }
     refused: list[tuple[Problem, str]] = []
-    for row in rows:
-        for problem in _problems(row, also, arch):
-            key = _key_of(row, problem)
-            if key in found:
-                continue
-            try:
-                found[key] = _entry(row, problem, arch, old, caches)
-            except (InputError, CompileError) as error:
-                refused.append((problem, str(error)))
+    for row, problem in asked:
+        key = _key_of(row, problem)
+        if key in found:
+            continue
+        try:
+            found[key] = _entry(row, problem, arch, old, caches)
+        except (InputError, CompileError) as error:
+            refused.append((problem, str(error)))
     _add_widest(found, refused, old, rows, widest)
     return found, refused
 

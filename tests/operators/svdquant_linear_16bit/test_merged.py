@@ -112,7 +112,7 @@ def test_y_is_the_layer_by_hand() -> None:
     assert (tensors["y"].double() - wanted).norm() / wanted.norm() < 2**-8
 
 
-def test_it_is_more_exact_than_the_chain() -> None:
+def test_it_is_no_less_exact_than_the_chain() -> None:
     """Roundings are those of weights alone: not of x / smooth, and not of lora_act_in, beside them."""
     sizes = problem("21,352,136,48")
     tensors, _ = run(PAIR, sizes)
@@ -125,7 +125,7 @@ def test_it_is_more_exact_than_the_chain() -> None:
     affine = tensors["wcscale"].double(), tensors["bias"].double()
     chain_y, exact = ((sums * affine[0] + affine[1]) for sums in (chain, wanted))
     error = (tensors["y"].double() - exact).norm() / exact.norm()
-    assert error < 1.5 * (chain_y.bfloat16().double() - exact).norm() / exact.norm()
+    assert error < (chain_y.bfloat16().double() - exact).norm() / exact.norm()
 
 
 CASES = [
@@ -252,7 +252,6 @@ def test_one_element_that_is_wrong_is_seen(right: Any) -> None:
 @pytest.mark.parametrize(
     ("pattern", "into", "count"),
     [
-        # the first of the file's kernels is the GEMM or the merge, whichever: each has one
         (r"griddepcontrol\.wait;", "", 0),
         pytest.param(r"st\.global\.v4\.b32", "// st.global.v4.b32", 1, marks=pytest.mark.slow),
         pytest.param(r"stmatrix", "// stmatrix", 1, marks=pytest.mark.slow),
