@@ -172,22 +172,24 @@ def check_dense(
     doubt: torch.Tensor,
     affine: tuple[torch.Tensor, torch.Tensor],
     *,
+    lora: tuple[torch.Tensor, torch.Tensor] | None = None,
     split_k: int = 1,
     activation: str = "none",
     chunk_rows: int = CHUNK_ROWS,
 ) -> OutputCheck:
-    """As ``check_half`` for 16-bit weights: ``y = f((x @ wgt.T) * wcscale + bias)``. ``wgt`` fp32 ``[N, K]``, whose
-    elements are 16-bit numbers; ``doubt``, of the same shape, is by how much those of the kernel may differ from them.
+    """As ``check_half`` for 16-bit weights: ``y = f((x @ wgt.T + lora_act_in @ lora_up.T) * wcscale + bias)``. ``wgt``
+    fp32 ``[N, K]``, whose elements are 16-bit numbers; ``doubt``, of the same shape, is by how much those of the kernel
+    may differ from them. ``lora``: lora_act_in ``[M, R]`` and lora_up ``[N, R]``, or None where the weights have it.
     """
     columns = wgt.shape[0] // 2 if activation == "swiglu" else wgt.shape[0]
     require_tensor(y, "y", tuple(TORCH_DTYPES.values()), (x.shape[0], columns))
-    none = torch.zeros((1,), dtype=torch.float64, device=x.device)
     scale, bias = (vector.double() for vector in affine)
+    lora = lora or (x.new_empty((x.shape[0], 0)), x.new_empty((wgt.shape[0], 0)))
     contract = _Contract(
         act=x,
         wgt=wgt,
-        lora_act_in=none.expand(x.shape[0], 0),
-        lora_up=none.expand(wgt.shape[0], 0),
+        lora_act_in=lora[0].double(),
+        lora_up=lora[1].double(),
         gemm_scale=scale,
         lora_scale=scale,
         bias=bias,
