@@ -14,7 +14,7 @@ from kernel_space.build.build import build
 from kernel_space.check.problem import exercises
 from kernel_space.check.result import CheckStatus
 from kernel_space.check.validate import check_candidate
-from kernel_space.core.arch import arch
+from kernel_space.core.arch import Arch, arch
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator, parse_config
@@ -92,6 +92,15 @@ def test_rings_along_k_wrap_in_both_parities(
     assert small.k % step
 
 
+@pytest.mark.parametrize("case", [ring for ring in RINGS if ring[0].startswith("svdquant_gemm")])
+def test_a_tile_along_k_lacks_one_row_of_x_only(case: tuple[str, Arch, str, str, int, int, int]) -> None:
+    """Tiles of 32 rows of weights and 8 of x: each of four copies that refill a slot brings rows that count."""
+    name, where, text, shape, *_ = case
+    config, problem = resolved(name, where, text, shape)
+    small, _ = exercises(config, problem, where)[0]
+    assert (small.n, small.m) == (32, 7)  # type: ignore[attr-defined]
+
+
 def without_wait(ptx: str, number: int) -> str:
     """The text in which one wait on an mbarrier is over at once."""
     found = list(re.finditer(r"mbarrier\.try_wait\.parity\S* P1, [^;]*;", ptx))[number]
@@ -115,6 +124,19 @@ def test_a_slot_that_is_filled_again_too_early_is_found(
         compiled, config, problem, ptx=without_wait(compiled.ptx, 0), schedules=("eager",)
     )
     assert found.status in (CheckStatus.RACE, CheckStatus.PROTOCOL_ERROR, CheckStatus.DEADLOCK), found
+
+
+@pytest.mark.slow
+def test_a_refill_without_its_last_rows_is_found() -> None:
+    """The last of four copies of x that the main loop issues: rows 6 and 7. Behind it come one of LoRA and the ten of a
+    loop over LoRA.
+    """
+    config, problem = resolved("svdquant_gemm_16bit", SM90A, "kernel=narrow num_ab_stage=2", "24,512,144,64")
+    compiled = build(config, problem.problem_class, SM90A)
+    copies = list(re.finditer(r"cp\.async\.cg\.shared\.global\S* [^;]*;", compiled.ptx))
+    ptx = compiled.ptx[: copies[-12].start()] + compiled.ptx[copies[-12].end() :]
+    found = check_candidate(compiled, config, problem, ptx=ptx, schedules=("eager",))
+    assert not found.ok
 
 
 @pytest.mark.slow

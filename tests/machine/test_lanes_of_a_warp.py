@@ -135,6 +135,33 @@ def test_a_matrix_is_loaded_behind_a_meeting(body: str, found: str) -> None:
     assert found in str(result) and ("of the same warp" in str(result)) == bool(found)
 
 
+STORED_MATRIX = """
+mad.lo.u32 %r14, %r1, 16, %r10;
+xor.b32 %r15, %r14, 16;
+stmatrix.sync.aligned.m8n8.x4.shared.b16 [%r14], {%r1, %r1, %r1, %r1};
+"""
+OWN_ROW, ANOTHERS_ROW = "ld.shared.u32 %r20, [%r14];\n", "ld.shared.u32 %r20, [%r15];\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (STORED_MATRIX + MEETING + ANOTHERS_ROW, ""),
+        (STORED_MATRIX + ANOTHERS_ROW, "RAW"),
+        (STORED_MATRIX + OWN_ROW, "RAW"),
+        (STORED_MATRIX + MATRIX, "RAW"),
+        (STORED_MATRIX + MEETING + MATRIX, ""),
+        (STORED_MATRIX + STORED_MATRIX.replace("[%r14]", "[%r14+512]") + ANOTHERS_ROW, ""),
+    ],
+    ids=["met", "no_meeting", "pointed_at_by_the_reader", "loaded_unmet", "loaded", "met_by_the_next"],
+)
+def test_what_stmatrix_writes_is_there_for_others_behind_a_meeting(body: str, found: str) -> None:
+    """PTX ISA "stmatrix": a row is of four lanes' registers, and ``.sync`` makes lanes wait before it, no more."""
+    result = run(body)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert found in str(result) and ("of the same warp" in str(result)) == bool(found)
+
+
 BARRIER = "@%p1 mbarrier.init.shared.b64 [%r10+2048], {};\n" + MEETING
 PHASE = "W: mbarrier.try_wait.parity.shared.b64 %p3, [%r10+2048], {};\n@!%p3 bra W;\n"
 ARRIVE = "mbarrier.arrive.shared.b64 _, [%r10+2048];\n"

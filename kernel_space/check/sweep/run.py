@@ -7,8 +7,9 @@ import random
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kernel_space.check.result import CheckStatus
+from kernel_space.check.result import CheckResult, CheckStatus
 from kernel_space.check.sweep.coverage import Coverage, Seen
+from kernel_space.check.sweep.first import first_finding
 from kernel_space.check.sweep.harmless import Facts, before_it_runs, why_harmless
 from kernel_space.check.sweep.mutant import KINDS, Kernel, Mutant
 from kernel_space.check.sweep.numbers import wrong_numbers
@@ -38,7 +39,8 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SweepTask:
-    """One check, of the kernel itself (``covers``: and who executes what) or of a mutant's ``ptx``."""
+    """One check, of the kernel itself (``covers``: and who executes what) or of a mutant's ``ptx`` on the ``exercises``
+    of ``problem``."""
 
     compiled: CompiledKernel
     config: KernelConfig
@@ -48,16 +50,24 @@ class SweepTask:
     schedules: tuple[str, ...] = ALL
     ptx: str | None = None
     covers: bool = False
+    exercises: tuple[tuple[Problem, int], ...] = ()
 
     def run(self) -> Answer:
-        result = check_candidate(
-            self.compiled, self.config, self.problem, schedules=self.schedules, seed=self.seed, ptx=self.ptx
-        )
+        result = self._result()
         return Answer(
             status=str(result.status),
             reason=result.reason[:REASON],
             seconds=result.seconds,
             seen=self._coverage() if self.covers and result.ok else None,
+        )
+
+    def _result(self) -> CheckResult:
+        if self.ptx is None:
+            return check_candidate(
+                self.compiled, self.config, self.problem, schedules=self.schedules, seed=self.seed
+            )
+        return first_finding(
+            self.compiled, self.config, self.exercises, schedules=self.schedules, seed=self.seed, ptx=self.ptx
         )
 
     def _coverage(self) -> Seen:
@@ -134,9 +144,14 @@ def chosen(mutants: list[Mutant], limit: int | None, seed: int) -> list[Mutant]:
     return [one for one in mutants if id(one) in keep]
 
 
+def explained(mutant: Mutant, ptx: str, seen: Seen, facts: Facts) -> str:
+    """Why ``mutant`` does no harm, if it survives; empty if no rule knows."""
+    return mutant.proof or why_harmless(Kernel(source=_source(ptx), seen=seen), mutant, facts)
+
+
 def judged(mutant: Mutant, answer: Answer, ptx: str, seen: Seen, facts: Facts) -> Found:
     if answer.status == CheckStatus.OK:
-        reason = mutant.proof or why_harmless(Kernel(source=_source(ptx), seen=seen), mutant, facts)
+        reason = explained(mutant, ptx, seen, facts)
         return Found(mutant=mutant, verdict=SURVIVES, status="", reason=reason)
     if answer.status == CheckStatus.UNSUPPORTED:
         return Found(mutant=mutant, verdict=NOT_APPLICABLE, status="", reason=answer.reason)

@@ -209,6 +209,7 @@ def store_matrix(
         return _store_bytes(w, cta, rows, values, site)
     if w.races is not None:
         w.races.shared_write(w, cta, rows, 16, mask, site)
+        w.races.matrix_written(w, cta, rows)
     cta.smem.chunks[rows >> 4] = _matrix_chunks([spread(value, 32) for value in values], transposed)
     if cta.smem.undefined is not None:
         bits = _stored_words(w)
@@ -235,6 +236,7 @@ def _store_bytes(w: Warp, cta: Cta, rows: Array, values: tuple[Value, ...], site
     """
     if w.races is not None:
         w.races.shared_write(w, cta, rows, 16, FULL, site)
+        w.races.matrix_written(w, cta, rows)
     cta.smem.chunks[rows >> 4] = _byte_chunks([spread(value, 32) for value in values])
     if cta.smem.undefined is not None:
         bits = _stored_words(w)

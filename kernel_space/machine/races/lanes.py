@@ -3,8 +3,8 @@
 What one lane writes another may read, and what one has read another may overwrite, once both have met: at a barrier of
 the warp or of more than that. Every ``.sync`` instruction counts as a meeting here, though PTX lets only barriers order
 memory: lanes that have met there run together on every card, and kernels count on it. A wait on an mbarrier brings what
-lanes did that arrived before; where all have, it is a meeting. What ``ldmatrix``
-itself reads comes before its meeting, and what ``cp.async`` brings is written when its thread has waited for it.
+lanes did that arrived before; where all have, it is a meeting. What ``ldmatrix`` itself reads comes before its meeting,
+what ``stmatrix`` writes behind it, and what ``cp.async`` brings is written when its thread has waited for it.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cta, Warp
 
 SEVERAL = 63  # several lanes, at one place
+MATRIX = 62  # lanes that ``stmatrix`` took a row from: no lane knows of all of it
 _LANE_BITS, _MEETING_BITS = 6, 34
 _NUMBERS = {size: np.repeat(np.arange(LANES, dtype=np.int64), max(1, size // 4)) for size in (4, 8, 16, 32)}
 
@@ -76,6 +77,11 @@ class LaneRaces(GlobalRaces):
             if np.count_nonzero(bad):
                 self._lanes_conflict(w, cta, cells, bad, written, "RAW", "ldmatrix reads what", "wrote", site)
 
+    @staticmethod
+    def matrix_written(w: Warp, cta: Cta, rows: Any) -> None:
+        """``stmatrix``: each row is of four lanes or more, at a place that another may point at."""
+        cta.shadow.lane_written[words_of(rows, 16)] = _when(w) | MATRIX
+
     def lanes_read(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
         if size < 4:
             return
@@ -115,7 +121,7 @@ class LaneRaces(GlobalRaces):
         at = int(np.argmax(bad))
         word = cells.start + at if isinstance(cells, slice) else int(cells.reshape(-1)[at])
         lane = int(codes[at]) & SEVERAL
-        whose = "other lanes" if lane == SEVERAL else f"lane {lane}"
+        whose = "other lanes" if lane >= MATRIX else f"lane {lane}"
         self.report(
             ("lanes", letters, site),
             f"{letters} on SMEM offset {word * 4:#x}{cta.suffix}: {what} {whose} of the same warp {did}; no "

@@ -390,8 +390,8 @@ class Machine:
         done = not self.resident and self.next_cluster >= self.cluster_count
         return SimStatus.OK if done else SimStatus.DEADLOCK
 
-    def run_warp(self, warp: Warp, limit: int) -> None:
-        """Run up to ``limit`` superblocks of a ready warp; it goes back to the queue if it still can run."""
+    def run_warp(self, warp: Warp, limit: int) -> bool:
+        """Run up to ``limit`` superblocks of a ready warp; True: it still can run, and goes back to the queue."""
         before = warp.executed
         self.current_warp = warp
         still_ready = self._advance(warp, limit)
@@ -400,6 +400,7 @@ class Machine:
             self.observer.ran(warp, before)
         if still_ready:
             warp.cta.cluster.ready.append(warp)
+        return still_ready
 
     def _advance(self, warp: Warp, limit: int) -> bool:
         full, part, registers = self.program.full, self.program.part, warp.R

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernel_space.machine.run.machine import Machine
-from kernel_space.machine.run.schedules import SLICE
 from kernel_space.machine.values.faults import SimStatus
 
 
@@ -59,10 +58,9 @@ class Row:
             order = [*(one for one in order if one is not self.current), self.current]
         for machine in order:
             self.current = machine
-            before = machine.executed
             if machine.ended or not machine.schedule.step(machine):
                 continue
-            self._polls = machine.executed - before >= SLICE
+            self._polls = machine.schedule.polled
             machine.end_if_done()
             return True
         return any([machine.release_held(for_good=False) for machine in under_way])

@@ -14,7 +14,8 @@ from kernel_space.core.errors import InputError
 if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Cluster, Machine, Warp
 
-SLICE = 20_000  # superblocks after which a warp that never waits makes room for others
+SLICE = 4_000  # superblocks after which a warp that never waits makes room for others
+POLL = 50  # the same, of one that has done so before and has not waited since: it may poll for what others do
 
 
 class Schedule:
@@ -29,6 +30,9 @@ class Schedule:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
+        self.polling: set[Warp] = set()
+        self.polled = False  # by the last step
+        self._polls = 0  # in a row, without a warp between them that came to a wait or its end
 
     def begin(self, machine: Machine) -> None:
         """Called once before the first step."""
@@ -43,11 +47,23 @@ class Schedule:
         warp = self.next_warp(machine)
         if warp is None:
             return self.complete_something(machine)
-        before = warp.executed
-        machine.run_warp(warp, SLICE)
+        self._runs_on(machine, warp, self._slice(warp))
         if warp.wait is None and not warp.done:
-            self._rotate(machine, warp, before)
+            self._rotate(machine, warp)
         return True
+
+    def _slice(self, warp: Warp) -> int:
+        return POLL if warp in self.polling else SLICE
+
+    def _runs_on(self, machine: Machine, warp: Warp, limit: int) -> None:
+        """Run up to ``limit`` superblocks, all that a warp may: if it still can run, it polls."""
+        self.polled = machine.run_warp(warp, limit)
+        if self.polled:
+            self.polling.add(warp)
+            self._polls += 1
+        else:
+            self.polling.discard(warp)
+            self._polls = 0
 
     def next_warp(self, machine: Machine) -> Warp | None:
         for cluster in machine.resident:
@@ -56,14 +72,18 @@ class Schedule:
         started = machine.start_cluster()
         return started.ready.popleft() if started is not None else None
 
-    @staticmethod
-    def _rotate(machine: Machine, warp: Warp, before: int) -> None:
-        """A warp polls: let the other clusters, also those not started yet, move as well."""
+    def _rotate(self, machine: Machine, warp: Warp) -> None:
+        """A warp polls or stands back: let the other clusters, also those not started yet, move as well. Where all that
+        can run have polled, what is delayed moves: no card's copies wait for a loop to end that waits for them.
+        """
         cluster = warp.cta.cluster
-        if all(other is warp or other.wait is not None or other.done for other in cluster.warps):
+        if all(other in self.polling or other.wait is not None or other.done for other in cluster.warps):
             machine.start_cluster()
         machine.resident.remove(cluster)
         machine.resident.append(cluster)
+        if self._polls > sum(len(one.ready) for one in machine.resident):
+            self._polls = 0
+            self.complete_something(machine)
 
     def complete_something(self, machine: Machine) -> bool:
         """Run one delayed operation: the youngest copy first, for copies are unordered."""
@@ -109,7 +129,11 @@ class RandomOrder(Schedule):
 
     def _run_some_warp(self, machine: Machine, cluster: Cluster) -> None:
         cluster.ready.rotate(self.random.randrange(len(cluster.ready)))
-        machine.run_warp(cluster.ready.popleft(), self.random.choice((1, 2, 5, 50, SLICE)))
+        warp, limit = cluster.ready.popleft(), self.random.choice((1, 2, 5, POLL, SLICE))
+        if limit < self._slice(warp):
+            machine.run_warp(warp, limit)
+        else:
+            self._runs_on(machine, warp, self._slice(warp))
 
     @staticmethod
     def _complete_some(machine: Machine, at: int) -> None:
@@ -121,19 +145,19 @@ class RandomOrder(Schedule):
 
 
 class SlowTma(Schedule):
-    """Copies complete only when nothing else can move, the youngest first."""
+    """Copies complete only when all that can still run polls, the youngest first."""
 
     delayed = frozenset({"tma", "store"})
 
 
 class SlowTensor(Schedule):
-    """The tensor pipe moves only when nothing else can."""
+    """The tensor pipe moves only when all that can still run polls."""
 
     delayed = frozenset({"tensor"})
 
 
 class SlowEpilogue(Schedule):
-    """Warps that read accumulators run only when no other warp can; bulk stores complete last of all."""
+    """Warps that read accumulators run only when all others wait or poll; bulk stores complete last of all."""
 
     delayed = frozenset({"store"})
 
@@ -142,7 +166,7 @@ class SlowEpilogue(Schedule):
         for cluster in machine.resident:
             for _ in range(len(cluster.ready)):
                 warp = cluster.ready.popleft()
-                if not (warp.loads_tmem or warp.role.startswith("epilogue")):
+                if not (warp.loads_tmem or warp.role.startswith("epilogue") or warp in self.polling):
                     if late is not None:
                         late.cta.cluster.ready.append(late)
                     return warp

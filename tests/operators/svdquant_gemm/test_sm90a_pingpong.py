@@ -51,7 +51,12 @@ EVEN = (
     "slow_epilogue",
 )
 ONE_OR_TWO = (f"{RING} tile_mnk=64x128x128", "100,160,200,48", "fp16", 3, "random")
+# Fewer columns than dequantizing threads: those of two warps have none, and may not write what another one writes.
+FEW_COLUMNS = (f"{RING} tile_mnk=64x64x128 num_ab_stage=2", "60,160,72,16", "fp16", 1, "eager")
 MORE_CASES = [
+    (f"{RING} tile_mnk=64x64x128 num_dequant_warpgroups=2", "60,160,72,16", "fp16", 1, "eager"),
+    (f"{RING} tile_mnk=64x136x128", "60,160,200,16", "fp16", 1, "random"),  # eight rows shared out by words
+    (f"{RING} tile_mnk=64x184x128", "60,160,264,16", "bf16", 1, "random"),  # a second row for 56 threads
     (f"{EXPAND} tile_mnk=128x24x128 cluster_shape_mn=2x1 {SHALLOW}", "100,416,520,256", "bf16", 2, "random"),
     (f"{EXPAND} tile_mnk=64x40x128 epi_tile_n=16 raster_order=n", "130,672,200,48", "fp16", 3, "slow_tma"),
     (
@@ -68,7 +73,14 @@ MORE_CASES = [
 
 
 @pytest.mark.parametrize(
-    "case", [ODD, EVEN, ONE_OR_TWO, *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES)]
+    "case",
+    [
+        ODD,
+        EVEN,
+        ONE_OR_TWO,
+        FEW_COLUMNS,
+        *(pytest.param(case, marks=pytest.mark.slow) for case in MORE_CASES),
+    ],
 )
 def test_in_the_machine(case: tuple[str, str, str, int, str]) -> None:
     """Right on ragged shapes with races on; at the end no turn was passed that nobody took."""

@@ -11,7 +11,9 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from kernel_space.build.build import CompiledKernel
+from kernel_space.check.problem import exercises
 from kernel_space.check.result import CheckStatus
+from kernel_space.check.sweep.coverage import Seen
 from kernel_space.check.sweep.harmless import Facts
 from kernel_space.check.sweep.mutant import Mutant
 from kernel_space.check.sweep.run import (
@@ -22,10 +24,12 @@ from kernel_space.check.sweep.run import (
     Found,
     SweepTask,
     chosen,
+    explained,
     judged,
     mutants_of,
     table,
 )
+from kernel_space.core.arch import arch
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal
@@ -64,6 +68,7 @@ class Sweep:
         self._compiled, self._problem, self._legal = compiled, problem, legal
         self._schedules, self._args = schedules, args
         self._ptx = compiled.ptx
+        self._exercises = exercises(legal.config, problem, arch(compiled.arch))
         self._jobs = args.jobs or os.cpu_count() or 1
         self._begun = self._shown = time.monotonic()
         self.total = 0
@@ -73,7 +78,7 @@ class Sweep:
         """Raises ``CommandError`` when the kernel itself fails its check."""
         pool = CheckPool(self._jobs, f"{run_task.__module__}:{run_task.__name__}")
         self._say("the kernel itself")
-        base = _answer(pool.submit(self._task(LIMIT_S, covers=True)))
+        base = _answer(pool.submit(self._task(LIMIT_S, self._schedules, covers=True)))
         if base.status != CheckStatus.OK or base.seen is None:
             raise CommandError(
                 f"the kernel itself fails its check, so a sweep says nothing: {base.status}: {base.reason}"
@@ -83,30 +88,35 @@ class Sweep:
         self.total = len(mutants)
         self._say(f"{self.total} of {len(every)} mutants, {self._jobs} at once")
         limit_s = max(LEAST_S, LONGER * base.seconds)
-        for mutant, answer in self._answers(pool, mutants, limit_s):
+        for mutant, answer in self._answers(pool, mutants, limit_s, base.seen):
             self.found.append(judged(mutant, answer, self._ptx, base.seen, self._facts()))
             self._progress()
         order = {id(mutant): number for number, mutant in enumerate(mutants)}
         self.found.sort(key=lambda one: order[id(one.mutant)])
 
     def _answers(
-        self, pool: CheckPool, mutants: list[Mutant], limit_s: float
+        self, pool: CheckPool, mutants: list[Mutant], limit_s: float, seen: Seen
     ) -> Iterator[tuple[Mutant, Answer]]:
+        """What a rule explains runs under the first schedule only, where the rule is put to the test."""
         waiting: dict[Future[Answer], Mutant] = {}
         for mutant in mutants:
             if mutant.proof:
                 yield mutant, Answer(status=str(CheckStatus.OK), reason="", seconds=0.0)
                 continue
-            waiting[pool.submit(self._task(limit_s, ptx=mutant.text))] = mutant
+            known = explained(mutant, self._ptx, seen, self._facts())
+            few = self._schedules[:1] if known else self._schedules
+            waiting[pool.submit(self._task(limit_s, few, ptx=mutant.text))] = mutant
         while waiting:
             done, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in [one for one in waiting if one in done]:  # as they were sent
                 yield waiting.pop(future), _answer(future)
 
-    def _task(self, limit_s: float, *, ptx: str | None = None, covers: bool = False) -> SweepTask:
+    def _task(
+        self, limit_s: float, schedules: tuple[str, ...], *, ptx: str | None = None, covers: bool = False
+    ) -> SweepTask:
         return SweepTask(
             compiled=self._compiled, config=self._legal.config, problem=self._problem, seed=self._args.seed,
-            limit_s=limit_s, schedules=self._schedules, ptx=ptx, covers=covers,
+            limit_s=limit_s, schedules=schedules, ptx=ptx, covers=covers, exercises=self._exercises,
         )  # fmt: skip
 
     def _facts(self) -> Facts:

@@ -32,12 +32,14 @@ def turns(config: Any, problem: Any) -> tuple[Any, int]:
 
 
 def _long_k(config: Any, problem: Any) -> tuple[Any, int]:
-    """Every warp with a part of K of its own goes round its ring, twice where that is cheap."""
+    """Every warp with a part of K of its own goes round its ring, twice where that is cheap. One tile, whole but for a
+    row of x: what lanes copy by rows matters for every copy that refills a slot.
+    """
     parts, stages = config.partial_sums, int(config.num_ab_stage)
     each = 2 * stages + 1 if (2 * stages + 1) * parts <= MOST_STEPS else stages + 2
     rows, columns = cluster_extents(config)
     k = each * parts * config.cta_tile_mnk[2] - K_MULTIPLE
-    return _sized(config, problem, rows // 2 + 5, columns // 2 + 1, k), config.cluster_size * config.split_k
+    return _sized(config, problem, rows - 1, columns - 1, k), config.cluster_size * config.split_k
 
 
 def _steps(config: Any, works: int) -> int:

@@ -36,6 +36,15 @@ def loose_place(first_row: int, unit: Any) -> Any:
     return first_row + unit // WORDS_OF_DQ_ROW, unit % 4, unit // 4 % 2
 
 
+@cute.jit
+def store_own(own: Any, address: Any, words: Any):
+    """``store_shared`` by the threads for which ``own`` holds; ``True``: by all."""
+    if cutlass.const_expr(own is True):
+        store_shared(address, words)
+    elif own:
+        store_shared(address, words)
+
+
 class ProducerSm90a(TileWalk):
     """Mixin with the TMA and dequantizing roles."""
 
@@ -121,15 +130,8 @@ class ProducerSm90a(TileWalk):
         codes = buffers["columns"].iterator.toint()
         scales = buffers["column scales"].iterator.toint()
         target = buffers["dequantized"].iterator.toint()
-        # Rows of this thread; beyond the last one it repeats what another thread writes.
-        rows = [
-            cutlass.min(thread + first, Int32(lay.columns - 1))
-            for first in range(0, lay.columns - lay.loose_rows, GROUP_THREADS)
-        ]
-        loose = [
-            cutlass.min(thread + first, Int32(lay.loose_rows * WORDS_OF_DQ_ROW - 1))
-            for first in range(0, lay.loose_rows * WORDS_OF_DQ_ROW, GROUP_THREADS)
-        ]
+        rows, own_rows = self._shared_out(thread, lay.columns - lay.loose_rows)
+        loose, own_loose = self._shared_out(thread, lay.loose_rows * WORDS_OF_DQ_ROW)
         loose_words = cute.make_rmem_tensor((2, max(1, len(loose))), Uint32)
         loose_factors = cute.make_rmem_tensor((max(1, len(loose)),), Uint32)
         words = cute.make_rmem_tensor((4, QUADS, len(rows)), Uint32)
@@ -163,15 +165,30 @@ class ProducerSm90a(TileWalk):
                     for half in cutlass.range_constexpr(2):
                         cute.arch.mbarrier_wait(dq_empty + dq.index, dq.phase)
                         slot = target + dq.index * (lay.columns * DQ_ROW_BYTES)
-                        self._store_part(slot, rows[0], 0, first)
-                        self._store_part(slot, rows[0], 1, self._unpack_part(words, factors, 0, half, 1))
+                        self._store_part(slot, rows[0], own_rows[0], 0, first)
+                        self._store_part(
+                            slot, rows[0], own_rows[0], 1, self._unpack_part(words, factors, 0, half, 1)
+                        )
                         for part in cutlass.range_constexpr(1, len(rows)):
                             for w in cutlass.range_constexpr(2):
                                 self._store_part(
-                                    slot, rows[part], w, self._unpack_part(words, factors, part, half, w)
+                                    slot,
+                                    rows[part],
+                                    own_rows[part],
+                                    w,
+                                    self._unpack_part(words, factors, part, half, w),
                                 )
                         for part in cutlass.range_constexpr(len(loose)):
-                            self._store_loose(lay, slot, loose[part], loose_words, loose_factors, part, half)
+                            self._store_loose(
+                                lay,
+                                slot,
+                                loose[part],
+                                own_loose[part],
+                                loose_words,
+                                loose_factors,
+                                part,
+                                half,
+                            )
                         # Work between the stores and the fence, which waits for them.
                         if cutlass.const_expr(half == 0):
                             first = self._unpack_part(words, factors, 0, 1, 0)
@@ -207,8 +224,8 @@ class ProducerSm90a(TileWalk):
                     ]
                     cute.arch.mbarrier_wait(dq_empty + dq.index, dq.phase)
                     slot = target + dq.index * (lay.columns * DQ_ROW_BYTES)
-                    for row, (half_words, half_factors) in zip(rows, loaded, strict=True):
-                        self._dequant_row(slot, row, half_words, half_factors, group)
+                    for row, own, (half_words, half_factors) in zip(rows, own_rows, loaded, strict=True):
+                        self._dequant_row(slot, row, own, half_words, half_factors, group)
                     cute.arch.fence_proxy("async.shared", space="cta")
                     self._arrive(dq_full + dq.index)
                     self._arrive(ab_empty + ab.index)
@@ -254,14 +271,23 @@ class ProducerSm90a(TileWalk):
             loose_factors[part] = scale_pair(two)
 
     @staticmethod
+    def _shared_out(thread: Any, count: int) -> tuple[list[Any], list[Any]]:
+        """Units of a thread, of ``count`` for all, and whether each is its own; beyond the last one it loads that once
+        more and must not store it: two warps would write one word, and nothing would order them.
+        """
+        firsts = range(0, count, GROUP_THREADS)
+        units = [cutlass.min(thread + first, Int32(count - 1)) for first in firsts]
+        return units, [True if first + GROUP_THREADS <= count else thread + first < count for first in firsts]
+
+    @staticmethod
     def _store_loose(
-        lay: LayoutsSm90a, slot: Any, unit: Any, words: Any, factors: Any, part: int, half: int
+        lay: LayoutsSm90a, slot: Any, unit: Any, own: Any, words: Any, factors: Any, part: int, half: int
     ) -> None:
         """One word of a row that has no thread of its own: a pair of four chunks."""
         row, quad, w = loose_place(lay.columns - lay.loose_rows, unit)
         pairs = unpack_word(words[half, part], factors[part], half)
         for i in range(4):
-            store_shared(dq_chunk(slot, row, 4 * w + i) + quad * 4, [pairs[i]])
+            store_own(own, dq_chunk(slot, row, 4 * w + i) + quad * 4, [pairs[i]])
 
     @staticmethod
     def _unpack_part(words: Any, factors: Any, part: int, half: int, w: int) -> list[Any]:
@@ -274,9 +300,9 @@ class ProducerSm90a(TileWalk):
         return chunks
 
     @staticmethod
-    def _store_part(slot: Any, row: Any, w: int, chunks: list[Any]) -> None:
+    def _store_part(slot: Any, row: Any, own: Any, w: int, chunks: list[Any]) -> None:
         for i in range(4):
-            store_shared(dq_chunk(slot, row, 4 * w + i), chunks[i])
+            store_own(own, dq_chunk(slot, row, 4 * w + i), chunks[i])
 
     @staticmethod
     def _load_codes(codes: Any, row: Any) -> list[Any]:
@@ -298,7 +324,7 @@ class ProducerSm90a(TileWalk):
         return factors
 
     @staticmethod
-    def _dequant_row(slot: Any, row: Any, words: Any, factors: Any, half: Any) -> None:
+    def _dequant_row(slot: Any, row: Any, own: Any, words: Any, factors: Any, half: Any) -> None:
         """64 elements of a row: word w gives chunks 4w..4w+3, one pair of every quad each."""
         factors = [broadcast_factor(factors[quad], half) for quad in range(QUADS)]
         for w in range(2):
@@ -306,4 +332,4 @@ class ProducerSm90a(TileWalk):
                 pairs = [unpack_pairs(words[quad][w], factors[quad], odd) for quad in range(QUADS)]
                 for i in range(2):
                     chunk = dq_chunk(slot, row, 4 * w + 2 * odd + i)
-                    store_shared(chunk, [pairs[quad][i] for quad in range(QUADS)])
+                    store_own(own, chunk, [pairs[quad][i] for quad in range(QUADS)])
