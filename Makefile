@@ -15,6 +15,8 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 # A process per core, each with whole files: fixtures of a module compile kernels.
 SIDE_BY_SIDE := -n auto --dist loadfile
+# Images often forbid byte code. Then each of the hundreds of processes that tests start compiles all it imports.
+test test-slow test-package test-pages: export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -6
