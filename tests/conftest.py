@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,12 +35,41 @@ def own_build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+# Files of more than 15 s of CPU that have few tests for it. Begun last, one of them leaves the other cores idle.
+LONG = (
+    "check/test_mutations.py",
+    "operators/nvfp4_quantize/test_lora_mma_in_machine.py",
+    "operators/smooth_lora_down/test_rules.py",
+    "operators/svdquant_gemm/test_kernel_ptx.py",
+    "operators/svdquant_gemm/test_sm90a_expand.py",
+    "operators/svdquant_gemm/test_sm90a_epilogue.py",
+    "operators/nvfp4_quantize/test_lora_tma_in_machine.py",
+    "operators/nvfp4_quantize/test_lora_mma_rules.py",
+    "check/test_in_a_row.py",
+    "check/test_kernel_in_machine.py",
+    "cli/test_check.py",
+    "cli/test_retime.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    _longest_first(items)
     if _has_driver():
         return
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(pytest.mark.skip(reason="no NVIDIA driver on this machine"))
+
+
+def _longest_first(items: list[pytest.Item]) -> None:
+    """``LONG``, then those with most tests: pytest-xdist hands files out in this order (``--no-loadscope-reorder``)."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
+    here = Path(__file__).parent
+    places = {here / name: place for place, name in enumerate(LONG)}
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (places.get(item.path, len(LONG)), -counts[item.path], str(item.path)))
 
 
 def _has_driver() -> bool:

@@ -18,6 +18,7 @@ import yaml
 from kernel_space.core.kernel import Kernel
 from kernel_space.core.registry import folder_of, kernel, operator, operator_names
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from tests.conftest import LONG
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernel_space", "tuner")
@@ -449,6 +450,10 @@ def test_make_targets_of_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^\s*make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M):
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_files_that_begin_first_exist() -> None:
+    assert [name for name in LONG if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_nothing_names_the_machine_it_was_made_on() -> None:
