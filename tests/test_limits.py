@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
+import functools
 import re
 import statistics
 import tokenize
@@ -80,10 +81,18 @@ OPENS_BY_ITSELF = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def syntax_trees() -> Iterator[None]:
+    """A dozen tests walk them all; tests of other files need the memory."""
+    yield
+    parse.cache_clear()
+
+
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
