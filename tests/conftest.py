@@ -35,20 +35,30 @@ def own_build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-# Files of more than 15 s of CPU that have few tests for it. Begun last, one of them leaves the other cores idle.
+# Files of about 15 s of CPU and more, the longest first. Begun last, one of them leaves the other cores idle.
 LONG = (
     "check/test_mutations.py",
+    "operators/svdquant_gemm/test_sm90a_small_m.py",
     "operators/nvfp4_quantize/test_lora_mma_in_machine.py",
     "operators/smooth_lora_down/test_rules.py",
-    "operators/svdquant_gemm/test_kernel_ptx.py",
     "operators/svdquant_gemm/test_sm90a_expand.py",
-    "operators/svdquant_gemm/test_sm90a_epilogue.py",
+    "cli/test_cli.py",
+    "operators/svdquant_gemm/test_kernel_ptx.py",
+    "selfcheck/test_selfcheck.py",
+    "simulated/test_simulated_time.py",
+    "operators/svdquant_gemm/test_sm90a_search.py",
     "operators/nvfp4_quantize/test_lora_tma_in_machine.py",
-    "operators/nvfp4_quantize/test_lora_mma_rules.py",
-    "check/test_in_a_row.py",
-    "check/test_kernel_in_machine.py",
-    "cli/test_check.py",
     "cli/test_retime.py",
+    "operators/svdquant_gemm/test_sm90a_stream_k.py",
+    "operators/svdquant_gemm_16bit/test_in_machine.py",
+    "cli/test_check.py",
+    "operators/svdquant_gemm/test_sm90a_pingpong.py",
+    "check/test_in_a_row.py",
+    "compile/test_manifest.py",
+    "operators/svdquant_gemm_16bit/test_narrow.py",
+    "operators/nvfp4_quantize/test_lora_mma_rules.py",
+    "operators/svdquant_gemm/test_sm90a_epilogue.py",
+    "check/test_kernel_in_machine.py",
 )
 
 
