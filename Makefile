@@ -13,8 +13,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 ARGS ?=
-# A process per core, each with whole files: fixtures of a module compile kernels.
-SIDE_BY_SIDE := -n auto --dist loadfile
+# A process per core, each with whole files: fixtures of a module compile kernels. tests/conftest.py orders the files.
+SIDE_BY_SIDE := -n auto --dist loadfile --no-loadscope-reorder
+# Images often forbid byte code. Then each of the hundreds of processes that tests start compiles all it imports.
+test test-slow test-package test-pages: export PYTHONDONTWRITEBYTECODE :=
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -6

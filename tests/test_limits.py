@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import collections
 import dataclasses
+import functools
 import re
 import statistics
 import tokenize
@@ -18,6 +19,7 @@ import yaml
 from kernel_space.core.kernel import Kernel
 from kernel_space.core.registry import folder_of, kernel, operator, operator_names
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
+from tests.conftest import LONG
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("kernel_space", "tuner")
@@ -79,10 +81,18 @@ OPENS_BY_ITSELF = {
 }
 
 
+@pytest.fixture(scope="module", autouse=True)
+def syntax_trees() -> Iterator[None]:
+    """A dozen tests walk them all; tests of other files need the memory."""
+    yield
+    parse.cache_clear()
+
+
 def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
 
@@ -449,6 +459,10 @@ def test_make_targets_of_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^\s*make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M):
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_files_that_begin_first_exist() -> None:
+    assert [name for name in LONG if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_nothing_names_the_machine_it_was_made_on() -> None:

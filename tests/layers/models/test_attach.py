@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -260,19 +261,23 @@ def layer(n: int = 64, k: int = 64) -> SVDQuantLinear:
     return SVDQuantLinear.from_linear(linear_of(n, k), rank=16)
 
 
-BAD: dict[str, tuple[dict[str, torch.nn.Module], str]] = {
-    "no place": ({"fc": layer(), "other": layer()}, "the model has no linear for layer 'other'"),
+# Made when a test asks: a decomposition is no work for who only collects tests.
+BAD: dict[str, tuple[Callable[[], dict[str, torch.nn.Module]], str]] = {
+    "no place": (lambda: {"fc": layer(), "other": layer()}, "the model has no linear for layer 'other'"),
     "too small": (
-        {"fc": layer(32, 64)},
+        lambda: {"fc": layer(32, 64)},
         r"layer 'fc' does not fit 'fc'.* \[N, K\] = \[32, 64\].* \[64, 64\]",
     ),
-    "too large": ({"fc": layer(256, 64)}, r"layer 'fc' does not fit 'fc'"),
-    "fused of another size": ({"to_qkv": layer(64, 64)}, "layer 'to_qkv' does not fit to_q, to_k, to_v"),
+    "too large": (lambda: {"fc": layer(256, 64)}, r"layer 'fc' does not fit 'fc'"),
+    "fused of another size": (
+        lambda: {"to_qkv": layer(64, 64)},
+        "layer 'to_qkv' does not fit to_q, to_k, to_v",
+    ),
     "a linear to split": (
-        {"to_qkv": torch.nn.Linear(64, 192)},
+        lambda: {"to_qkv": torch.nn.Linear(64, 192)},
         "is Linear, only SVDQuantLinear can be split",
     ),
-    "nothing": ({}, "none of the layers has a place"),
+    "nothing": (dict, "none of the layers has a place"),
 }
 
 
@@ -281,10 +286,12 @@ def tree() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(("layers", "message"), BAD.values(), ids=BAD.keys())
-def test_what_does_not_fit_changes_nothing(layers: dict[str, torch.nn.Module], message: str) -> None:
-    model = tree()
+def test_what_does_not_fit_changes_nothing(
+    layers: Callable[[], dict[str, torch.nn.Module]], message: str
+) -> None:
+    model, given = tree(), layers()
     with pytest.raises(InputError, match=message) as caught:
-        attach_svdquant(model, layers)
+        attach_svdquant(model, given)
     assert "\n" not in str(caught.value)
     assert all(type(one) is torch.nn.Linear for one in model.values())
 
