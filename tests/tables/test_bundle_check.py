@@ -159,7 +159,7 @@ def test_needs_a_card_objects_and_no_other_option(
     assert main([*base, "--device", "h200"]) == 2
     assert "a card is needed: --device cuda:N, got h200" in capsys.readouterr().err
     assert main([*base, "--device", "h200", "--also-dtype", "bf16"]) == 2
-    assert "leave --also-dtype and --objects out" in capsys.readouterr().err
+    assert "leave --also-dtype, --objects and --only-spares out" in capsys.readouterr().err
 
 
 def test_no_objects(tmp_path: Path, command: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

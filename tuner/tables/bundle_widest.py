@@ -52,12 +52,7 @@ def widest_entry(entries: Iterable[Entry], problem: Problem, arch: Arch) -> Entr
 
 def kept_widest(old: Bundle, problem: Problem, arch: Arch) -> Entry | None:
     """``widest_entry`` of the bundle as it is, if it is whole and of today's sources."""
-    whole = (
-        entry
-        for entry in old.entries
-        if _is_of_today(entry, arch) and is_whole(old.folder / entry.file, entry.sha256)
-    )
-    return widest_entry(whole, problem, arch)
+    return widest_entry((entry for entry in old.entries if is_of_today(entry, old)), problem, arch)
 
 
 def widest_config(rows: Sequence[Row], problem: Problem, arch: Arch) -> KernelConfig:
@@ -91,12 +86,14 @@ def _work(problem: Problem) -> float:
     return sum(operator_of(problem).work(problem).operations.values())
 
 
-def _is_of_today(entry: Entry, arch: Arch) -> bool:
+def is_of_today(entry: Entry, bundle: Bundle) -> bool:
+    """Whether the object in ``bundle`` is whole and was compiled from today's sources."""
     try:
-        config = parse_config(entry.op, arch, entry.config)
+        config = parse_config(entry.op, bundle.arch, entry.config)
     except InputError:  # of a version with other kernels or knobs
         return False
-    return entry.source_hash == kernel_source_hash(kernel_of(config, entry.problem))
+    fresh = entry.source_hash == kernel_source_hash(kernel_of(config, entry.problem))
+    return fresh and is_whole(bundle.folder / entry.file, entry.sha256)
 
 
 def _is_for_any_shape(text: str, problem: Problem, arch: Arch) -> bool:

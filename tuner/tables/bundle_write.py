@@ -27,14 +27,17 @@ from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import Legal, legalize
 from tuner.files.store import is_whole, locked, make_folder, write_if_new
 from tuner.tables.bundle import FOLDER, INDEX, Bundle, Entry, launch_facts, render_index
-from tuner.tables.bundle_widest import kept_widest, widest_config, widest_entry, widest_problems
+from tuner.tables.bundle_widest import is_of_today, kept_widest, widest_config, widest_entry, widest_problems
 from tuner.tables.row import Row
+from tuner.tables.spares import Spare
 
 SUFFIX = ".o"
 _NAME_DIGITS = 16
 _OURS = re.compile(rf"[0-9a-f]{{{_NAME_DIGITS}}}{re.escape(SUFFIX)}")
 _OBJECT = "kernel.o"
 Options = Mapping[str, str]
+_Key = tuple[str, str, str, str]
+_Found = dict[_Key, tuple[Entry, bytes | None]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,31 +57,56 @@ def write_bundle(
     *,
     also: Sequence[Options] = (),
     caches: Sequence[AnyPath] = (),
+    spares: Sequence[Spare] = (),
 ) -> Bundled:
-    """Write ``device_folder/objects``: an object for every row, and what is there without a row is removed.
+    """Write ``device_folder/objects``: an object for every row and spare, and what is there without is removed.
 
     ``also``: further options, by name, for which every row's config is compiled too, as far as its operator has them
     and it is legal: for problems that were not tuned with them. A row that cannot be had keeps the object that an
     earlier bundle has for it, if that is the judged one. ``caches``: folders laid out like the build cache, asked in
-    this order; by default the build cache alone.
+    this order; by default the build cache alone. ``spares``: compiled anew unless what is there is of today's sources.
 
     Objects are written first, then the index, then the rest goes: whoever reads meanwhile finds a whole bundle.
     Raises ``StoreError`` when the disk refuses.
     """
     folder = make_folder(below(device_folder, FOLDER))
     with locked(folder / INDEX):
-        old = Bundle.load(folder, arch)
+        old, rows = Bundle.load(folder, arch), list(rows)
         found, refused = _collect(
-            old, arch, list(rows), also, [Path(one) for one in caches] or [default_cache_dir()]
+            old, arch, rows, also, [Path(one) for one in caches] or [default_cache_dir()]
         )
-        _keep_evidence(found, old)
-        for entry, data in found.values():
-            if data is not None:
-                write_if_new(folder / entry.file, data)
-        entries = tuple(entry for entry, _ in found.values())
-        write_if_new(folder / INDEX, render_index(entries, old.foreign).encode())
-        kept = {entry.file for entry in entries} | {str(record.get("file")) for record in old.foreign}
-        removed = _remove_others(folder, kept)
+        _add_spares(found, refused, old, _spares_asked(spares, rows, also, arch))
+        return _written(folder, old, found, refused)
+
+
+def bundle_spares(
+    device_folder: AnyPath,
+    arch: Arch,
+    rows: Iterable[Row],
+    spares: Sequence[Spare],
+    *,
+    also: Sequence[Options] = (),
+) -> Bundled:
+    """The objects of ``spares`` beside what ``device_folder/objects`` holds, of which those of ``rows`` stay as they
+    are. ``also``: as of ``write_bundle``. Raises ``StoreError`` when the disk refuses."""
+    folder = make_folder(below(device_folder, FOLDER))
+    with locked(folder / INDEX):
+        old = Bundle.load(folder, arch)
+        found: _Found = {_key(entry): (entry, None) for entry in old.entries}
+        refused: list[tuple[Problem, str]] = []
+        _add_spares(found, refused, old, _spares_asked(spares, list(rows), also, arch))
+        return _written(folder, old, found, refused)
+
+
+def _written(folder: Path, old: Bundle, found: _Found, refused: Sequence[tuple[Problem, str]]) -> Bundled:
+    _keep_evidence(found, old)
+    for entry, data in found.values():
+        if data is not None:
+            write_if_new(folder / entry.file, data)
+    entries = tuple(entry for entry, _ in found.values())
+    write_if_new(folder / INDEX, render_index(entries, old.foreign).encode())
+    kept = {entry.file for entry in entries} | {str(record.get("file")) for record in old.foreign}
+    removed = _remove_others(folder, kept)
     return Bundled(folder=folder, entries=entries, refused=tuple(refused), removed=removed)
 
 
@@ -128,19 +156,13 @@ def _combined(ours: Entry | None, theirs: Entry, *, anew: bool) -> Entry:
     return dataclasses.replace(stands, checked=stands.checked or ours.checked or theirs.checked)
 
 
-_Key = tuple[str, str, str, str]
-
-
 def _key(entry: Entry) -> _Key:
     return entry.op, entry.config, entry.problem_class, entry.host
 
 
-def _key_of(row: Row, problem: Problem) -> _Key:
+def _key_of(row: Row | Spare, problem: Problem) -> _Key:
     """Of the object that launches ``problem`` with the config of ``row`` on this machine."""
     return problem.operator, row.config, str(problem.problem_class), platform.machine()
-
-
-_Found = dict[_Key, tuple[Entry, bytes | None]]
 
 
 def _collect(
@@ -189,11 +211,40 @@ def _add_widest(
             if entry is None:
                 own = [row for row in rows if row.key.op == problem.operator]
                 row = dataclasses.replace(own[0], config=str(widest_config(own, problem, arch)))
-                meta, data = _built(row, problem, arch)
-                entry = _make_entry(row, problem, arch, meta, data)
+                entry, data = _made(row, problem, arch)
             found[_key(entry)] = (entry, data)
         except (InputError, CompileError) as error:
             refused.append((problem, str(error)))
+
+
+def _spares_asked(
+    spares: Sequence[Spare], rows: Sequence[Row], also: Sequence[Options], arch: Arch
+) -> list[tuple[Spare, Problem]]:
+    """Without those whose object is a row's by now, which was judged."""
+    taken = {_key_of(row, one) for row in rows for one in _problems(row, also, arch)}
+    asked = ((spare, one) for spare in spares for one in _problems(spare, also, arch))
+    return [(spare, one) for spare, one in asked if _key_of(spare, one) not in taken]
+
+
+def _add_spares(
+    found: _Found,
+    refused: list[tuple[Problem, str]],
+    old: Bundle,
+    asked: Sequence[tuple[Spare, Problem]],
+) -> None:
+    """Nobody judged the object of a spare, so it is of today's sources: kept if it is, else made anew."""
+    for spare, problem in asked:
+        key = _key_of(spare, problem)
+        kept = next((one for one in old.entries if _key(one) == key and is_of_today(one, old)), None)
+        try:
+            found[key] = (kept, None) if kept else _made(spare, problem, old.arch)
+        except (InputError, CompileError) as error:
+            refused.append((problem, str(error)))
+
+
+def _made(row: Row | Spare, problem: Problem, arch: Arch) -> tuple[Entry, bytes]:
+    meta, data = _built(row, problem, arch)
+    return _make_entry(row, problem, arch, meta, data), data
 
 
 def _keep_evidence(found: _Found, old: Bundle) -> None:
@@ -204,15 +255,15 @@ def _keep_evidence(found: _Found, old: Bundle) -> None:
         found[key] = (dataclasses.replace(entry, checked=checked), data)
 
 
-def _problems(row: Row, also: Sequence[Options], arch: Arch) -> list[Problem]:
+def _problems(row: Row | Spare, also: Sequence[Options], arch: Arch) -> list[Problem]:
     """The row's own, and with other options those that its config is legal for."""
-    own = row.key.problem
+    own = row.problem if isinstance(row, Spare) else row.key.problem
     known = [options for options in also if set(options) <= set(own.option_names())]
     others = [dataclasses.replace(own, **options) for options in known]
     return list(dict.fromkeys([own, *(one for one in others if _is_for(row, one, arch))]))
 
 
-def _is_for(row: Row, problem: Problem, arch: Arch) -> bool:
+def _is_for(row: Row | Spare, problem: Problem, arch: Arch) -> bool:
     """Whether the config of ``row`` is legal for ``problem``; one that cannot be read is refused with its own."""
     try:
         config = parse_config(problem.operator, arch, row.config)
@@ -272,7 +323,7 @@ def _kept(old: Bundle, row: Row, problem: Problem, judged: str) -> Entry | None:
     return None
 
 
-def _built(row: Row, problem: Problem, arch: Arch) -> tuple[dict[str, Any], bytes]:
+def _built(row: Row | Spare, problem: Problem, arch: Arch) -> tuple[dict[str, Any], bytes]:
     from kernel_space.build.build import build
 
     compiled = build(parse_config(problem.operator, arch, row.config), problem.problem_class, arch)
@@ -280,7 +331,7 @@ def _built(row: Row, problem: Problem, arch: Arch) -> tuple[dict[str, Any], byte
     return meta, compiled.object_path.read_bytes()
 
 
-def _make_entry(row: Row, problem: Problem, arch: Arch, meta: dict[str, Any], data: bytes) -> Entry:
+def _make_entry(row: Row | Spare, problem: Problem, arch: Arch, meta: dict[str, Any], data: bytes) -> Entry:
     digest = hashlib.sha256(data).hexdigest()
     if digest != meta["object_sha256"]:
         raise InputError(f"the object of {row.config} changed while it was read; run it again")

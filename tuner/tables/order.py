@@ -25,13 +25,13 @@ STEPS = ((16, 1), (256, 8), (1024, 32), (math.inf, 64))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer(Generic[Item]):
     """``item`` may be launched: ``config`` for the problem ``launched``, after ``adapting_us`` of making its inputs
-    from those of the asked one. ``known``: the problem that it was tuned for.
+    from those of the asked one. ``known``: the problem that it was tuned for, None if for none.
     """
 
     item: Item
     config: KernelConfig
     launched: Problem
-    known: Problem
+    known: Problem | None
     adapting_us: float = 0.0
 
 
@@ -58,8 +58,10 @@ def _us(offer: Offer[Item], estimates: Estimates) -> float | None:
     return found.us * (1 - min(trust, 0.5)) + offer.adapting_us
 
 
-def _nearness(known: Problem, launched: Problem) -> float:
-    """1 at the known batch of the same layer, 0 a doubling from it and for another layer."""
+def _nearness(known: Problem | None, launched: Problem) -> float:
+    """1 at the known batch of the same layer, 0 a doubling from it, for another layer and where none is known."""
+    if known is None:
+        return 0.0
     batch = batch_names(launched)
     if any(size != getattr(known, name) for name, size in launched.sizes.items() if name not in batch):
         return 0.0

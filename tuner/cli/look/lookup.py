@@ -108,7 +108,7 @@ def _answer(problem: Problem, found: Source, bundle: Bundle, legal: str) -> _Ans
         problem=problem,
         lookup=lookup,
         table=None if lookup.row is None else table_path(found.folder_of(lookup.row)),
-        legal=ALL_RULES if lookup.row is None else legal,
+        legal=ALL_RULES if lookup.source == "default" else legal,
         path=path,
         damage=damage,
         instead=instead,

@@ -24,4 +24,12 @@ def add_calibrate_options(parser: argparse.ArgumentParser) -> None:
         help="what a measured time may differ from its simulated one; default: its own interval, at least the stored "
         "error of the machine",
     )
+    parser.add_argument(
+        "--spares",
+        type=int,
+        default=0,
+        metavar="MOST",
+        help="also choose at most so many kernels of each operator that are bundled without a row, for problems that "
+        "nobody tuned (devices without simulated times)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would come out, write nothing")

@@ -208,6 +208,11 @@ def add_bundle_options(parser: argparse.ArgumentParser) -> None:
         "--objects", type=Path, metavar="DIR", help="take objects from what compile-only left there, too"
     )
     parser.add_argument(
+        "--only-spares",
+        action="store_true",
+        help="only the kernels without a row that calibrate --spares chose; objects of rows stay as they are",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="bundle nothing; check each bundled object that was never judged on the card of --device",

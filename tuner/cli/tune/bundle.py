@@ -22,8 +22,9 @@ from tuner.compile.manifest import OBJECTS, check_objects
 from tuner.devices.select import select_device
 from tuner.search.progress import Progress
 from tuner.tables.bundle import FOLDER, Bundle
-from tuner.tables.bundle_write import Bundled, write_bundle
+from tuner.tables.bundle_write import Bundled, bundle_spares, write_bundle
 from tuner.tables.dispatch import DispatchTable, table_path
+from tuner.tables.spares import read_spares
 
 if TYPE_CHECKING:
     from tuner.tune.bundle_check import CheckedBundle
@@ -40,7 +41,12 @@ def bundle_command(args: argparse.Namespace) -> int:
     if not rows:
         raise InputError(f"there is no row in {table_path(folder)}: nothing to bundle; tune first")
     also = _also(args.also_dtype, sorted({row.key.op for row in rows}))
-    bundled = write_bundle(folder, device.arch, rows, also=also, caches=_caches(args.objects))
+    spares = read_spares(folder)
+    if args.only_spares:
+        bundled = bundle_spares(folder, device.arch, rows, spares, also=also)
+    else:
+        caches = _caches(args.objects)
+        bundled = write_bundle(folder, device.arch, rows, also=also, caches=caches, spares=spares)
     if args.json:
         text.print_json({"device": text.device_record(device), **_record(bundled)})
     else:
@@ -62,9 +68,9 @@ def _check(args: argparse.Namespace) -> int:
     """``--check``: 0 when every object here is judged right. Needs no DSL; bundles nothing."""
     from tuner.tune.bundle_check import check_bundle
 
-    if args.also_dtype or args.objects:
+    if args.also_dtype or args.objects or args.only_spares:
         raise InputError(
-            "--check judges what is bundled: leave --also-dtype and --objects out, or bundle first"
+            "--check judges what is bundled: leave --also-dtype, --objects and --only-spares out, or bundle first"
         )
     device = cuda_device(args.device)
     folder = below(check_out(args.out), device.name, FOLDER)

@@ -32,10 +32,10 @@ class Choice:
     """What is launched for ``problem``.
 
     ``stand_in``: that problem, or one of larger compiled sizes to which the inputs are adapted. ``source``: ``exact``,
-    ``nearest M <m>``, ``compiled for <problem>``, ``nearest layer <problem>`` or ``any shape of R=<r>``, of the
-    launched problem. ``row``: the table's row behind it, None for one that has none. ``borrowed``: empty for a kernel
-    from the device class's own table, else whose it is and why; ``reason`` ends in it. ``reason``: one line for people.
-    ``str()`` is all of it.
+    ``nearest M <m>``, ``compiled for <problem>``, ``nearest layer <problem>``, ``spare of R=<r>`` or ``any shape of
+    R=<r>``, of the launched problem. ``row``: the table's row behind it, None for one that has none. ``borrowed``:
+    empty for a kernel from the device class's own table, else whose it is and why; ``reason`` ends in it. ``reason``:
+    one line for people. ``str()`` is all of it.
     """
 
     problem: Problem
@@ -70,17 +70,19 @@ class Choice:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """``known``: the problem it was tuned or compiled for; without ``row`` and ``compiled`` it is only bundled."""
+    """``known``: the problem it was tuned or compiled for; without ``row`` and ``compiled`` it is only bundled, as a
+    ``spare`` or for any shape."""
 
     known: Problem
     config: str
     row: Row | None = None
     compiled: CompiledKernel | None = None
     borrowed: str = ""
+    spare: bool = False
 
     @property
     def is_for_any_shape(self) -> bool:
-        return self.row is None and self.compiled is None
+        return self.row is None and self.compiled is None and not self.spare
 
 
 def source_of(candidate: Candidate, problem: Problem) -> str:
@@ -88,6 +90,8 @@ def source_of(candidate: Candidate, problem: Problem) -> str:
     known = candidate.known
     if candidate.compiled is not None:
         return f"compiled for {known}"
+    if candidate.spare:
+        return f"spare{of_sizes(known)}"
     if candidate.is_for_any_shape:
         return f"any shape{of_sizes(known)}"
     if known == problem:
@@ -106,6 +110,8 @@ def reason_of(candidate: Candidate, problem: Problem, file: ObjectFile) -> str:
     """
     row = candidate.row
     said = f"was {file.checked}" if file.checked else "was not checked on a card"
+    if candidate.spare:
+        return f"bundled without a row, for what trials at {candidate.known} say of its kind; it {said}"
     if candidate.is_for_any_shape:
         return f"bundled without a row{of_sizes(problem)}, never timed: tune such a shape; it {said}"
     if row is None:

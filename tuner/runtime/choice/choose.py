@@ -33,6 +33,7 @@ from tuner.runtime.choice.choice import (
 from tuner.runtime.choice.contract import compiled_sizes, runtime_of
 from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
+from tuner.runtime.choice.spares import spares_of
 from tuner.tables.borrow import Source, table_of
 from tuner.tables.bundle import FOLDER, Bundle, ObjectFile
 from tuner.tables.dispatch import DispatchTable, Lookup
@@ -68,6 +69,7 @@ class Library:
         self._known = {known for known, _ in self._rows}  # problems that have a kernel of their own
         self._widest: dict[ProblemClass, list[Candidate]] = {}  # as many as there are options
         self._layers: Recent[tuple, Nearest[Candidate]] = Recent(MAX_LAYERS)
+        self._spares: Recent[tuple, list[Candidate]] = Recent(MAX_LAYERS)
         self._orders: Recent[Problem, list[Candidate]] = Recent(MAX_LAYERS)  # by estimate
         self._objects: dict[tuple, ObjectFile] = {}  # as many as there are objects
 
@@ -105,6 +107,7 @@ class Library:
         self._prepared.append(prepared)
         self._known.add(prepared.problem)
         self._layers.clear()
+        self._spares.clear()
         self._orders.clear()
 
     def has_object(self, answer: Lookup, problem: Problem) -> bool:
@@ -196,9 +199,10 @@ class Library:
         yield from ranked
 
     def _ranked(self, problem: Problem, candidates: list[Candidate]) -> list[Candidate]:
+        spares = self._spares_of_layer(problem, candidates)
         offers = [
             offer
-            for one in candidates
+            for one in (*candidates, *spares)
             if not one.is_for_any_shape and (offer := self._offer(one, problem)) is not None
         ]
         return [
@@ -206,19 +210,30 @@ class Library:
             *(one for one in candidates if one.is_for_any_shape),
         ]
 
+    def _spares_of_layer(self, problem: Problem, others: list[Candidate]) -> list[Candidate]:
+        layer = (problem.operator, *bucket_of(problem))
+        found = self._spares.get(layer)
+        if found is None:
+            found = spares_of(self.bundle, problem, others, borrowed=self.borrowed)
+            self._spares.put(layer, found)
+        return found
+
     def _offer(self, candidate: Candidate, problem: Problem) -> Offer[Candidate] | None:
-        """None for a config that this version cannot read."""
+        """None for a config that this version cannot read, and for a spare of which nobody knows what it takes."""
         stand_in = runtime_of(problem.operator).stand_in(problem, candidate.known)
         assert stand_in is not None, "it was a candidate because it may stand in"
         try:
             config = _parsed(problem.operator, self.arch, candidate.config)
         except InputError:
             return None
+        estimates = self.table.estimates
+        if candidate.spare and (estimates is None or estimates.of(config, stand_in.problem) is None):
+            return None
         return Offer(
             item=candidate,
             config=config,
             launched=stand_in.problem,
-            known=candidate.known,
+            known=None if candidate.spare else candidate.known,
             adapting_us=stand_in.us,
         )
 
