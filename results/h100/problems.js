@@ -44,6 +44,18 @@ window.problems = [
 "name": "svdquant_linear_16bit 48,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/64x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 64,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/128x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 128,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 256,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/512x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 512,3072,3072,128"
 },
@@ -80,6 +92,22 @@ window.problems = [
 "name": "svdquant_linear_16bit 16,3072,12288,128"
 },
 {
+"page": "svdquant_linear_16bit/32x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 32,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/64x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 64,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/128x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 128,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 256,3072,12288,128"
+},
+{
 "page": "svdquant_linear_16bit/4096x3072x12288x128-bf16",
 "name": "svdquant_linear_16bit 4096,3072,12288,128"
 },
@@ -108,12 +136,36 @@ window.problems = [
 "name": "svdquant_linear_16bit 64,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/128x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 128,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 256,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/512x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 512,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/4352x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 4352,3840,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/64x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 64,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/128x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 128,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/256x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 256,12288,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/4096x12288x3072x128-bf16",

@@ -46,6 +46,9 @@ class Branch:
         full, empty = buffers["lora_full"].iterator, buffers["lora_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_lora_stage)
         early = min(self.config.num_lora_stage, lay.num_lora_slices)
+        if cutlass.const_expr(self.split_k > 1):
+            # The consumers' barrier is one of all warps that have not ended, and this one has longer to wait than they.
+            cute.arch.cluster_arrive()
         for piece in cutlass.range(lay.num_lora_slices, unroll=1):
             if cutlass.const_expr(self.split_k > 1):
                 if piece == early:
@@ -57,8 +60,10 @@ class Branch:
             rows = source[(None, place["row_tile"], piece)]
             cute.copy(atom, rows, target[(None, slot)], tma_bar_ptr=full + slot)
             state.advance()
-        if cutlass.const_expr(self.split_k > 1 and early == lay.num_lora_slices):
-            self._copy_act(lay, place, buffers, m)
+        if cutlass.const_expr(self.split_k > 1):
+            if cutlass.const_expr(early == lay.num_lora_slices):
+                self._copy_act(lay, place, buffers, m)
+            cute.arch.cluster_wait()
 
     @cute.jit
     def _copy_act(self, lay: FusedLayouts, place: Any, buffers: Any, m: Int32):

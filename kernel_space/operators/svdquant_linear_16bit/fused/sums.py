@@ -11,8 +11,8 @@ first CTAs have one more where they cannot be equal):
    are there it multiplies the low-rank branch of its strip (``branch.py``).
 
 No CTA waits for one that may not run, for clusters start whole; nobody touches the shared memory of a CTA that has got
-all of its bytes, so it ends without another barrier. Warps that load are not waited for: a barrier of the cluster waits
-for threads that have not ended, and they only load what the consumers wait for.
+all of its bytes, so it ends without another barrier. A barrier of the cluster waits for threads that have not ended:
+warps that load what the consumers have waited for end at once, and warp 1, which has more to do, arrives ahead.
 """
 
 from typing import Any
