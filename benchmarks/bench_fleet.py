@@ -48,6 +48,7 @@ OBJECT_BYTES = 250_000  # PTX, cubin and object of one
 COMPILE_S = 1.88  # of a candidate on a host with 16 cores and as many compilers (docs/evidence/cards.md)
 CHECK_S, TIME_S = 0.05, 0.02  # of a large problem on an H200 (docs/inside_a_tune.md)
 HOSTS, CORES, CARDS, PER_CARD = 64, 16, 8, 200
+JOIN_S = 60.0
 OFFER = card_offer("h200")
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
 
@@ -109,7 +110,13 @@ def fleet_at(access: Access) -> Fleet:
 
 
 def wait_for(ready: Callable[[], bool]) -> None:
+    """Raises ``TimeoutError`` when members that are awaited do not come: without the compiler no host offers one."""
+    end = time.monotonic() + JOIN_S
     while not ready():
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"hosts must offer what is measured within {JOIN_S:g} s; is the compiler installed?"
+            )
         time.sleep(0.05)
 
 

@@ -84,6 +84,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/64x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 64,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/4352x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 4352,3072,9216,128"
 },
@@ -166,6 +170,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/256x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 256,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/512x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 512,12288,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/4096x12288x3072x128-bf16",
