@@ -11,18 +11,17 @@ timed there.
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import kernel_of, parse_config
+from kernel_space.core.registry import parse_config
 from kernel_space.core.rules import knob_rejection
-from kernel_space.core.traits import traits_of
-from tuner.calibration.fit import Family, Names, Sample, families, samples_of
+from kernel_space.core.stand_in import compiled_sizes
+from tuner.calibration.fit import Family, Names, Sample, families, layer_of, samples_of
 from tuner.calibration.measured_trials import read_measured
-from tuner.calibration.spares import choose_spares, compiled_sizes
+from tuner.calibration.spares import choose_spares, estimated_us, mean_and_largest
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
 from tuner.tables.dispatch import DispatchTable
 from tuner.tables.row import Row
@@ -40,10 +39,10 @@ def compare(op: str, samples: Sequence[Sample], rows: Sequence[Row], device: Dev
         own = [one for one in samples if one.layer == layer and one.problem.operator == op]
         spares: dict[tuple[object, ...], list[KernelConfig]] = {}
         for problem in sorted({one.problem for one in own}, key=lambda one: (str(one), str(one.options))):
-            alike = [row for row in rows if _serves(row, problem) and _layer(row.key.problem) != layer]
+            alike = [row for row in rows if _serves(row, problem) and layer_of(row.key.problem) != layer]
             configs = [parse_config(op, device.arch, row.config) for row in alike]
             timed = {one.config: one.us for one in own if one.problem == problem}
-            key = compiled_sizes(problem)
+            key = tuple(compiled_sizes(problem).values())
             if key not in spares:
                 spares[key] = _spares(problem, others, fitted, configs, device, most)
             alone, beside = (
@@ -59,13 +58,6 @@ def compare(op: str, samples: Sequence[Sample], rows: Sequence[Row], device: Dev
 def _serves(row: Row, problem: Problem) -> bool:
     known = row.key.problem
     return known.operator == problem.operator and compiled_sizes(known) == compiled_sizes(problem)
-
-
-def _layer(problem: Problem) -> tuple[int, ...]:
-    forms = problem.forms()
-    return tuple(
-        size for name, size in problem.sizes.items() if not (forms[name].batch or forms[name].compiled)
-    )
 
 
 def _spares(
@@ -100,18 +92,9 @@ def _ratios(
     if not legal:
         return None, None
     best = min(timed.values())
-    chosen = min(legal, key=lambda one: _us(one, problem, fitted, device))
+    chosen = min(legal, key=lambda one: estimated_us(one, problem, fitted, device))
     there = [timed[one] / best for one in legal if one in timed]
     return min(there, default=None), timed[chosen] / best if chosen in timed else None
-
-
-def _us(config: KernelConfig, problem: Problem, fitted: Mapping[Names, Family], device: DeviceClass) -> float:
-    effort = traits_of(kernel_of(config, problem)).effort
-    if effort is None:
-        return math.inf
-    needs = effort(config, problem, device)
-    family = fitted.get((needs.needs, tuple(needs.choices)))
-    return math.inf if family is None else float(family.of((problem.operator, config.kernel)).us(needs))
 
 
 def _shown(ratios: Ratios) -> str:
@@ -124,9 +107,7 @@ def _print_means(op: str, found: Sequence[tuple[Ratios, Ratios]]) -> None:
         pairs = [(a, b) for a, b in both if a is not None and b is not None]
         if not pairs:
             continue
-        alone, beside = (
-            (math.exp(sum(map(math.log, each)) / len(each)), max(each)) for each in zip(*pairs, strict=True)
-        )
+        alone, beside = (mean_and_largest(each) for each in zip(*pairs, strict=True))
         print(
             f"{op}, {what} / best trial, {len(pairs)} of {len(found)} problems: rows {alone[0]:.3f}, largest "
             f"{alone[1]:.3f}; with spares {beside[0]:.3f}, {beside[1]:.3f}"

@@ -12,6 +12,16 @@ from kernel_space.core.problem import Problem
 Adapt = Callable[[Mapping[str, Any]], dict[str, Any]]  # of input tensors by name
 
 
+def is_compiled(form: Any) -> bool:
+    """Whether an object is compiled for one value of this size."""
+    return bool(form.compiled and not form.choices)
+
+
+def compiled_sizes(problem: Problem) -> dict[str, int]:
+    """The sizes for which an object of ``problem`` is compiled."""
+    return {name: getattr(problem, name) for name, form in problem.forms().items() if is_compiled(form)}
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StandIn:
     """What is launched in place of a problem, with the same outputs.

@@ -64,12 +64,15 @@ class Sample:
 
     @property
     def layer(self) -> tuple[int, ...]:
-        forms = self.problem.forms()
-        return tuple(
-            size
-            for name, size in self.problem.sizes.items()
-            if not (forms[name].batch or forms[name].compiled)
-        )
+        return layer_of(self.problem)
+
+
+def layer_of(problem: Problem) -> tuple[int, ...]:
+    """The sizes that are neither batch nor compiled."""
+    forms = problem.forms()
+    return tuple(
+        size for name, size in problem.sizes.items() if not (forms[name].batch or forms[name].compiled)
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

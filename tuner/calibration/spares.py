@@ -21,8 +21,9 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of
 from kernel_space.core.rules import knob_rejection
+from kernel_space.core.stand_in import compiled_sizes
 from kernel_space.core.traits import Rates, traits_of
-from tuner.calibration.fit import NEAR, Family, Key, Names, Sample
+from tuner.calibration.fit import NEAR, Family, Names, Sample
 
 ENOUGH = 0.005  # what is left to gain in the mean, as a share, when no more are taken
 _FAR = 1e6  # microseconds of a problem for which nothing is legal yet: any kernel is better
@@ -58,7 +59,8 @@ def choose_spares(
     problem are passed over, as estimates are not made for them. Raises ``ValueError`` without samples.
     """
     near = _nearest_to_best(one for one in samples if one.us <= NEAR * one.best_us)
-    known = [one for one in dict.fromkeys(rows) if _is_estimated(one, samples[0].problem, families, rates)]
+    first = samples[0].problem
+    known = [one for one in dict.fromkeys(rows) if math.isfinite(estimated_us(one, first, families, rates))]
     configs = [*known, *(config for config in near if config not in known)]
     problems = usual_problems(samples)
     times = numpy.array([_times(one, problems, families, arch, rates) for one in configs])
@@ -75,8 +77,8 @@ def choose_spares(
     return Spares(
         chosen=tuple(near[configs[at]] for at in chosen),
         problems=times.shape[1],
-        rows_alone=_mean_and_largest(before / best),
-        with_spares=_mean_and_largest(now / best),
+        rows_alone=mean_and_largest(before / best),
+        with_spares=mean_and_largest(now / best),
     )
 
 
@@ -84,14 +86,8 @@ def of_one_class(samples: Iterable[Sample]) -> list[Sample]:
     """Those of the compiled sizes that most of ``samples`` have, whatever their options."""
     found: dict[tuple[Any, ...], list[Sample]] = collections.defaultdict(list)
     for one in samples:
-        found[compiled_sizes(one.problem)].append(one)
+        found[tuple(compiled_sizes(one.problem).values())].append(one)
     return max(found.values(), key=len, default=[])
-
-
-def compiled_sizes(problem: Problem) -> tuple[Any, ...]:
-    """The sizes for which an object is compiled, without options."""
-    forms = problem.forms()
-    return tuple(size for name, size in problem.sizes.items() if forms[name].compiled)
 
 
 def usual_problems(samples: Sequence[Sample]) -> list[Problem]:
@@ -134,14 +130,16 @@ def _nearest_to_best(samples: Iterable[Sample]) -> dict[KernelConfig, Sample]:
     return found
 
 
-def _is_estimated(
+def estimated_us(
     config: KernelConfig, problem: Problem, families: Mapping[Names, Family], rates: Rates
-) -> bool:
+) -> float:
+    """Microseconds; infinite without an estimate. Whether the config is legal is not asked."""
     effort = traits_of(kernel_of(config, problem)).effort
     if effort is None:
-        return False
+        return math.inf
     needs = effort(config, problem, rates)
-    return (needs.needs, tuple(needs.choices)) in families
+    family = families.get((needs.needs, tuple(needs.choices)))
+    return math.inf if family is None else float(family.of((problem.operator, config.kernel)).us(needs))
 
 
 def _times(
@@ -152,18 +150,13 @@ def _times(
     rates: Rates,
 ) -> list[float]:
     """Estimated microseconds; infinite where the config is not legal."""
-    effort = traits_of(kernel_of(config, problems[0])).effort
-    assert effort is not None, "samples and rows without an effort were left out"
-    found = []
-    for problem in problems:
-        if knob_rejection(config, problem, arch):
-            found.append(math.inf)
-            continue
-        needs = effort(config, problem, rates)
-        key: Key = (problem.operator, config.kernel)
-        found.append(float(families[needs.needs, tuple(needs.choices)].of(key).us(needs)))
-    return found
+    return [
+        math.inf if knob_rejection(config, one, arch) else estimated_us(config, one, families, rates)
+        for one in problems
+    ]
 
 
-def _mean_and_largest(ratios: Any) -> tuple[float, float]:
+def mean_and_largest(ratios: Any) -> tuple[float, float]:
+    """(geometric mean, largest) of some."""
+    ratios = numpy.asarray(ratios)
     return float(numpy.exp(numpy.log(ratios).mean())), float(ratios.max())

@@ -4,6 +4,7 @@ by breaking it.
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -11,50 +12,26 @@ import pytest
 import torch
 
 from kernel_space.build.build import build
-from kernel_space.check.one_problem import ProblemCheck
-from kernel_space.check.result import CheckResult
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
-from kernel_space.core.registry import kernel_of, operator, parse_config
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.registry import kernel_of
+from kernel_space.core.rules import Legal, Rejection
 from kernel_space.launch.capture import capture
 from kernel_space.machine.run.run import run_compiled
 from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+from tests.operators.svdquant_linear_16bit import runs
+from tests.operators.svdquant_linear_16bit.runs import OPERATOR, compiled, legal, problem
 
-OPERATOR = operator("svdquant_linear_16bit")
 ALIGN = 256
 WHOLE_K = "kernel=fused tile_mnk=64x16x128 consumer_warpgroups=1 num_ab_stage=4 num_dq_stage=3 split_k=1"
 PAIR = "kernel=fused tile_mnk=64x24x128 consumer_warpgroups=1 num_ab_stage=4 split_k=2 ctas_per_sm=2 use_pdl=true"
 FOUR = "kernel=fused tile_mnk=128x40x128 consumer_warpgroups=2 num_ab_stage=4 split_k=4 use_pdl=true"
 SMALL = "9,352,8,16"  # one tile of y and one of the low-rank branch
 TALL = "kernel=fused tile_mnk=256x16x128 consumer_warpgroups=2 num_ab_stage=4 split_k=2"
-
-
-def problem(shape: str, dtype: str = "bf16", **options: Any) -> HalfLinearProblem:
-    return HalfLinearProblem.parse(shape, dtype=dtype, **options)
-
-
-def legal(text: str, shape: HalfLinearProblem) -> Legal | Rejection:
-    return legalize(parse_config(OPERATOR.name, SM90A, text), shape, SM90A)
-
-
-def compiled(text: str, shape: HalfLinearProblem) -> tuple[Any, Any]:
-    found = legal(text, shape)
-    assert isinstance(found, Legal), found
-    return build(found.config, shape.problem_class, SM90A), found.config
-
-
-def checked(text: str, shape: HalfLinearProblem, *, schedule: str = "random", ptx: str = "") -> CheckResult:
-    """One run on this very problem, the first schedule's calls in a row."""
-    kernel, config = compiled(text, shape)
-    check = ProblemCheck(
-        kernel, config, shape, 4 * config.split_k, check_races=True, seed=3, ptx=ptx or None, in_a_row=True
-    )
-    check.run(schedule, None)
-    return check.result()
+checked = functools.partial(runs.checked, sms=lambda config: 4 * config.split_k)
 
 
 def run(text: str, shape: HalfLinearProblem) -> dict[str, torch.Tensor]:

@@ -15,8 +15,8 @@ from kernel_space.check.memory import CheckMemory
 from kernel_space.check.problem import exercises
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
-from kernel_space.core.registry import kernel_of, operator, parse_config
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.registry import kernel_of
+from kernel_space.core.rules import Legal, Rejection
 from kernel_space.launch.capture import capture
 from kernel_space.machine.memory.global_memory import GlobalMemory
 from kernel_space.machine.run.launch import add_tensor
@@ -25,27 +25,13 @@ from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+from tests.operators.svdquant_linear_16bit.runs import OPERATOR, compiled, legal, problem
 
-OPERATOR = operator("svdquant_linear_16bit")
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 ALIGN = 256
 FEW = "kernel=whole tile_mnk=32x8x128"
 SHARED = "kernel=whole tile_mnk=64x16x128 split_k=2 num_ab_stage=2 num_dq_stage=1 use_pdl=true"
 PLAIN = "kernel=whole tile_mnk=128x32x128 consumer_warpgroups=2 num_ab_stage=3 dequant_ahead=0 split_k=3"
-
-
-def problem(shape: str, dtype: str = "bf16", **options: Any) -> HalfLinearProblem:
-    return HalfLinearProblem.parse(shape, dtype=dtype, **options)
-
-
-def legal(text: str, shape: HalfLinearProblem) -> Legal | Rejection:
-    return legalize(parse_config(OPERATOR.name, SM90A, text), shape, SM90A)
-
-
-def compiled(text: str, shape: HalfLinearProblem) -> tuple[Any, Any]:
-    found = legal(text, shape)
-    assert isinstance(found, Legal), found
-    return build(found.config, shape.problem_class, SM90A), found.config
 
 
 def run(

@@ -12,6 +12,7 @@ from typing import Any
 from kernel_space.core.errors import InputError
 from kernel_space.core.plain_files import below
 from kernel_space.core.registry import parse_config
+from kernel_space.core.stand_in import compiled_sizes
 from kernel_space.places import layers
 from tuner.calibration.fit import (
     Constants,
@@ -28,7 +29,7 @@ from tuner.calibration.fit import (
     samples_of,
 )
 from tuner.calibration.measured_trials import Measurement
-from tuner.calibration.spares import choose_spares, compiled_sizes, of_one_class
+from tuner.calibration.spares import choose_spares, of_one_class
 from tuner.cli.look.estimates import keep_estimates
 from tuner.cli.options.common import results_of
 from tuner.devices.classes import DeviceClass

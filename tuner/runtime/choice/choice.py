@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.problem import Problem
-from kernel_space.core.stand_in import StandIn
-from tuner.runtime.choice.contract import compiled_sizes
+from kernel_space.core.stand_in import StandIn, compiled_sizes
 from tuner.tables.bundle import ObjectFile
 from tuner.tables.row import Row
 from tuner.trials.checked import Check

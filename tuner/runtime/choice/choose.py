@@ -18,6 +18,7 @@ from kernel_space.core.config import AUTO, KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Form, Problem, ProblemClass
 from kernel_space.core.rules import knob_rejection
+from kernel_space.core.stand_in import compiled_sizes
 from kernel_space.operators import DEFAULT
 from kernel_space.places import COMMAND
 from tuner.devices.classes import DEVICE_CLASSES, DeviceClass
@@ -30,7 +31,7 @@ from tuner.runtime.choice.choice import (
     sizes_of,
     source_of,
 )
-from tuner.runtime.choice.contract import compiled_sizes, runtime_of
+from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.choice.nearest import Nearest, batch_of, bucket_of, compiled_of, distance
 from tuner.runtime.choice.remembered import Recent
 from tuner.runtime.choice.spares import spares_of

@@ -26,7 +26,14 @@ from kernel_space.core import registry
 from kernel_space.core.errors import InputError
 from kernel_space.core.operator import Operator
 from kernel_space.core.problem import Problem
-from kernel_space.core.stand_in import StandIn, Widest, can_hold, widest_of
+from kernel_space.core.stand_in import (
+    StandIn,
+    Widest,
+    can_hold,
+    compiled_sizes,
+    is_compiled,
+    widest_of,
+)
 
 _PARTS = {
     "OPTIONS": "options",
@@ -37,11 +44,6 @@ _PARTS = {
     "stand_in": "stand_in",
     "reference": "reference",
 }
-
-
-def compiled_sizes(problem: Problem) -> dict[str, int]:
-    """The sizes for which an object of ``problem`` is compiled."""
-    return {name: getattr(problem, name) for name, form in problem.forms().items() if _is_compiled(form)}
 
 
 def same_sizes(problem: Problem, known: Problem) -> StandIn | None:
@@ -88,7 +90,7 @@ def runtime_of(name: str) -> Runtime:
 def _check(operator: Operator, found: Runtime) -> None:
     """Names that the module uses are names of the operator."""
     inputs, problem = operator.signature.inputs, operator.problem
-    sizes = [name for name, form in problem.forms().items() if _is_compiled(form)]
+    sizes = [name for name, form in problem.forms().items() if is_compiled(form)]
     for part, names, known in (
         ("OPTIONS", found.options, problem.option_names()),
         ("STEADY", [found.steady] if found.steady else [], inputs),
@@ -98,7 +100,3 @@ def _check(operator: Operator, found: Runtime) -> None:
         if unknown := [name for name in names if name not in known]:
             may = ", ".join(known) or "none"
             raise InputError(f"{part} of {operator.runtime} may name {may}, got {unknown[0]!r}")
-
-
-def _is_compiled(form: Any) -> bool:
-    return form.compiled and not form.choices

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import parse_config
+from kernel_space.core.stand_in import compiled_sizes
 from tuner.runtime.choice.choice import Candidate
-from tuner.runtime.choice.contract import compiled_sizes, runtime_of
+from tuner.runtime.choice.contract import runtime_of
 from tuner.tables.bundle import Bundle
 
 
