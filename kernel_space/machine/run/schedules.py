@@ -74,7 +74,8 @@ class Schedule:
 
     def _rotate(self, machine: Machine, warp: Warp) -> None:
         """A warp polls or stands back: let the other clusters, also those not started yet, move as well. Where all that
-        can run have polled, what is delayed moves: no card's copies wait for a loop to end that waits for them.
+        can run have polled, who stands back moves, then what is delayed: no card's copies wait for a loop to end that
+        waits for them.
         """
         cluster = warp.cta.cluster
         if all(other in self.polling or other.wait is not None or other.done for other in cluster.warps):
@@ -83,7 +84,8 @@ class Schedule:
         machine.resident.append(cluster)
         if self._polls > sum(len(one.ready) for one in machine.resident):
             self._polls = 0
-            self.complete_something(machine)
+            if not machine.release_held(for_good=False):
+                self.complete_something(machine)
 
     def complete_something(self, machine: Machine) -> bool:
         """Run one delayed operation: the youngest copy first, for copies are unordered."""

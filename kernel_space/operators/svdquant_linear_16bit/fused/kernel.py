@@ -52,9 +52,7 @@ from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.core.registry import operator
 from kernel_space.operators.nvfp4_quantize.parts.ptx import load_four_if, multiply, of_bits
-from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
 from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
@@ -73,6 +71,7 @@ from kernel_space.operators.svdquant_linear_16bit.fused.layouts import (
     SUMS,
     FusedLayouts,
 )
+from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.whole.ptx import inverse, round_pair
 
 SLOTS = 2  # of x in a k-tile
@@ -334,13 +333,4 @@ def host_function(
     config: FusedConfig, problem_class: ProblemClass, arch: Arch
 ) -> tuple[Any, tuple[Any, ...]]:
     """The function to compile and arguments that give it the types of a call, in the order of the signature."""
-    signature = operator(problem_class.operator).signature
-    dtypes = {"wgt": cutlass.Float4E2M1FN, "wscales": cutlass.Float8E4M3FN, "workspace": cutlass.Uint8}
-    dtypes |= dict.fromkeys(("smooth", "wcscale", "bias"), Float32)
-    half = HALF_DTYPES[problem_class.dtype]
-    pointers = [
-        cute.runtime.make_ptr(dtypes.get(name, half), 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in signature.pointers
-    ]
-    integers = [Int32(256) for _ in signature.integers]
-    return FusedLayer(config, problem_class), (*pointers, *integers, cuda.CUstream(0))
+    return FusedLayer(config, problem_class), typed_arguments(problem_class)

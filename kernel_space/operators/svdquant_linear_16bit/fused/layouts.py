@@ -30,9 +30,10 @@ class FusedLayouts(WideLayouts):
             # A unit of the low-rank branch is 32 of R, of which a slice has one or two.
             self.lora_k = 2 * UNIT_R if self.r > UNIT_R else UNIT_R
             self.num_lora_slices = -(-self.r // self.lora_k)
-            self.branch_units = -(-self.r // UNIT_R)
+            # Of whole slices, as they are multiplied: beyond R there are zeros.
+            self.branch_units = self.num_lora_slices * self.lora_k // UNIT_R
             # Half a line more than a whole number: two neighbouring rows are in different banks.
-            self.branch_pitch = -(-self.r * HALF_BYTES // LINE) * LINE + LINE // 2
+            self.branch_pitch = -(-self.branch_units * UNIT_R * HALF_BYTES // LINE) * LINE + LINE // 2
         super()._make_rings()
         stages = self.config.num_ab_stage
         # 16-bit 1 / smooth of a k-tile: of each quarter of a quad its pairs of neighbours, octet after octet.

@@ -32,12 +32,11 @@ from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.core.registry import operator
 from kernel_space.operators.svdquant_gemm.partials import PARTIALS_ALIGN
 from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
 from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
@@ -45,6 +44,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import FROM_DEQUAN
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARPS_PER_GROUP
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import stream_bytes, stream_clusters
+from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.merged.config import REGISTERS, MergedConfig
 from kernel_space.operators.svdquant_linear_16bit.merged.layouts import ProductLayouts
 from kernel_space.operators.svdquant_linear_16bit.merged.merge import Merge
@@ -191,13 +191,4 @@ def host_function(
     config: MergedConfig, problem_class: ProblemClass, arch: Arch
 ) -> tuple[Any, tuple[Any, ...]]:
     """The function to compile and arguments that give it the types of a call, in the order of the signature."""
-    signature = operator(problem_class.operator).signature
-    dtypes = {"wgt": cutlass.Float4E2M1FN, "wscales": cutlass.Float8E4M3FN, "workspace": cutlass.Uint8}
-    dtypes |= dict.fromkeys(("smooth", "wcscale", "bias"), Float32)
-    half = HALF_DTYPES[problem_class.dtype]
-    pointers = [
-        cute.runtime.make_ptr(dtypes.get(name, half), 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in signature.pointers
-    ]
-    integers = [Int32(256) for _ in signature.integers]
-    return MergedLayer(config, problem_class), (*pointers, *integers, cuda.CUstream(0))
+    return MergedLayer(config, problem_class), typed_arguments(problem_class)

@@ -32,13 +32,11 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.memory as memory
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.core.registry import operator
 from kernel_space.operators.nvfp4_quantize.parts.ptx import load_four_if, store_if
-from kernel_space.operators.svdquant_gemm.parts.allocations import HALF_DTYPES
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     load_acquire,
     load_shared,
@@ -55,6 +53,7 @@ from kernel_space.operators.svdquant_gemm_16bit.narrow.layouts import (
 )
 from kernel_space.operators.svdquant_gemm_16bit.narrow.products import PAIRS, SPAN_WORDS, make_held
 from kernel_space.operators.svdquant_gemm_16bit.narrow.stream import following
+from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 from kernel_space.operators.svdquant_linear_16bit.whole.layouts import DownLayouts, WholeLayouts
 from kernel_space.operators.svdquant_linear_16bit.whole.products import WholeProducts
@@ -316,13 +315,4 @@ def host_function(
     config: WholeConfig, problem_class: ProblemClass, arch: Arch
 ) -> tuple[Any, tuple[Any, ...]]:
     """The function to compile and arguments that give it the types of a call, in the order of the signature."""
-    signature = operator(problem_class.operator).signature
-    dtypes = {"wgt": cutlass.Float4E2M1FN, "wscales": cutlass.Float8E4M3FN, "workspace": cutlass.Uint8}
-    dtypes |= dict.fromkeys(("smooth", "wcscale", "bias"), Float32)
-    half = HALF_DTYPES[problem_class.dtype]
-    pointers = [
-        cute.runtime.make_ptr(dtypes.get(name, half), 256, cute.AddressSpace.gmem, assumed_align=16)
-        for name in signature.pointers
-    ]
-    integers = [Int32(256) for _ in signature.integers]
-    return WholeLayer(config, problem_class), (*pointers, *integers, cuda.CUstream(0))
+    return WholeLayer(config, problem_class), typed_arguments(problem_class)
