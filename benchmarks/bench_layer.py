@@ -1,11 +1,12 @@
 """``SVDQuantLinear`` against the ``nn.Linear`` that it replaces, on this machine's card (measured).
 
-    .venv/bin/python -m benchmarks.bench_layer [--shape M,K,N,R ...] [--json]
+    .venv/bin/python -m benchmarks.bench_layer [--shape M,K,N,R ...] [--behind-silu] [--json]
 
 Device times: a CUDA graph of 24 calls, one after the other, over so many layers and inputs that weights do not stay in
 the L2; median of 15 replays, divided by 24. ``linear``: ``torch.nn.functional.linear`` with bias on the bf16 weights
 before they were quantized, in the same run; in brackets its time by the layer's. Weights are random: times do not
-depend on them.
+depend on them. ``--behind-silu``: each call comes behind a ``silu`` that makes its input, whose time alone is taken
+off: a layer in a model mostly stands behind another kernel, which does not let it begin early as a layer would.
 
 Host times: wall time of 300 eager calls of a small layer, which the device can follow, divided by 300; the least and
 the median of 15 rounds.
@@ -26,7 +27,7 @@ import torch
 from benchmarks.bench_runtime import ROUNDS, host_us
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.layers.activations import AUTO, HALF, NVFP4
-from tuner.runtime import SVDQuantLinear
+from tuner.runtime import SVDQuantLinear, allow_early
 
 CALLS = 24
 BEYOND_L2 = 4 * 60 * 2**20  # bytes of all weights that are read in turns
@@ -76,7 +77,11 @@ def sets(bytes_of_one: int) -> int:
     return max(2, min(CALLS, math.ceil(BEYOND_L2 / bytes_of_one)))
 
 
-def bench(problem: LinearProblem) -> dict[str, Any]:
+def behind(call: Callable[[torch.Tensor], object]) -> Callable[[torch.Tensor], object]:
+    return lambda x: call(torch.nn.functional.silu(x))
+
+
+def bench(problem: LinearProblem, *, behind_silu: bool = False) -> dict[str, Any]:
     """Microseconds of ``linear`` and of the layer with both kinds of activations; what ``auto`` takes, and why."""
     m, k, n = problem.m, problem.k, problem.n
     inputs = [torch.randn(m, k, device="cuda", dtype=DTYPE) for _ in range(sets(2 * m * k))]
@@ -99,8 +104,13 @@ def bench(problem: LinearProblem) -> dict[str, Any]:
         return [random_layer(problem, activations) for _ in range(sets(n * k // 2))]
 
     with torch.inference_mode():
-        linear = graph_us(turns(linears()))
-        layer = {name: graph_us(turns(layers(name))) for name in (NVFP4, HALF)}
+        silu = graph_us(turns([torch.nn.functional.silu])) if behind_silu else 0.0
+
+        def timed(made: Sequence[Callable[[torch.Tensor], object]]) -> float:
+            return graph_us(turns([behind(call) for call in made] if behind_silu else made)) - silu
+
+        linear = timed(linears())
+        layer = {name: timed(layers(name)) for name in (NVFP4, HALF)}
     chosen = random_layer(problem).chosen(m)
     return {
         "linear_us": linear,
@@ -127,13 +137,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", action="append", metavar="M,K,N,R")
+    parser.add_argument("--behind-silu", action="store_true", help="each call behind a kernel of torch")
+    parser.add_argument("--late", action="store_true", help="captured as CUDA does by itself (allow_early)")
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     args = parser.parse_args()
+    allow_early(not args.late)
     shapes = args.shape or [f"{m},{k},{n},{RANK}" for k, n in LAYERS for m in MS]
     found: dict[str, dict[str, Any]] = {}
     for shape in shapes:
         problem = LinearProblem.parse(shape, dtype="bf16")
-        found[shape] = bench(problem)
+        found[shape] = bench(problem, behind_silu=args.behind_silu)
         if not args.json:
             times = found[shape]
             both = "   ".join(

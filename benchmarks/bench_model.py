@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.model_times import Lines, device_name
+from tuner.runtime import allow_early
 
 WHAT = {
     "flux": "benchmarks.model_flux",
@@ -38,12 +39,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, metavar="FILE", help="JSON lines are added to it")
     parser.add_argument("--small", action="store_true", help="toy sizes, to see that the script works")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--late", action="store_true", help="captured as CUDA does by itself (allow_early)")
     parser.add_argument("--keep-adanorm", action="store_true", help="flux: leave the AdaNorm linears in bf16")
     parser.add_argument("--calibrate", action="store_true", help="flux: smooth by one call of the model")
     parser.add_argument(
         "--shapes", type=Path, metavar="FILE", help="flux: where to save the problems it meets"
     )
     args = parser.parse_args()
+    allow_early(not args.late)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     lines = Lines(args.out, what=args.what, small=args.small, rank=args.rank, device=device_name(device))
     importlib.import_module(WHAT[args.what]).run(args, device, lines)

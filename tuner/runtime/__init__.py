@@ -13,6 +13,7 @@ from kernel_space.launch.loading import HostCallError
 from tuner.runtime.ask import explain, prepare
 from tuner.runtime.choice.choice import Choice
 from tuner.runtime.direct import launch
+from tuner.runtime.load.early import allow_early
 from tuner.runtime.record import record_problems
 from tuner.runtime.state import use_table
 from tuner.runtime.torch_operator import torch_operator
@@ -21,6 +22,7 @@ __all__ = [
     "Choice",
     "HostCallError",
     "InputError",
+    "allow_early",
     "explain",
     "launch",
     "prepare",

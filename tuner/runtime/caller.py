@@ -23,6 +23,7 @@ from kernel_space.numerics.tensors import DTYPES, require_specs, require_tensor
 from tuner.runtime import record, state
 from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
+from tuner.runtime.load.early import behind_writes, captured, capturing
 from tuner.runtime.load.loaded import launch_error
 from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.trampoline import MISALIGNED
@@ -144,10 +145,11 @@ class Caller:
         inputs = tuple(adapted[name] for name in self.signature.inputs)
         if isinstance(about, Problem):
             about = asked = stand_in.problem
-        made = self.short_way(inputs, outputs, asked) if quick else None
-        if made is not None:
-            return made
-        return self.run(inputs, outputs, about, asked=asked, quick=quick, noted=True)
+        with behind_writes():
+            made = self.short_way(inputs, outputs, asked) if quick else None
+            if made is not None:
+                return made
+            return self.run(inputs, outputs, about, asked=asked, quick=quick, noted=True)
 
     def short_way(self, inputs: Tensors, outputs: Tensors | None, asked: Any) -> Tensors | None:
         """The outputs of a call like one before; None: it must go the long way."""
@@ -166,7 +168,8 @@ class Caller:
                 room = plan.workspaces.take(plan.workspace_bytes, plan.zeroed_bytes, stream)
                 memory, mutex = room.memory, room.mutex
             values += [memory, mutex]
-        code = plan.launch(*values, stream)
+        launch = captured(plan.launch) if capturing() else plan.launch
+        code = launch(*values, stream)
         if code == MISALIGNED:
             device = self._device(inputs)
             for name, tensor in zip((*self.signature.inputs, *self.labels), given, strict=True):

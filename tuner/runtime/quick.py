@@ -21,6 +21,7 @@ from torch._C._dynamo.guards import TensorGuards
 from kernel_space.core.signature import Signature
 from tuner.runtime import state
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
+from tuner.runtime.load.early import captured, capturing
 from tuner.runtime.load.loaded import launch_error
 from tuner.runtime.load.plan import Plan, new_tensor
 from tuner.runtime.load.trampoline import MISALIGNED
@@ -39,17 +40,18 @@ _profiling = torch.autograd._profiler_enabled
 _grad = torch.is_grad_enabled
 
 Tensors = tuple[torch.Tensor, ...]
-_USED_BY_SOURCE = (state, launch_error, new_tensor, MISALIGNED)
+_USED_BY_SOURCE = (state, launch_error, new_tensor, MISALIGNED, capturing)
 
 
 class QuickCall:
     """Calls of one shape. ``check(*inputs[, *outputs])``: is this such a call?
 
-    ``other``: the next variant with the same shape, or None. ``only_card``: no other can be the current device.
-    ``generation``: of the tables that the plan is from.
+    ``captured``: the launch on a stream that is being captured. ``other``: the next variant with the same shape, or
+    None. ``only_card``: no other can be the current device. ``generation``: of the tables that the plan is from.
     """
 
     __slots__ = (
+        "captured",
         "check",
         "device",
         "generation",
@@ -73,7 +75,7 @@ class QuickCall:
         self.generation = generation
         self.other = other
         self.only_card = torch.cuda.device_count() == 1
-        self.device, self.launch = plan.device, plan.launch
+        self.device, self.launch, self.captured = plan.device, plan.launch, captured(plan.launch)
         self.outputs = tuple([tuple(one) for one in plan.outputs])  # a call unpacks no other kind as quickly
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes

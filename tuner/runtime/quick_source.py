@@ -46,7 +46,7 @@ def make(first, find):
 """
 
 _PLAIN = """
-        code = known.launch({tensors}, stream)
+        code = (known.captured if capturing() else known.launch)({tensors}, stream)
 """
 
 _WITH_WORKSPACE = """
@@ -54,7 +54,7 @@ _WITH_WORKSPACE = """
         if known.workspace_bytes:
             room = known.workspaces.take(known.workspace_bytes, known.zeroed_bytes, stream)
             memory, mutex = room.memory, room.mutex
-        code = known.launch({tensors}, memory, mutex, stream)
+        code = (known.captured if capturing() else known.launch)({tensors}, memory, mutex, stream)
 """
 
 
