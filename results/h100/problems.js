@@ -60,6 +60,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 512,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/1024x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 1024,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/4096x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 4096,3072,3072,128"
 },
@@ -86,6 +90,18 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/64x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 64,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/128x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 128,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 256,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/1024x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 1024,3072,9216,128"
 },
 {
 "page": "svdquant_linear_16bit/4352x3072x9216x128-bf16",
@@ -152,6 +168,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 512,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/1024x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 1024,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/4352x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 4352,3840,3072,128"
 },
@@ -186,5 +206,13 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/4608x15360x3072x128-bf16",
 "name": "svdquant_linear_16bit 4608,15360,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/16x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 16,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/64x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 64,15360,3840,128"
 }
 ];

@@ -86,3 +86,48 @@ def test_it_is_faster_than_what_cuda_captures() -> None:
     finally:
         allow_early(True)
     assert soon < late - 0.5, (soon, late)
+
+
+SUMS = ["64,3072,9216,128", "128,3072,9216,128", "512,12288,3072,128"]  # stream-K: counters and partial sums
+
+
+def captured(
+    layers: list[SVDQuantLinear], x: torch.Tensor
+) -> tuple[torch.cuda.CUDAGraph, list[torch.Tensor], int]:
+    """A graph of a kernel of torch and layers, their outputs, and nodes between that are no kernels."""
+    graphs, graph, others = early.driver_graphs(), torch.cuda.CUDAGraph(), 0
+    assert graphs is not None
+    with torch.cuda.graph(graph):
+        stream = torch.cuda.current_stream().cuda_stream
+        still = x + 0
+        _, (first,) = graphs.ends(stream)
+        found = [layer(still) for layer in layers]
+        _, (node,) = graphs.ends(stream)
+        while node != first:
+            others += not graphs.is_kernel(node)
+            ((node, _),) = graphs.edges_to(node)
+    return graph, found, others
+
+
+@pytest.mark.parametrize("shape", SUMS)
+@torch.inference_mode()
+def test_partial_sums_are_zeroed_once_for_all_replays_of_two_graphs_at_once(shape: str) -> None:
+    """No memset in a graph, and its workspace is its own: each replay has the bits of eager calls."""
+    problem = LinearProblem.parse(shape, dtype="bf16")
+    layers = [random_layer(problem, "16bit") for _ in range(3)]
+    inputs = [torch.randn(problem.m, problem.k, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+    wanted = [[layer(x).clone() for layer in layers] for x in inputs]
+    graphs = [captured(layers, x) for x in inputs]
+    assert [others for _, _, others in graphs] == [0, 0]
+    streams, wrong = [torch.cuda.Stream() for _ in graphs], 0
+    torch.cuda.synchronize()
+    for _ in range(200):
+        for stream, (graph, _, _) in zip(streams, graphs, strict=True):
+            with torch.cuda.stream(stream):
+                graph.replay()
+        beside = [layer(inputs[0]) for layer in layers]
+        torch.cuda.synchronize()
+        for (_, found, _), expected in zip(graphs, wanted, strict=True):
+            wrong += sum(not torch.equal(bits(y), bits(one)) for y, one in zip(found, expected, strict=True))
+        wrong += sum(not torch.equal(bits(y), bits(one)) for y, one in zip(beside, wanted[0], strict=True))
+    assert wrong == 0

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from kernel_space.launch.loading import HostCallError
+from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.load import early
 from tuner.runtime.load.early import PLAIN, PROGRAMMATIC, WHEN_ALL_BEGAN, WHEN_LET, DriverGraphs, Edge
 
@@ -292,3 +293,17 @@ def test_a_driver_that_refuses_is_named(graph: Capture, monkeypatch: pytest.Monk
     graph.add()
     with pytest.raises(HostCallError, match=f"{name} returned CUDA error 1 .*allow_early"):
         launcher(graph, True)(STREAM)
+
+
+@pytest.mark.parametrize(
+    "name, early_too",
+    [
+        ("svdquant_linear", True),
+        ("svdquant_linear_16bit", True),
+        ("svdquant_gemm", False),
+        ("nvfp4_quantize", False),
+    ],
+)
+def test_only_layers_say_that_no_graph_writes_their_weights(name: str, early_too: bool) -> None:
+    """What a function takes for weights may have been made by the kernel in front."""
+    assert runtime_of(name).early is early_too

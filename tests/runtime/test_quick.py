@@ -42,17 +42,23 @@ class Layer:
         self.act, self.ascales, self.lora, self.y = one.act, one.ascales, one.lora_act_in, one.y
         self.weights = (one.wgt, one.wscales, one.lora_up, one.wcscale, one.bias)
         self.launched: list[tuple] = []
+        self.captured: list[tuple] = []
         self.code = 0
         self.taken: list[tuple[int, int, int]] = []
         self.plan: Any = SimpleNamespace(
             device=0,
             outputs=(Output((5, 16), (16, 1), torch.float16),),
             launch=self._launch,
+            captured=self._captured,
             workspaces=self,
             workspace_bytes=workspace,
             zeroed_bytes=workspace // 2,
             choice=SimpleNamespace(problem=one.problem),
         )
+
+    def _captured(self, *values: Any) -> int:
+        self.captured.append(values)
+        return self.code
 
     def _launch(self, *values: Any) -> int:
         self.launched.append(values)
@@ -104,6 +110,16 @@ def test_a_learned_call_is_launched_with_its_tensors() -> None:
     assert len(layer.launched) == 1
     assert all(got is value for got, value in zip(layer.launched[0], wanted, strict=True))
     assert (y.shape, y.dtype, y.stride()) == ((5, 16), torch.float16, (16, 1))
+
+
+def test_while_a_stream_is_captured_another_launch_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = Layer()
+    layer.learn()
+    monkeypatch.setattr(quick, "capturing", lambda: True)
+    layer.call()
+    monkeypatch.setattr(quick, "capturing", lambda: False)
+    layer.call()
+    assert (len(layer.captured), len(layer.launched)) == (1, 1)
 
 
 def test_given_outputs_are_learned_apart() -> None:
@@ -332,7 +348,8 @@ def test_what_is_remembered_is_bounded() -> None:
 
 def test_what_is_remembered_keeps_no_tensor() -> None:
     layer = Layer()
-    layer.plan.launch, layer.plan.workspaces = (lambda *values: 0), None
+    layer.plan.launch = layer.plan.captured = lambda *values: 0
+    layer.plan.workspaces = None
     layer.learn()
     assert layer.call() is not None
     gone = [weakref.ref(tensor) for tensor in (*layer.weights, layer.act, layer.lora)]

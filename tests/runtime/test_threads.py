@@ -139,6 +139,7 @@ class Layer:
             device=0,
             outputs=(Output(tuple(self.one.y.shape), self.one.y.stride(), torch.float16),),
             launch=object.launch,
+            captured=object.launch,
             workspaces=memory,
             workspace_bytes=size,
             zeroed_bytes=zeroed,
@@ -299,8 +300,15 @@ def test_a_graph_s_memory_is_its_own_and_held_like_any(
 def test_launches_of_a_capture_share_counters_that_nobody_else_has(
     on_the_cpu: dict[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Capture 7 on streams 64 and 128, then capture 8; a workspace that is too large, and a block that is used up."""
+    """Capture 7 on streams 64 and 128, then capture 8; larger ones, some without zeros, and a block that is used up."""
     memory, number = Workspaces(0), 7
+    made: list[tuple[int, int]] = []
+
+    def beside(self: Workspaces, size: int, zeroed: int) -> torch.Tensor:
+        made.append((size, zeroed))
+        return torch.zeros(size, dtype=torch.uint8)
+
+    monkeypatch.setattr(Workspaces, "_beside", beside)
     eager = memory.take(256, 256, 64)
     monkeypatch.setattr(workspace, "_capturing", lambda: True)
     monkeypatch.setattr(captures, "capture_of", lambda stream: number)
@@ -315,8 +323,13 @@ def test_launches_of_a_capture_share_counters_that_nobody_else_has(
     first = taken(256, 256, 64)
     assert taken(256, 256, 64) == first != eager.memory.data_ptr()
     others = [taken(256, 256, 128), taken(256, 128, 64), taken(300, 256, 64)]
-    assert taken(8192, 256, 64) == own.data_ptr(), "partial sums are of the graph's pool"
+    assert taken(8192, 0, 64) == own.data_ptr(), "what needs no zeros is of the graph's pool"
+    large = taken(8192, 256, 64)
+    assert large == taken(8192, 256, 64) != taken(8192, 256, 128)
+    assert made == [(8192, 256)] * 2
     number = 8
+    assert taken(8192, 256, 64) != large and len(made) == 3
+    assert taken(captures.MOST_LARGE, 256, 64) == own.data_ptr(), "too many are out"
     others.append(taken(256, 256, 64))
     places = sorted([first, *others])
     assert all(after - before >= 256 for before, after in itertools.pairwise(places))

@@ -23,7 +23,7 @@ from kernel_space.numerics.tensors import DTYPES, require_specs, require_tensor
 from tuner.runtime import record, state
 from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
-from tuner.runtime.load.early import behind_writes, captured, capturing
+from tuner.runtime.load.early import behind_writes, capturing
 from tuner.runtime.load.loaded import launch_error
 from tuner.runtime.load.plan import Plan
 from tuner.runtime.load.trampoline import MISALIGNED
@@ -168,8 +168,7 @@ class Caller:
                 room = plan.workspaces.take(plan.workspace_bytes, plan.zeroed_bytes, stream)
                 memory, mutex = room.memory, room.mutex
             values += [memory, mutex]
-        launch = captured(plan.launch) if capturing() else plan.launch
-        code = launch(*values, stream)
+        code = (plan.captured if capturing() else plan.launch)(*values, stream)
         if code == MISALIGNED:
             device = self._device(inputs)
             for name, tensor in zip((*self.signature.inputs, *self.labels), given, strict=True):

@@ -21,7 +21,7 @@ from torch._C._dynamo.guards import TensorGuards
 from kernel_space.core.signature import Signature
 from tuner.runtime import state
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
-from tuner.runtime.load.early import captured, capturing
+from tuner.runtime.load.early import capturing
 from tuner.runtime.load.loaded import launch_error
 from tuner.runtime.load.plan import Plan, new_tensor
 from tuner.runtime.load.trampoline import MISALIGNED
@@ -75,7 +75,7 @@ class QuickCall:
         self.generation = generation
         self.other = other
         self.only_card = torch.cuda.device_count() == 1
-        self.device, self.launch, self.captured = plan.device, plan.launch, captured(plan.launch)
+        self.device, self.launch, self.captured = plan.device, plan.launch, plan.captured
         self.outputs = tuple([tuple(one) for one in plan.outputs])  # a call unpacks no other kind as quickly
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes

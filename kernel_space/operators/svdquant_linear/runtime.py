@@ -21,6 +21,7 @@ from kernel_space.operators.svdquant_linear.problem import LinearProblem
 
 OPTIONS = ("activation",)
 STEADY = "wgt"
+EARLY = True  # a layer is packed long before it is called
 KEYS = ("x", "wgt")
 WIDEST = {"r": (256, MAX_R)}
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}

@@ -17,7 +17,7 @@ from kernel_space.operators.svdquant_linear import runtime as linear
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
-OPTIONS, STEADY, KEYS, WIDEST = linear.OPTIONS, linear.STEADY, linear.KEYS, linear.WIDEST
+OPTIONS, STEADY, KEYS, WIDEST, EARLY = linear.OPTIONS, linear.STEADY, linear.KEYS, linear.WIDEST, linear.EARLY
 
 Tensors = Mapping[str, torch.Tensor]
 

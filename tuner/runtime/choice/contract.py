@@ -2,6 +2,8 @@
 
     OPTIONS = ("out_dtype",)      options of the problem that the caller chooses; all else follows from the tensors
     STEADY = "wgt"                an input that is the same tensor from call to call, such as a weight
+    EARLY = True                  weights (``Operator.weights``) come from nothing in a CUDA graph: captured launches
+                                  may read them while the kernel in front runs
     KEYS = ("act", "wgt")         inputs whose sizes tell most calls apart; all of them if not named
     WIDEST = {"r": 256}           compiled sizes to which the inputs of any problem can be adapted; several of a size,
                                   ascending, serve small problems with less padding: {"r": (256, 512)}
@@ -38,6 +40,7 @@ from kernel_space.core.stand_in import (
 _PARTS = {
     "OPTIONS": "options",
     "STEADY": "steady",
+    "EARLY": "early",
     "KEYS": "keys",
     "WIDEST": "widest",
     "problem_of": "problem_of",
@@ -57,6 +60,7 @@ class Runtime:
 
     options: tuple[str, ...] = ()
     steady: str = ""
+    early: bool = False
     keys: tuple[str, ...] = ()
     widest: Widest = dataclasses.field(default_factory=dict)
     problem_of: Callable[..., Problem] | None = None

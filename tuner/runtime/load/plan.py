@@ -12,6 +12,8 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.signature import Grid, Signature
 from kernel_space.numerics.tensors import DTYPES
 from tuner.runtime.choice.choice import Choice
+from tuner.runtime.choice.contract import runtime_of
+from tuner.runtime.load.early import captured
 from tuner.runtime.load.loaded import Launchable
 from tuner.runtime.load.trampoline import trampoline_of
 from tuner.runtime.load.workspace import Workspaces
@@ -30,13 +32,15 @@ class Output(NamedTuple):
 
 
 class Plan:
-    """``launch`` of one problem (see ``trampoline``). Read-only once made, so threads share it.
+    """``launch`` of one problem (see ``trampoline``), ``captured`` on a stream that is being captured (see ``early``).
+    Read-only once made, so threads share it.
 
     ``outputs``: what they look like, in the signature's order; ``choice``: the row and object behind it
     """
 
     __slots__ = (
         "_launchable",
+        "captured",
         "choice",
         "device",
         "launch",
@@ -67,6 +71,7 @@ class Plan:
         self._launchable = launchable  # its code is called
         self.static = trampoline.static(launchable.entry, **integers(signature, choice, launchable))
         self.launch = trampoline.launch(self.static)
+        self.captured = captured(self.launch) if runtime_of(problem.operator).early else self.launch
 
     def new_outputs(self) -> tuple[torch.Tensor, ...]:
         """Uninitialised; the current device must be the plan's."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tuner.runtime.load.captures import Captures
+from tuner.runtime.load.captures import Captures, relaxed
 from tuner.runtime.load.lasting import lasting
 from tuner.runtime.load.trampoline import Mutex
 
@@ -49,6 +49,7 @@ class Workspaces:
         self._mutexes: dict[int, Mutex] = {}  # for ever: somebody may hold one, and streams are few
         self._own = threading.local()
         self._captures = Captures()
+        self._side: torch.cuda.Stream | None = None  # of ``_beside``, made outside of any capture
 
     def take(self, size: int, zeroed: int, stream: int) -> Room:
         """``size`` bytes or more for a launch on ``stream``, the current stream.
@@ -76,7 +77,7 @@ class Workspaces:
         return found.address
 
     def _grow(self, size: int, zeroed: int, stream: int) -> Room:
-        self._captures.prepare(self._zeros)
+        self._captures.prepare(self._zeros, self._beside)
         if stream == PER_THREAD:
             return self._of_thread(size, zeroed)
         with self._lock:
@@ -109,7 +110,21 @@ class Workspaces:
         """That are there for every stream when this returns."""
         memory = lasting(lambda: self._allocate_on(LEGACY, size, size))
         torch.cuda.default_stream(self._device).synchronize()
+        self._side = torch.cuda.Stream(self._device)
         return memory
+
+    def _beside(self, size: int, zeroed: int) -> torch.Tensor:
+        """That are there for every stream when this returns, during a capture as well."""
+        assert self._side is not None, "what is captured was prepared"
+        side = self._side
+
+        def make() -> torch.Tensor:
+            with relaxed():
+                memory = self._allocate_on(side.cuda_stream, size, zeroed)
+                side.synchronize()
+            return memory
+
+        return lasting(make)
 
     def _allocate_on(self, stream: int, size: int, zeroed: int) -> torch.Tensor:
         with (
