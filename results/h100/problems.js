@@ -176,6 +176,22 @@ window.problems = [
 "name": "svdquant_linear_16bit 4352,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/64x4096x4096x128-bf16",
+"name": "svdquant_linear_16bit 64,4096,4096,128"
+},
+{
+"page": "svdquant_linear_16bit/64x4096x6144x128-bf16",
+"name": "svdquant_linear_16bit 64,4096,6144,128"
+},
+{
+"page": "svdquant_linear_16bit/64x4096x14336x128-bf16",
+"name": "svdquant_linear_16bit 64,4096,14336,128"
+},
+{
+"page": "svdquant_linear_16bit/64x5120x5120x128-bf16",
+"name": "svdquant_linear_16bit 64,5120,5120,128"
+},
+{
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
 },
@@ -202,6 +218,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/4352x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 4352,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/64x14336x4096x128-bf16",
+"name": "svdquant_linear_16bit 64,14336,4096,128"
 },
 {
 "page": "svdquant_linear_16bit/4608x15360x3072x128-bf16",
