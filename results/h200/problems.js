@@ -336,12 +336,20 @@ window.problems = [
 "name": "svdquant_linear 4352,3840,3072,128"
 },
 {
+"page": "svdquant_linear/4352x12288x3072x128-bf16",
+"name": "svdquant_linear 4352,12288,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/64x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 64,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/128x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 128,3072,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/256x3072x3072x128-bf16",
@@ -368,6 +376,14 @@ window.problems = [
 "name": "svdquant_linear_16bit 16,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/64x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 64,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/128x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 128,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/256x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 256,3072,9216,128"
 },
@@ -378,6 +394,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/16x3072x12288x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/64x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 64,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/128x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 128,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/256x3072x12288x128-bf16",
@@ -404,6 +428,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 16,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/32x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 32,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/64x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 64,3840,3072,128"
 },
@@ -416,6 +444,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 256,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/512x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 512,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/1024x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 1024,3840,3072,128"
 },
@@ -426,6 +458,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/64x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 64,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/128x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 128,12288,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/256x12288x3072x128-bf16",

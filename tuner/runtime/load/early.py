@@ -17,9 +17,8 @@ wait is for the end of that kernel and for all that it wrote. Only where that su
   share one where others stay free. A quantizer of 64 CTAs took 40 us instead of 29 with its GEMM (measured, H100).
 
 As for launches in a row, the kernel in front must not write weights (docs/operator.md): they are read before the wait.
-So it is for operators that say so (``EARLY``, choice/contract.py), the layers; what a function such as
-``svdquant_gemm`` takes for weights may have been made by the graph itself. Who has written some just now, as padding
-does, says so by ``behind_writes``.
+So it is for operators that say so (``EARLY``, choice/contract.py), the layers; what a function takes for weights may
+have been made by the graph itself. Who has written some just now, as padding does, says so by ``behind_writes``.
 """
 
 from __future__ import annotations
