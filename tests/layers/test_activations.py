@@ -42,7 +42,8 @@ def test_the_faster_one_and_16_bits_where_nobody_can_tell(m: int) -> None:
 
 
 def test_both_are_taken_somewhere() -> None:
-    problems = [LinearProblem(m=m, k=3840, n=3072, r=128, dtype="bf16") for m in (64, 1024)]
+    sizes = [(16, 3072, 12288), (64, 3840, 3072)]
+    problems = [LinearProblem(m=m, k=k, n=n, r=128, dtype="bf16") for m, k, n in sizes]
     assert [decide_for(one, DEVICE_CLASSES["h200"]).activations for one in problems] == ["nvfp4", "16bit"]
 
 
