@@ -112,7 +112,7 @@ def test_behind_one_that_began_early_itself(graph: Capture) -> None:
 def test_behind_two_that_were_joined_or_a_memset(graph: Capture, kernel: bool) -> None:
     one = graph.add(kernel=kernel)
     if kernel:
-        graph.last = []
+        graph.last = []  # another stream
         graph.last = [one, graph.add()]
     launcher(graph, True)(STREAM)
     assert BEGAN not in graph.edges.values()

@@ -85,7 +85,7 @@ def capture_of(stream: int) -> int:
     """What CUDA calls the capture that ``stream`` is in: a number, of no other one in this process; 0 if it is in
     none, or nobody can tell.
     """
-    ask = _capture_info()
+    ask = _driver_function("cuStreamGetCaptureInfo_v2")
     if ask is None:
         return 0
     status, number = ctypes.c_int(0), ctypes.c_ulonglong(0)
@@ -96,7 +96,7 @@ def capture_of(stream: int) -> int:
 @contextlib.contextmanager
 def relaxed() -> Iterator[None]:
     """This thread may allocate and wait for streams that are not captured, while others are."""
-    exchange, mode = _exchange_mode(), ctypes.c_int(RELAXED)
+    exchange, mode = _driver_function("cuThreadExchangeStreamCaptureMode"), ctypes.c_int(RELAXED)
     if exchange is not None:
         exchange(ctypes.byref(mode))
     try:
@@ -107,21 +107,9 @@ def relaxed() -> Iterator[None]:
 
 
 @functools.cache
-def _exchange_mode() -> Any:
-    """cuThreadExchangeStreamCaptureMode (CUDA driver API): takes a mode, and gives back the one before."""
+def _driver_function(name: str) -> Any:
+    """Of the CUDA driver, by what it exports; None where there is none."""
     try:
-        return ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
+        return getattr(ctypes.CDLL("libcuda.so.1"), name)
     except (OSError, AttributeError):
         return None
-
-
-@functools.cache
-def _capture_info() -> Any:
-    """cuStreamGetCaptureInfo_v2 (CUDA driver API: stream, status, id, graph, dependencies, their number)."""
-    try:
-        found = ctypes.CDLL("libcuda.so.1").cuStreamGetCaptureInfo_v2
-    except (OSError, AttributeError):
-        return None
-    found.argtypes = [ctypes.c_void_p] * 6
-    found.restype = ctypes.c_int
-    return found

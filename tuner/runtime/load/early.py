@@ -34,8 +34,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from kernel_space.launch.loading import HostCallError
+from tuner.runtime.load.captures import ACTIVE
 
-ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 KERNEL = 0  # CU_GRAPH_NODE_TYPE_KERNEL
 PLAIN, PROGRAMMATIC = 0, 1  # CU_GRAPH_DEPENDENCY_TYPE_...
 WHEN_LET, WHEN_ALL_BEGAN = 1, 2  # CU_GRAPH_KERNEL_NODE_PORT_PROGRAMMATIC, ..._LAUNCH_ORDER
@@ -119,11 +119,11 @@ def begin_early(graphs: Graphs, stream: int, before: int) -> None:
             return
         (node,) = nodes
         edges = graphs.edges_to(node)
-        for one, edge in edges:
-            let = len(edges) == 1 and (edge.type, edge.from_port) == (PROGRAMMATIC, WHEN_LET)
-            if one == before and let and not graphs.may_crowd(node):
-                graphs.exchange(graph, one, node, edge, edge._replace(from_port=WHEN_ALL_BEGAN))
         nodes = [one for one, _ in edges]
+        if nodes == [before]:
+            edge = edges[0][1]
+            if (edge.type, edge.from_port) == (PROGRAMMATIC, WHEN_LET) and not graphs.may_crowd(node):
+                graphs.exchange(graph, before, node, edge, edge._replace(from_port=WHEN_ALL_BEGAN))
 
 
 class _EdgeData(ctypes.Structure):

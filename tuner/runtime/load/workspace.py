@@ -10,19 +10,17 @@ stream's mutex, which the launch holds (``trampoline.py``).
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import torch
 
 from tuner.runtime.load.captures import Captures, relaxed
+from tuner.runtime.load.early import capturing as _capturing
 from tuner.runtime.load.lasting import lasting
 from tuner.runtime.load.trampoline import Mutex
 
 ALIGN = 256
 LEGACY, LEGACY_BY_NAME, PER_THREAD = 0, 1, 2
 """Handles of CUDA that are no addresses: the default stream, cudaStreamLegacy (the same), cudaStreamPerThread."""
-# torch.cuda.is_current_stream_capturing without its wrapper; absent from a build of torch without CUDA
-_capturing: Any = getattr(torch._C, "_cuda_isCurrentStreamCapturing", None)
 
 
 class Room:
