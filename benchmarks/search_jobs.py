@@ -84,13 +84,16 @@ class _Searching:
 
 class Jobs:
     """``times``: of each problem; ``jobs``: processes that compile; ``device``: name of a class that is simulated;
-    ``function``: ``module:name`` of what makes a time of an ``Evaluation``.
+    ``function``: ``module:name`` of what makes a time of an ``Evaluation``; ``enough``: a time of the problem that ends
+    a search.
     """
 
     def __init__(
-        self, times: dict[Problem, Times], device: str, *, jobs: int, trials: int, function: str = EVALUATE
-    ) -> None:
+        self, times: dict[Problem, Times], device: str, *, jobs: int, trials: int, function: str = EVALUATE,
+        enough: Callable[[Problem], float] = lambda problem: 0.0,
+    ) -> None:  # fmt: skip
         self._times, self._device, self._jobs, self._trials = times, device, jobs, trials
+        self._enough = enough
         os.environ.update(ONE_THREAD)  # of the children, which start after this
         self._pool = CheckPool(jobs, function)
         self._bugs: list[RuntimeError] = []
@@ -104,9 +107,10 @@ class Jobs:
     def results(
         self, runs: Sequence[Run], ends: float, *, first: Sequence[tuple[Problem, Legal]] = ()
     ) -> Iterator[tuple[Run, Found, bool]]:
-        """(search, times in its order, whether it had all it wanted), each when it ends, the rest when
-        ``time.monotonic()`` is ``ends``. ``first``: what is timed before all else, for nobody; runs do not wait for it.
-        Raises ``RuntimeError`` with the traceback of a bug when all is said: what others found is not lost to it.
+        """(search, times in its order, whether it had all it wanted), each when it ends or was told a time that is
+        enough, the rest when ``time.monotonic()`` is ``ends``. ``first``: what is timed before all else, for nobody;
+        runs do not wait for it. Raises ``RuntimeError`` with the traceback of a bug when all is said: what others
+        found is not lost to it.
         """
         for problem, legal in first:
             self._want(problem, legal, (FIRST, 0))
@@ -125,6 +129,9 @@ class Jobs:
                     self._answer_all()
                 elif not self._heard(active[ready]):  # type: ignore[index]  # only sockets are waited for
                     yield self._ended(active.pop(ready))  # type: ignore[call-overload]  # as above
+            for pipe, one in list(active.items()):
+                if self._has_enough(one):
+                    yield self._ended(active.pop(pipe))
             self._compile_more()
         for one in active.values():
             yield self._ended(one)
@@ -174,10 +181,14 @@ class Jobs:
 
     def _compile_more(self) -> None:
         while self._heap and self._compiling < self._jobs:
-            *_, legal, problem = heapq.heappop(self._heap)
+            way, *_, legal, problem = heapq.heappop(self._heap)
+            wanted = (problem, key_of(legal.config))
+            if way != FIRST and not self._wanted[wanted]:  # those who asked have ended since
+                del self._wanted[wanted]
+                continue
             self._compiling += 1
             task = Evaluation(legal=legal, problem=problem, chip=self._times[problem].chip)
-            self._pool.submit(task).add_done_callback(self._noter((problem, key_of(legal.config)), legal))
+            self._pool.submit(task).add_done_callback(self._noter(wanted, legal))
 
     def _noter(self, wanted: tuple[Problem, str], legal: Legal) -> Callable[[Any], None]:
         def note(future: Any) -> None:  # in a thread of the pool
@@ -212,10 +223,16 @@ class Jobs:
         with contextlib.suppress(OSError):  # its process has ended, which its pipe will say
             one.pipe.send((number, what))
 
+    def _has_enough(self, one: _Searching) -> bool:
+        enough = self._enough(one.run.problem)
+        return any(us is not None and us <= enough for us in one.found())
+
     def _ended(self, one: _Searching) -> tuple[Run, Found, bool]:
         kill_group(one.process)
         one.process.wait()
         one.pipe.close()
+        for waiting in self._wanted.values():
+            waiting[:] = [(other, number) for other, number in waiting if other is not one]
         return one.run, one.found(), one.whole
 
 

@@ -46,9 +46,10 @@ def broken(task: Evaluation) -> float | None:
     raise ZeroDivisionError("a bug")
 
 
-def jobs(folder: Path, function: str, **how: bool) -> Jobs:
+def jobs(folder: Path, function: str, *, count: int = 2, enough: float = 0.0, **how: bool) -> Jobs:
     times = files([PROBLEM], "b200", folder, **how)
-    return Jobs(times, "b200", jobs=2, trials=TRIALS, function=f"{__name__}:{function}")
+    function = f"{__name__}:{function}"
+    return Jobs(times, "b200", jobs=count, trials=TRIALS, function=function, enough=lambda problem: enough)
 
 
 def test_each_search_is_told_what_it_would_be_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +86,61 @@ def test_a_bug_is_told_in_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[s
         next(results)
 
 
+def test_a_search_ends_with_the_first_time_that_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of it is not compiled for nobody, while another goes on."""
+    monkeypatch.setenv(ASKED, str(tmp_path / "asked"))
+    monkeypatch.setattr(Times, "_simulated", lambda self, legal: made_up(legal))
+    early, late = (Run(problem=PROBLEM, way="random", seed=seed) for seed in (0, 4))
+    alone = [Times(PROBLEM, B200, tmp_path / str(one.seed)) for one in (early, late)]
+    assert all(searched(one, times, TRIALS).whole for one, times in zip((early, late), alone, strict=True))
+    (early_asked, early_us), (late_asked, late_us) = (([*one.known], [*one.known.values()]) for one in alone)
+    assert early_us[3] == 5.5 and min(us for us in (*early_us[:3], *late_us) if us) > 5.5
+    one_process = jobs(tmp_path, "noted", count=1, enough=5.5)
+    found = {run: (us, whole) for run, us, whole in one_process.results([early, late], math.inf)}
+    assert found == {early: (early_us[:4], False), late: (late_us, True)}
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert sorted(asked) == sorted([*early_asked[:4], *late_asked])
+
+
+def test_until_close_is_until_the_best_known_of_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The row takes 10 us, so 10.09 is enough for seed 0, until seed 1 finds 9: then the same command goes on."""
+    row, first, second = (10.0,), (None, 12.0, 10.2, 10.09), (11.0, 9.0)
+    to_come = iter((*row, *first, *second, 9.2, 9.09))
+    monkeypatch.setattr(Times, "_simulated", lambda self, legal: next(to_come))
+    command = f"bench_search --shape {PROBLEM} --ways random --seeds 0,1 --until-close --times {tmp_path}"
+    monkeypatch.setattr("sys.argv", command.split())
+    for cell in ("> 4 2", "6 2"):
+        assert bench_search() == 0
+        (line,) = (one for one in capsys.readouterr().out.splitlines() if str(PROBLEM) in one)
+        assert line.startswith(f"| {PROBLEM} | random | 9 |") and line.endswith(f"| {cell} |")
+    assert not list(to_come)
+
+
+def test_without_a_row_no_search_ends_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own first time would be the best known."""
+    to_come = iter((7.0, 8.0, 6.0))
+    monkeypatch.setattr(Times, "_simulated", lambda self, legal: next(to_come))
+    command = "bench_search --shape 19,3840,3072,64 --ways random --seeds 0 --trials 3 --until-close"
+    monkeypatch.setattr("sys.argv", [*command.split(), "--times", str(tmp_path)])
+    assert bench_search() == 0 and not list(to_come)
+
+
+def test_a_budget_ends_a_search_before_its_next_candidate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(100))  # one look before the search, one before each candidate
+    monkeypatch.setattr("benchmarks.bench_search.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr(Times, "_simulated", lambda self, legal: 7.25)
+    times = Times(PROBLEM, B200, tmp_path)
+    cut = searched(RUNS[0], times, TRIALS, ends=4)
+    assert (len(cut.best), cut.whole, len(times.known)) == (3, False, 3)
+    assert searched(RUNS[0], times, TRIALS, ends=4) == curve_of(RUNS[0], [], False)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -93,7 +149,6 @@ def test_a_bug_is_told_in_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[s
         ("--op smooth_lora_down", "b200 has no row of smooth_lora_down"),
         ("--shape 1,2", "must be four integers M,K,N,R"),
         ("--op none --shape 1,2,3,4", "none"),
-        ("--budget 9", "--budget needs --jobs"),
     ],
 )
 def test_bad_input_is_one_line(
