@@ -15,7 +15,7 @@ def typed_arguments(problem_class: ProblemClass) -> tuple[Any, ...]:
     """One of each in the order of the signature."""
     signature = operator(problem_class.operator).signature
     dtypes = {"wgt": cutlass.Float4E2M1FN, "wscales": cutlass.Float8E4M3FN, "workspace": cutlass.Uint8}
-    dtypes |= dict.fromkeys(("smooth", "wcscale", "bias"), Float32)
+    dtypes |= dict.fromkeys(("smooth", "wcscale", "bias", "wpeak"), Float32)
     half = HALF_DTYPES[problem_class.dtype]
     pointers = [
         cute.runtime.make_ptr(dtypes.get(name, half), 256, cute.AddressSpace.gmem, assumed_align=16)

@@ -15,7 +15,7 @@ from kernel_space.operators.svdquant_gemm.partials import PARTIAL_BYTES
 from kernel_space.operators.svdquant_gemm.sm90a_parts.budget import MOST_AB_STAGES, BudgetSm90a, fill_rings
 from kernel_space.operators.svdquant_gemm.tiles import num_cta_tiles
 from kernel_space.operators.svdquant_gemm.workspace import zeroed_bytes
-from kernel_space.operators.svdquant_linear_16bit.merged.config import MergedConfig
+from kernel_space.operators.svdquant_linear_16bit.merged.config import MergingConfig
 from kernel_space.operators.svdquant_linear_16bit.merged.rules import LEAST_STAGES
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
@@ -34,7 +34,7 @@ class MergeBudget(Budget):
         return {MERGE: 1}
 
 
-def room(config: MergedConfig, problem: HalfLinearProblem) -> Room:
+def room(config: MergingConfig, problem: HalfLinearProblem) -> Room:
     """Flags and fp32 sums where ``stream_k`` deals tiles out; then merged weights ``[N, K]``."""
     sizes: Any = problem  # only sizes are read
     _, sums = config.sums_in_workspace(num_cta_tiles(config, sizes))
@@ -44,31 +44,34 @@ def room(config: MergedConfig, problem: HalfLinearProblem) -> Room:
     return Room(size=zeroed + partials + problem.n * problem.k * WEIGHT_BYTES, zeroed=zeroed)
 
 
-def layouts(config: MergedConfig, problem_class: ProblemClass) -> Any:
+def layouts(config: MergingConfig, problem_class: ProblemClass) -> Any:
     """What both kernels allocate; imports the DSL, needs an MLIR context."""
     from kernel_space.operators.svdquant_linear_16bit.merged.layouts import MergedLayouts
 
     return MergedLayouts(config, problem_class)
 
 
-def footprints(config: MergedConfig, problem_class: ProblemClass, arch: Arch) -> tuple[Footprint, Footprint]:
+def footprints(config: MergingConfig, problem_class: ProblemClass, arch: Arch) -> tuple[Footprint, Footprint]:
     """Of the first and of the second kernel of a config's class."""
     sized_by = tuple(getattr(config, name) for name in SIZED_BY)
-    rows = _read_footprint(sized_by, problem_class, arch.name).smem
+    kind: Any = type(config)  # classes can be hashed, which mypy does not see of dataclasses
+    rows = _read_footprint(kind, sized_by, problem_class, arch.name).smem
     first, second = ([row for row in rows if (row[2] == MERGE) is wanted] for wanted in (True, False))
     return Footprint(smem=tuple(first)), Footprint(smem=tuple(second))
 
 
 @functools.cache
-def _read_footprint(sized_by: tuple[Any, ...], problem_class: ProblemClass, arch_name: str) -> Footprint:
+def _read_footprint(
+    config_class: type[MergingConfig], sized_by: tuple[Any, ...], problem_class: ProblemClass, arch_name: str
+) -> Footprint:
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.build.readback import footprint_fields
 
-    one_slot = MergedConfig(**dict(zip(SIZED_BY, sized_by, strict=True)), num_ab_stage=1)
+    one_slot = config_class(**dict(zip(SIZED_BY, sized_by, strict=True)), num_ab_stage=1)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 
-def budget(config: MergedConfig, problem_class: ProblemClass, arch: Arch) -> CompositeBudget:
+def budget(config: MergingConfig, problem_class: ProblemClass, arch: Arch) -> CompositeBudget:
     """Budget of a config whose stage counts are numbers; whether it fits is for the caller to see."""
     merge, product = footprints(config, problem_class, arch)
     parts = (
@@ -78,7 +81,7 @@ def budget(config: MergedConfig, problem_class: ProblemClass, arch: Arch) -> Com
     return CompositeBudget(Footprint(smem=()), config, arch, parts)
 
 
-def solve_stages(config: MergedConfig, problem_class: ProblemClass, arch: Arch) -> MergedConfig:
+def solve_stages(config: MergingConfig, problem_class: ProblemClass, arch: Arch) -> MergingConfig:
     """Replace ``num_ab_stage=auto`` by what fits."""
     _, product = footprints(config, problem_class, arch)
     least = {"ab": LEAST_STAGES, "c": 1}

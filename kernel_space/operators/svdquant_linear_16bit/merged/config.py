@@ -17,8 +17,9 @@ REGISTERS = (24, 240)  # of a thread that loads, and of one that multiplies
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MergedConfig(RingsConfig, kernel="merged"):
-    """Knobs of ``merged``. "Rows" are rows of weights, "columns" rows of x: the second kernel computes y.T.
+class MergingConfig(RingsConfig):
+    """Of a kernel that merges weights and multiplies them. "Rows" are rows of weights, "columns" rows of x: the second
+    kernel computes y.T.
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile of the second kernel and of one slot of its ring
     ``consumer_warpgroups``  warpgroups that share the rows of a tile; each owns a multiple of 64
@@ -99,7 +100,10 @@ class MergedConfig(RingsConfig, kernel="merged"):
         # A share has at least floor(1 / STREAM_PARTS) of a tile's units, and tiles begin and end within shares.
         return 2 * STREAM_PARTS + 1 if self.stream_k else 1
 
-    # What the links of the layer are asked.
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MergedConfig(MergingConfig, kernel="merged"):
+    """Knobs of ``merged``, and what the links of the layer are asked."""
 
     def of(self, link: str) -> MergedConfig:
         """What each link is judged by: this one kernel does the work of all."""

@@ -45,7 +45,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARPS_PER_G
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import stream_bytes, stream_clusters
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
-from kernel_space.operators.svdquant_linear_16bit.merged.config import REGISTERS, MergedConfig
+from kernel_space.operators.svdquant_linear_16bit.merged.config import REGISTERS, MergedConfig, MergingConfig
 from kernel_space.operators.svdquant_linear_16bit.merged.layouts import ProductLayouts
 from kernel_space.operators.svdquant_linear_16bit.merged.merge import Merge
 from kernel_space.operators.svdquant_linear_16bit.merged.product import Product
@@ -54,7 +54,7 @@ from kernel_space.operators.svdquant_linear_16bit.merged.product import Product
 class MergedLayer(EpilogueExpandSm90a, Merge, Product):
     """Generator of both kernels: a resolved config (no ``auto``) and a problem class."""
 
-    def __init__(self, config: MergedConfig, problem_class: ProblemClass):
+    def __init__(self, config: MergingConfig, problem_class: ProblemClass):
         self.config = config
         self.problem_class = problem_class
         self.cta_group_size = 1

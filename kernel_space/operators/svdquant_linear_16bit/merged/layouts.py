@@ -25,7 +25,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     LayoutsSm90a,
     lora_slice_k,
 )
-from kernel_space.operators.svdquant_linear_16bit.merged.config import MergedConfig
+from kernel_space.operators.svdquant_linear_16bit.merged.config import MergingConfig
 
 ROWS, ROWS_OF_LARGE_R, LARGE_R = (
     128,
@@ -48,17 +48,21 @@ class _Class:
 
 
 class ProductLayouts(LayoutsSm90a):
-    """Of the second kernel: one ring, whose slots hold 64 K of merged weights and of x."""
+    """Of the second kernel: one ring, whose slots hold 128 bytes of K of merged weights and of x."""
 
-    def __init__(self, config: MergedConfig, problem_class: ProblemClass):
-        self.half = HALF_DTYPES[problem_class.dtype]
+    def __init__(self, config: MergingConfig, problem_class: ProblemClass):
+        self.operand = self._operand_dtype(problem_class)
         plain: Any = _Class(problem_class.dtype, problem_class.dtype, problem_class.activation)
         super().__init__(config, plain)
 
+    def _operand_dtype(self, problem_class: ProblemClass) -> Any:
+        """Of merged weights and of x as they are multiplied."""
+        return HALF_DTYPES[problem_class.dtype]
+
     def _make_mma(self) -> None:
         self.tiled_mma = sm90_utils.make_trivial_tiled_mma(
-            self.half,
-            self.half,
+            self.operand,
+            self.operand,
             OperandMajorMode.K,
             OperandMajorMode.K,
             ACC_DTYPE,
@@ -70,17 +74,17 @@ class ProductLayouts(LayoutsSm90a):
 
     def _make_rings(self) -> None:
         slots, rows, columns = self.config.num_ab_stage, (self.rows, self.k), (self.columns, self.k)
-        self.a_box = self.k_major_box(self.half, "K_SW128", rows)
-        self.b_box = self.k_major_box(self.half, "K_SW128", columns)
-        self.a = self._k_major(self.half, "K_SW128", rows, slots)
-        self.b = self._k_major(self.half, "K_SW128", columns, slots)
-        self.slot_bytes = (self.rows + self.columns) * self.k * HALF_BYTES
+        self.a_box = self.k_major_box(self.operand, "K_SW128", rows)
+        self.b_box = self.k_major_box(self.operand, "K_SW128", columns)
+        self.a = self._k_major(self.operand, "K_SW128", rows, slots)
+        self.b = self._k_major(self.operand, "K_SW128", columns, slots)
+        self.slot_bytes = (self.rows + self.columns) * self.k * self.operand.width // 8
 
     def allocations(self) -> list[Allocation]:
         """Shared memory in the order in which the kernel lays it out."""
         return [
-            Allocation("weights", self.half, self.a, "ab", SWIZZLE_ALIGN),
-            Allocation("x", self.half, self.b, "ab", SWIZZLE_ALIGN),
+            Allocation("weights", self.operand, self.a, "ab", SWIZZLE_ALIGN),
+            Allocation("x", self.operand, self.b, "ab", SWIZZLE_ALIGN),
             Allocation("C", self.c_dtype, self.c, "c", self.c_align),
             *(
                 Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)
@@ -96,9 +100,11 @@ class ProductLayouts(LayoutsSm90a):
 class MergeLayouts:
     """Of the first kernel: lora_up of its rows, a ring of chunks of lora_down, 1 / smooth of all its chunks."""
 
-    def __init__(self, config: MergedConfig, problem_class: ProblemClass):
+    def __init__(self, config: MergingConfig, problem_class: ProblemClass):
         self.half = HALF_DTYPES[problem_class.dtype]
         self.is_bf16 = problem_class.dtype == "bf16"
+        self.merged_dtype = self._merged_dtype()
+        self.merged_bytes = self.merged_dtype.width // 8
         self.r = problem_class.r
         self.chunks = config.merge_chunks
         self.slots = min(self.chunks, SLOTS_OF_LARGE_R if self.r > LARGE_R else MOST_SLOTS)  # of lora_down
@@ -110,6 +116,10 @@ class MergeLayouts:
         self.inverse = cute.make_layout(self.chunks * CHUNK_K)
         if self.r:
             self._make_lora()
+
+    def _merged_dtype(self) -> Any:
+        """Of an element as it is written."""
+        return self.half
 
     def _make_lora(self) -> None:
         self.slice_k = lora_slice_k(self.r)
@@ -145,7 +155,7 @@ class MergeLayouts:
                 Allocation("lora_down", self.half, self.down, MERGE, SWIZZLE_ALIGN),
             ]
         regions += [
-            Allocation("merged", self.half, self.staged, MERGE, SWIZZLE_ALIGN),
+            Allocation("merged", self.merged_dtype, self.staged, MERGE, SWIZZLE_ALIGN),
             Allocation("1 / smooth", cutlass.Float32, self.inverse, MERGE, 16),
         ]
         if self.r:
@@ -159,7 +169,7 @@ class MergeLayouts:
 class MergedLayouts:
     """Of both kernels, for the budget."""
 
-    def __init__(self, config: MergedConfig, problem_class: ProblemClass):
+    def __init__(self, config: MergingConfig, problem_class: ProblemClass):
         self.product = ProductLayouts(config, problem_class)
         self.merge = MergeLayouts(config, problem_class)
 

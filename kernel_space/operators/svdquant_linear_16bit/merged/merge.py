@@ -71,11 +71,7 @@ class Merge(TmaSm90a):
         ``pointers``: wgt, wscales, smooth, lora_down.
         """
         lay = self._merge_layouts()
-        atom, tiles = None, None
-        if cutlass.const_expr(lay.r > 0):
-            gmem = cute.make_tensor(lora_up, cute.make_layout((n, lay.r), stride=(lay.r, 1)))
-            op = cpasync.CopyBulkTensorTileG2SOp()
-            atom, tiles = cpasync.make_tiled_tma_atom(op, gmem, lay.up_box, (lay.rows, lay.slice_k))
+        atom, tiles = self._tma_up(lay, lora_up, n)
         parts = cute.ceil_div(cute.ceil_div(k, CHUNK_K), lay.chunks)
         self.merge_kernel(atom, tiles, pointers, merged, n, k).launch(
             grid=(cute.ceil_div(n, lay.rows), parts, 1),
@@ -86,13 +82,39 @@ class Merge(TmaSm90a):
             use_pdl=self.config.use_pdl,
         )
 
+    @staticmethod
+    def _tma_up(lay: MergeLayouts, lora_up: Any, n: Any) -> tuple[Any, Any]:
+        """Of lora_up ``[N, R]``; nothing where there is none."""
+        if not lay.r:
+            return None, None
+        gmem = cute.make_tensor(lora_up, cute.make_layout((n, lay.r), stride=(lay.r, 1)))
+        op = cpasync.CopyBulkTensorTileG2SOp()
+        found: tuple[Any, Any] = cpasync.make_tiled_tma_atom(op, gmem, lay.up_box, (lay.rows, lay.slice_k))
+        return found
+
     @cute.kernel
     def merge_kernel(self, atom: Any, tiles: Any, pointers: Any, merged: cute.Pointer, n: Int32, k: Int32):
         # The GEMM may be launched now: it waits for the end of this grid before it reads what is merged.
         cute.arch.griddepcontrol_launch_dependents()
         lay = self._merge_layouts()
-        buffers = self._allocate_merge(lay)
-        place = self._merge_place(lay, pointers, merged, buffers, n, k)
+        tile, part, _ = cute.arch.block_idx()
+        self.merge_part(atom, tiles, pointers, merged, self._allocate_merge(lay), (tile, part), n, k)
+
+    @cute.jit
+    def merge_part(
+        self,
+        atom: Any,
+        tiles: Any,
+        pointers: Any,
+        merged: cute.Pointer,
+        buffers: Any,
+        where: Any,
+        n: Int32,
+        k: Int32,
+    ):
+        """What a CTA merges: ``where`` is its tile of rows and its part of K."""
+        lay = self._merge_layouts()
+        place = self._merge_place(lay, pointers, merged, buffers, where, n, k)
         if cutlass.const_expr(lay.r > 0):
             self._load_lora(lay, place, buffers, atom, tiles)
         held = cute.make_rmem_tensor((HELD, 2), Uint32)
@@ -122,10 +144,10 @@ class Merge(TmaSm90a):
         return TmaSm90a._allocate(lay)  # type: ignore[arg-type]  # asks for allocations() alone
 
     def _merge_place(
-        self, lay: MergeLayouts, pointers: Any, merged: Any, buffers: Any, n: Any, k: Any
+        self, lay: MergeLayouts, pointers: Any, merged: Any, buffers: Any, where: Any, n: Any, k: Any
     ) -> dict[str, Any]:
         """Where this thread stands: its rows and columns; addresses."""
-        tile, part, _ = cute.arch.block_idx()
+        tile, part = where
         thread, _, _ = cute.arch.thread_idx()
         lane = cute.arch.lane_idx()
         warp = cute.arch.make_warp_uniform(thread // 32)
@@ -146,7 +168,7 @@ class Merge(TmaSm90a):
             "codes": [place["wgt"] + Int64(row) * (k // 2) + first * (CHUNK_K // 2) for row in rows],
             "scales": [place["wscales"] + block for block in blocks],
             "inverses": buffers["1 / smooth"].iterator.toint(),
-            "staged": buffers["merged"].iterator.toint() + warp * (WARP_ROWS * LINE),
+            "staged": buffers["merged"].iterator.toint() + warp * (WARP_ROWS * CHUNK_K * lay.merged_bytes),
         }  # fmt: skip
 
     @cute.jit

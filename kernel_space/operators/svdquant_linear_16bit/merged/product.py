@@ -12,16 +12,16 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import StreamKSm90a
-from kernel_space.operators.svdquant_linear_16bit.merged.config import MergedConfig
+from kernel_space.operators.svdquant_linear_16bit.merged.config import MergingConfig
 from kernel_space.operators.svdquant_linear_16bit.merged.layouts import ProductLayouts
 
-K_BLOCKS = 4  # wgmma instructions along K in a slot of 64
+K_BLOCKS = 4  # wgmma instructions along K in a slot: each takes 32 bytes of a row of 128
 
 
 class Product(StreamKSm90a, BarriersSm90a):
     """Mixin with both roles; ``_load_affine`` and ``_store`` are an epilogue's, beside it."""
 
-    config: MergedConfig
+    config: MergingConfig
 
     @cute.jit
     def loading_warp(self, tiles: Any, atoms: Any, tensors: Any, buffers: Any):

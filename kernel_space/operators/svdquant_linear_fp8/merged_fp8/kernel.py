@@ -1,0 +1,286 @@
+"""The kernel ``merged_fp8``: a layer on many rows, whose activations and weights are FP8 where they are multiplied.
+
+``merged8[N,K] = e4m3((wgt[N,K] / smooth[K] + lora_up[N,R] @ lora_down[K,R].T) * (448 / wpeak[N]))``
+``x8[M,K] = e4m3(x[M,K] * (448 / xpeak[M]))``, xpeak the largest magnitude of each row
+``y[M,N] = f((x8 @ merged8.T) * (xpeak[M] / 448) * (wpeak[N] / 448 * wcscale[N]) + bias[N])``
+
+Two kernels a launch. Of the first some CTAs merge weights (``merge.py``), the others quantize x (``rows.py``): one is
+bound by what an SM's L1 can move, the other by global memory, and they share SMs. The second is the GEMM of ``merged``
+with FP8 operands, twice as many K in a slot and an instruction; its epilogue multiplies columns by the scales of x.
+
+| warps of the second | role |
+|---|---|
+| 0 | TMA loads of merged weights and of x8 |
+| 1 - 3 | none |
+| consumer warpgroups | wgmma; scales; epilogue of ``sm90a_expand`` |
+
+Rings, clusters and stream-K are those of ``merged`` (``svdquant_linear_16bit/merged/kernel.py``). Everything that the
+second kernel reads of the first, a thread reads after a wait of its own warp for the end of that: the loading warp
+before it loads, consumer warps before they read scales. CTAs that quantize come first in the grid, so that an SM has
+both kinds.
+"""
+
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.cute.nvgpu import cpasync
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.problem import ProblemClass
+from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
+from kernel_space.operators.nvfp4_quantize.parts.ptx import of_bits
+from kernel_space.operators.svdquant_gemm.partials import PARTIALS_ALIGN
+from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_global_pair_if
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARPS_PER_GROUP
+from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import stream_bytes, stream_clusters
+from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
+from kernel_space.operators.svdquant_linear_16bit.merged.config import REGISTERS
+from kernel_space.operators.svdquant_linear_16bit.merged.kernel import MergedLayer
+from kernel_space.operators.svdquant_linear_fp8.merged_fp8.config import MergedFp8Config
+from kernel_space.operators.svdquant_linear_fp8.merged_fp8.layouts import (
+    FP8,
+    MergeFp8Layouts,
+    ProductFp8Layouts,
+)
+from kernel_space.operators.svdquant_linear_fp8.merged_fp8.merge import MergeFp8
+from kernel_space.operators.svdquant_linear_fp8.merged_fp8.rows import QuantizeRows
+
+LARGEST = 448.0  # of E4M3
+
+
+class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
+    """Generator of both kernels: a resolved config (no ``auto``) and a problem class."""
+
+    config: MergedFp8Config
+
+    def _layouts(self) -> ProductFp8Layouts:
+        return ProductFp8Layouts(self.config, self.problem_class)
+
+    def _merge_layouts(self) -> MergeFp8Layouts:
+        return MergeFp8Layouts(self.config, self.problem_class)
+
+    @cute.jit
+    def __call__(
+        self,
+        x: cute.Pointer,
+        smooth: cute.Pointer,
+        lora_down: cute.Pointer,
+        wgt: cute.Pointer,
+        wscales: cute.Pointer,
+        lora_up: cute.Pointer,
+        wcscale: cute.Pointer,
+        bias: cute.Pointer,
+        wpeak: cute.Pointer,
+        y: cute.Pointer,
+        workspace: cute.Pointer,
+        m: Int32,
+        k: Int32,
+        n: Int32,
+        max_active_clusters: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Build TMA descriptors for M, N, K and launch both kernels. ``max_active_clusters`` bounds the second grid."""
+        lay = self._layouts()
+        merged, x8, scales = self._rooms(workspace, m, n, k)
+        self.launch_first(
+            (wgt, wscales, smooth, lora_down, wpeak), lora_up, merged, x, (x8, scales), m, n, k, stream
+        )
+
+        cluster_m, cluster_n = self.config.cluster_shape_mn
+        clusters_m = cute.ceil_div(n, lay.rows * cluster_m)
+        clusters_n = cute.ceil_div(m, lay.columns * cluster_n)
+        tma_w, mW = self._tma_of(cute.recast_ptr(merged, dtype=FP8), n, k, lay.a_box, cluster_n)
+        tma_x, mX = self._tma_of(cute.recast_ptr(x8, dtype=FP8), m, k, lay.b_box, cluster_m)
+        k_tiles = cute.ceil_div(k, lay.k)
+        num_clusters = cutlass.min(clusters_m * clusters_n, max_active_clusters)
+        if cutlass.const_expr(self.stream_k):
+            num_clusters = stream_clusters(self.config, clusters_m * clusters_n, max_active_clusters)
+        self.product_fp8_kernel(
+            (tma_w, tma_x),
+            (mW, mX),
+            y,
+            (wcscale, bias, wpeak, scales),
+            workspace,
+            (clusters_m, clusters_n, k_tiles, self.deal(clusters_m * clusters_n, k_tiles, num_clusters)),
+            m,
+            n,
+        ).launch(
+            grid=(cluster_m, cluster_n, num_clusters),
+            block=[self.threads, 1, 1],
+            cluster=(cluster_m, cluster_n, 1),
+            stream=stream,
+            min_blocks_per_mp=1,
+            preferred_smem_carveout=100,
+            use_pdl=True,
+        )
+
+    def _rooms(self, workspace: cute.Pointer, m: Any, n: Any, k: Any) -> tuple[Any, Any, Any]:
+        """Where merged weights, x8 and its scales begin: ``budget.room`` has the same order."""
+        first = Int64(stream_bytes(self.config) if self.stream_k else 0)
+        second = first + _aligned(Int64(n) * k)
+        third = second + _aligned(Int64(m) * k)
+        places = [
+            (workspace + cute.assume(offset, PARTIALS_ALIGN)).align(PARTIALS_ALIGN)
+            for offset in (first, second, third)
+        ]
+        return places[0], places[1], cute.recast_ptr(places[2], dtype=Float32)
+
+    @cute.jit
+    def launch_first(
+        self,
+        pointers: Any,
+        lora_up: cute.Pointer,
+        merged: Any,
+        x: cute.Pointer,
+        made: Any,
+        m: Int32,
+        n: Int32,
+        k: Int32,
+        stream: Any,
+    ):
+        """CTAs that quantize, then those that merge; with ``use_pdl`` their launch overlaps the kernel before."""
+        lay = self._merge_layouts()
+        atom, tiles = self._tma_up(lay, lora_up, n)
+        quantizing = cute.ceil_div(m, self.config.quantize_rows)
+        row_tiles = cute.ceil_div(n, lay.rows)
+        parts = cute.ceil_div(cute.ceil_div(k, CHUNK_K), lay.chunks)
+        self.first_kernel(atom, tiles, pointers, merged, x, made, m, n, k, quantizing, row_tiles).launch(
+            grid=(quantizing + row_tiles * parts, 1, 1),
+            block=[lay.threads, 1, 1],
+            stream=stream,
+            # As the GEMM that follows: an SM that has to change it must be empty first.
+            preferred_smem_carveout=100,
+            use_pdl=self.config.use_pdl,
+        )
+
+    @cute.kernel
+    def first_kernel(
+        self,
+        atom: Any,
+        tiles: Any,
+        pointers: Any,
+        merged: cute.Pointer,
+        x: cute.Pointer,
+        made: Any,
+        m: Int32,
+        n: Int32,
+        k: Int32,
+        quantizing: Int32,
+        row_tiles: Int32,
+    ):
+        # The GEMM may be launched now: it waits for the end of this grid before it reads what is made here.
+        cute.arch.griddepcontrol_launch_dependents()
+        lay = self._merge_layouts()
+        buffers = self._allocate_merge(lay)
+        block, _, _ = cute.arch.block_idx()
+        if block < quantizing:
+            if cutlass.const_expr(self.config.use_pdl):
+                cute.arch.griddepcontrol_wait()
+            first = block * self.config.quantize_rows
+            last = cutlass.min(first + self.config.quantize_rows, m)
+            x8, scales = made
+            self.quantize_part(lay, x, (x8.toint(), scales.toint()), buffers, first, last, k)
+        else:
+            piece = block - quantizing
+            where = (piece % row_tiles, piece // row_tiles)
+            self.merge_part(atom, tiles, pointers, merged, buffers, where, n, k)
+
+    @cute.kernel
+    def product_fp8_kernel(
+        self,
+        atoms: Any,
+        tensors: Any,
+        y: cute.Pointer,
+        vectors: Any,
+        workspace: cute.Pointer,
+        tiles: Any,
+        m: Int32,
+        n: Int32,
+    ):
+        lay = self._layouts()
+        warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp_idx == 0:
+            for atom in atoms:
+                cpasync.prefetch_descriptor(atom)
+        buffers = self._allocate(lay)
+        self._init_barriers(lay, buffers, warp_idx)
+        wcscale, bias, wpeak, scales = vectors
+        if warp_idx < WARPS_PER_GROUP:
+            cute.arch.setmaxregister_decrease(REGISTERS[0])
+            if warp_idx == 0:
+                self.loading_warp(tiles, atoms, tensors, buffers)
+        else:
+            cute.arch.setmaxregister_increase(REGISTERS[1])
+            # For the scales of x.
+            cute.arch.griddepcontrol_wait()
+            store = (y, m, n)
+            self.consumer_warps(
+                tiles, store, (wcscale, bias, workspace), n, {**buffers, "wpeak": wpeak, "scales": scales}
+            )
+        if cutlass.const_expr(self.config.cluster_size > 1):
+            # The other CTA may still multicast to this one's shared memory and arrive at its barriers.
+            cute.arch.cluster_arrive()
+            cute.arch.cluster_wait()
+
+    @cute.jit
+    def _load_affine(
+        self,
+        lay: ProductFp8Layouts,
+        vectors: Any,
+        buffers: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        n: Int32,
+        thread: Int32,
+        group: Int32,
+    ):
+        """wcscale comes with what weights of a row were divided by."""
+        MergedLayer._load_affine(self, lay, vectors, buffers, tile_m, tile_n, n, thread, group)
+        affine = buffers["affine"]
+        peaks = cute.make_rmem_tensor((2, 2 * self.config.row_blocks), Float32)
+        wpeak = buffers["wpeak"]
+        EpilogueExpandSm90a._load_affine(
+            self, lay, (wpeak, wpeak), {"affine": peaks}, tile_m, tile_n, n, thread, group
+        )
+        for i in cutlass.range_constexpr(2 * self.config.row_blocks):
+            affine[0, i] = affine[0, i] * (peaks[0, i] * (1.0 / LARGEST))
+
+    @cute.jit
+    def _store(
+        self,
+        lay: ProductFp8Layouts,
+        accs: Any,
+        buffers: Any,
+        store: Any,
+        tile_m: Int32,
+        tile_n: Int32,
+        thread: Int32,
+        group: Int32,
+    ):
+        """Sums times the scale of their row of x; then as ``sm90a_expand``."""
+        first = tile_n * lay.columns + cute.arch.lane_idx() % 4 * 2
+        begin = buffers["scales"].toint() + Int64(first) * 4
+        for octet in cutlass.range_constexpr(lay.columns // 8):
+            # Of rows beyond M there is something, which nobody stores.
+            pair = load_global_pair_if(begin + octet * 32, Int32(1))
+            for e in cutlass.range_constexpr(2):
+                scale = of_bits(pair[e])
+                for b in cutlass.range_constexpr(self.config.row_blocks):
+                    for half in cutlass.range_constexpr(2):
+                        at = (e, half, octet)
+                        accs[b][at, 0, 0] = accs[b][at, 0, 0] * scale
+        EpilogueExpandSm90a._store(self, lay, accs, buffers, store, tile_m, tile_n, thread, group)
+
+
+def _aligned(size: Any) -> Any:
+    return (size + (PARTIALS_ALIGN - 1)) // PARTIALS_ALIGN * PARTIALS_ALIGN
+
+
+def host_function(
+    config: MergedFp8Config, problem_class: ProblemClass, arch: Arch
+) -> tuple[Any, tuple[Any, ...]]:
+    """The function to compile and arguments that give it the types of a call, in the order of the signature."""
+    return MergedFp8Layer(config, problem_class), typed_arguments(problem_class)
