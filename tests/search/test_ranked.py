@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import Any
 
 import pytest
 
+from kernel_space.composite.config import CompositeConfig
 from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.core.config import KernelConfig
+from kernel_space.core.problem import Problem
+from kernel_space.core.registry import operator
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.search.offline_search import choose_candidates
-from tuner.search.ranked import ALIKE, SHARED, others_of, ranked, sizes_of, spread
+from tuner.search.ranked import ALIKE, SHARED, SLOWER, others_of, ranked, sizes_of, spread, with_fast_links
+from tuner.search.search import Search
+from tuner.space.bounded import BoundedConfig
 from tuner.space.space import SearchSpace
 from tuner.tables.estimates import Estimates
 
@@ -41,7 +47,7 @@ SMALL = SearchSpace.load("svdquant_gemm", SM100A).restrict(
 )
 
 
-def accept(config: KernelConfig, problem: GemmProblem, arch: object) -> Legal | Rejection:
+def accept(config: KernelConfig, problem: Problem, arch: object) -> Legal | Rejection:
     """Legality that needs no DSL: what the knob rules say."""
     from kernel_space.core.rules import knob_rejection
 
@@ -82,6 +88,61 @@ def test_what_is_taken_is_spread() -> None:
     before, after = ({mine[0]: 10.0, mine[1]: 10.1, other: near / far + shift} for shift in (-0.01, 0.01))
     assert spread(before, 3) == [mine[0], other, mine[1]]
     assert spread(after, 3) == [mine[0], mine[1], other] and spread(after, 2) == mine
+
+
+def test_a_start_of_a_chain_takes_a_link_of_the_default_rule_from_where_it_is_faster() -> None:
+    """The GEMM of the default rule is estimated at 25, 28 and 30 us, of others the best of its kernel at 26. 1.1 times
+    that is more than 28. What is no default stays, and so does the quantizer, of which nothing is estimated.
+    """
+    problem = operator("svdquant_linear").problem.parse("4352,3840,3072,128")
+    space = SearchSpace.load("svdquant_linear", SM100A)
+    default = space.default(problem)
+    assert isinstance(default, CompositeConfig)
+    tiles = {(256, 64): 25.0, (128, 64): 28.0, (256, 128): 30.0, (256, 192): 26.0, (256, 256): 27.0}
+
+    def estimate(config: KernelConfig) -> float:
+        assert isinstance(config, CompositeConfig)
+        return tiles[config.of("gemm").mma_tiler_mn]
+
+    def with_tile(tile: tuple[int, int], **knobs: Any) -> KernelConfig:
+        return default.replace(gemm_mma_tiler_mn=tile, **knobs)
+
+    starts = [with_tile(tile, quantize_tile_m=128) for tile in ((256, 64), (128, 64), (256, 128))]
+    rule = [BoundedConfig({}, one.replace(quantize_tile_m=96), "") for one in starts]
+    chains = dataclasses.replace(space, defaults=tuple(rule))
+    design = with_tile((256, 128), gemm_swizzle_size=8)
+    others = [
+        with_tile((256, 256), quantize_tile_m=64),
+        with_tile((256, 192), quantize_tile_m=64, gemm_swizzle_size=2),
+    ]
+
+    def found(others: list[KernelConfig]) -> list[KernelConfig]:
+        return list(
+            with_fast_links([*starts, design], chains, problem, SM100A, estimate, others=others, rules=accept)
+        )
+
+    faster = with_tile((256, 192), quantize_tile_m=128, gemm_swizzle_size=2)
+    assert SLOWER == 1.1 and found(others) == [starts[0], starts[1], faster, design]
+    assert found([]) == [*starts, design]
+
+
+@pytest.mark.parametrize(("slow_us", "tile"), [(30.0, "256x192"), (21.0, "256x128")])
+def test_a_search_tries_designs_beside_the_best_that_was_estimated(slow_us: float, tile: str) -> None:
+    """The default GEMM has tiles of 256x128; 256x192 is estimated at 20 us."""
+    problem = operator("svdquant_linear").problem.parse("4352,3840,3072,128")
+    space = SearchSpace.load("svdquant_linear", SM100A).restrict({"kernel": ("lora_tcgen05+sm100a",)})
+
+    def estimate(config: KernelConfig) -> float:
+        return 20.0 if str(config.fields()["gemm_mma_tiler_mn"]) == "256x192" else slow_us
+
+    default = space.default(problem)
+    fast = default.replace(gemm_mma_tiler_mn=(256, 192))
+    search = Search(space, problem, SM100A, trials=5, estimate=estimate, first=[fast], rules=accept)
+    asked = [one.config.fields() for one in iter(search.ask, None)]
+    names = ("quantize_tile_m", "quantize_split_k", "gemm_mma_tiler_mn")
+    found = [tuple(str(one[name]) for name in names) for one in asked]
+    designs = [("64", "2", tile), ("96", "3", tile), ("128", "4", tile)]  # lora_tcgen05.yaml, of this M
+    assert found == [("96", "3", "256x128"), ("96", "3", "256x192"), *designs]
 
 
 def test_a_space_without_estimates_gives_nothing() -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from kernel_space.composite.config import CompositeConfig
@@ -26,6 +27,8 @@ DRAWS = 500  # points from everywhere, of which a tenth or so are legal
 CLIMBS, TOPS = 4, 10  # rounds of changes of one knob, and of how many points each, at most
 # What a point's time counts longer for each size, and for each other knob, that it shares with one taken before.
 SHARED, ALIKE = 0.03, 0.002
+# What is estimated this many times as long is slower, whatever estimates err.
+SLOWER = 1.1
 
 Estimate = Callable[[KernelConfig], float | None]
 _Known = dict[KernelConfig, float]
@@ -93,6 +96,50 @@ def _with_usual_links(
                 config = plain.config
         found[config] = us
     return found
+
+
+def with_fast_links(
+    starts: Iterable[KernelConfig],
+    space: SearchSpace,
+    problem: Problem,
+    arch: Arch,
+    estimate: Estimate,
+    *,
+    others: Sequence[KernelConfig],
+    rules: Legalize = legalize,
+) -> Iterator[KernelConfig]:
+    """``starts``, each when it is asked for; of a chain those links that a default rule gives and that are ``SLOWER``
+    by their estimate as the fastest of ``others`` has them. A design of one link says nothing of the rest: beside links
+    that cost more than it gains, a search would not see what it is worth.
+    """
+    usual = [rule.config for rule in space.defaults if isinstance(rule.config, CompositeConfig)]
+    known = {(link, one.of(link)) for one in usual for link in one.links}
+
+    def us(config: KernelConfig) -> float:
+        legal = rules(config, problem, arch)
+        found = estimate(legal.config) if isinstance(legal, Legal) else None
+        return math.inf if found is None else found
+
+    def faster(start: KernelConfig, link: str) -> KernelConfig:
+        if not isinstance(start, CompositeConfig) or (link, start.of(link)) not in known:
+            return start
+        best = min(dict.fromkeys(_with_link(start, link, others)), key=us, default=start)
+        return best if SLOWER * us(best) < us(start) < math.inf else start
+
+    for start in starts:
+        for link in start.links if isinstance(start, CompositeConfig) else ():
+            start = faster(start, link)
+        yield start
+
+
+def _with_link(
+    config: CompositeConfig, link: str, others: Sequence[KernelConfig]
+) -> Iterator[CompositeConfig]:
+    """``config`` with the link of each of ``others`` that runs the same kernel there."""
+    for other in others:
+        if isinstance(other, CompositeConfig) and other.links.get(link) is config.links[link]:
+            own = other.of(link)
+            yield config.replace(**{f"{link}_{name}": getattr(own, name) for name in own.knob_names()})
 
 
 def _climb(

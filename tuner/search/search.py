@@ -22,7 +22,7 @@ from kernel_space.core.problem import Problem
 from kernel_space.core.rules import Legal, Rejection, legalize
 from tuner.search.guided import Guide
 from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
-from tuner.search.ranked import Estimate
+from tuner.search.ranked import Estimate, with_fast_links
 from tuner.search.sampler import Proposal, Sampler
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
@@ -84,7 +84,7 @@ class Search:
         estimate: Estimate | None = None,
     ) -> None:
         self._space, self._problem, self._arch, self._rules = space, problem, arch, rules
-        self._prefilter = prefilter
+        self._prefilter, self._estimate = prefilter, estimate
         self._limit = trials or TRIALS
         enough = max(EXHAUSTIVE_LIMIT + 1, min(self._limit, COUNT_LIMIT))
         legal_count = space.legal_up_to(enough, problem, arch, rules)
@@ -159,9 +159,18 @@ class Search:
         if self.exhaustive:
             yield from ((Origin.EXHAUSTIVE, legal.config) for legal in self._all or ())
             return
-        yield from (
-            (Origin.SAMPLED, start) for start in self._space.starts(self._problem) if self._in_space(start)
-        )
+        starts: Iterable[KernelConfig] = self._space.starts(self._problem)
+        if self._estimate:
+            starts = with_fast_links(
+                starts,
+                self._space,
+                self._problem,
+                self._arch,
+                self._estimate,
+                others=first,
+                rules=self._rules,
+            )
+        yield from ((Origin.SAMPLED, start) for start in starts if self._in_space(start))
 
     def _carried_over(self, config: KernelConfig) -> KernelConfig:
         """A neighbour's winner for this problem, with other stage counts where its own do not fit: one of the two may
