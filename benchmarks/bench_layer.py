@@ -26,8 +26,8 @@ import torch
 
 from benchmarks.bench_runtime import ROUNDS, host_us
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
-from tuner.layers.activations import AUTO, HALF, NVFP4
-from tuner.runtime import SVDQuantLinear, allow_early
+from tuner.layers.activations import ACTIVATIONS, AUTO, as_kind
+from tuner.runtime import InputError, SVDQuantLinear, allow_early, explain
 
 CALLS = 24
 BEYOND_L2 = 4 * 60 * 2**20  # bytes of all weights that are read in turns
@@ -35,6 +35,7 @@ DTYPE = torch.bfloat16
 MS = (1, 16, 64, 128, 256, 1024, 4352)
 LAYERS = ((3840, 3072), (3072, 3072), (3072, 9216), (3072, 12288), (12288, 3072), (15360, 3840))
 RANK = 128
+KINDS = tuple(name for name in ACTIVATIONS if name != AUTO)
 
 
 def graph_us(calls: Sequence[Callable[[], object]]) -> float:
@@ -70,7 +71,17 @@ def random_layer(problem: LinearProblem, activations: str = AUTO) -> SVDQuantLin
     for name, scale in (("lora_down_packed", 0.02), ("lora_up", 0.02)):
         layer.get_buffer(name).normal_(0, scale)
     layer.wcscale.fill_(0.01)
+    layer.refresh_peaks()
     return layer
+
+
+def has_row(problem: LinearProblem, activations: str) -> bool:
+    """Whether this card's table launches anything for such a layer."""
+    try:
+        explain(as_kind(activations, problem))
+    except InputError:
+        return False
+    return True
 
 
 def sets(bytes_of_one: int) -> int:
@@ -82,7 +93,7 @@ def behind(call: Callable[[torch.Tensor], object]) -> Callable[[torch.Tensor], o
 
 
 def bench(problem: LinearProblem, *, behind_silu: bool = False) -> dict[str, Any]:
-    """Microseconds of ``linear`` and of the layer with both kinds of activations; what ``auto`` takes, and why."""
+    """Microseconds of ``linear`` and of the layer with each kind of activations; what ``auto`` takes, and why."""
     m, k, n = problem.m, problem.k, problem.n
     inputs = [torch.randn(m, k, device="cuda", dtype=DTYPE) for _ in range(sets(2 * m * k))]
 
@@ -110,7 +121,7 @@ def bench(problem: LinearProblem, *, behind_silu: bool = False) -> dict[str, Any
             return graph_us(turns([behind(call) for call in made] if behind_silu else made)) - silu
 
         linear = timed(linears())
-        layer = {name: timed(layers(name)) for name in (NVFP4, HALF)}
+        layer = {name: timed(layers(name)) for name in KINDS if has_row(problem, name)}
     chosen = random_layer(problem).chosen(m)
     return {
         "linear_us": linear,
@@ -151,7 +162,8 @@ def main() -> None:
             times = found[shape]
             both = "   ".join(
                 f"{name} {times[f'layer_{name}_us']:8.2f} us ({times[f'linear_over_{name}']:.2f})"
-                for name in (NVFP4, HALF)
+                for name in KINDS
+                if f"layer_{name}_us" in times
             )
             print(
                 f"{shape:<22} linear {times['linear_us']:8.2f} us   {both}   auto {times['auto']}", flush=True

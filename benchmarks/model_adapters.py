@@ -33,6 +33,7 @@ def random_layer(k: int, n: int, device: torch.device) -> SVDQuantLinear:
     layer.lora_down_packed[:, :RANK].normal_(0, 0.02)
     layer.lora_up[:, :RANK].normal_(0, 0.02)
     layer.wcscale.fill_(0.25 / k**0.5)
+    layer.refresh_peaks()
     return layer
 
 

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 
 SHAPES = ["1,3840,3072,128", "16,3072,3072,128", "64,3840,3072,128", "128,3072,3072,128", "300,3072,3072,128",
           "4352,3072,3072,128"]  # fmt: skip
-KINDS = ["nvfp4", "16bit"]
+KINDS = ["nvfp4", "16bit", "fp8"]
 
 
 def first_edge_of(call: SVDQuantLinear, x: torch.Tensor) -> tuple[torch.Tensor, early.Edge]:

@@ -292,3 +292,44 @@ def test_16_bit_activations_compiled_and_captured() -> None:
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(y, layer(x)) and not torch.equal(y, eager)
+
+
+@pytest.mark.parametrize("rows", [300, 1024])
+def test_fp8_is_between_16_bits_and_nvfp4(rows: int) -> None:
+    torch.manual_seed(3)
+    linear = torch.nn.Linear(1024, 512, dtype=torch.bfloat16, device="cuda")
+    x = torch.randn(rows, 1024, dtype=torch.bfloat16, device="cuda")
+    layer = SVDQuantLinear.from_linear(linear, rank=32)
+    exact = x.double() @ linear.weight.double().T + linear.bias.double()
+    outputs, errors = {}, {}
+    for layer.activations in ("nvfp4", "fp8", "16bit", "auto"):
+        outputs[layer.activations] = y = layer(x)
+        errors[layer.activations] = float((y.double() - exact).norm() / exact.norm())
+    assert errors["16bit"] < errors["fp8"] < 0.9 * errors["nvfp4"], errors
+    assert torch.equal(outputs["auto"], outputs[layer.chosen(rows).activations])
+
+
+def test_fp8_captured_and_compiled_sees_adapters_fifty_times_as_large() -> None:
+    """By a wpeak from before they would be cut off. And a switch does not wait for the device."""
+    torch.manual_seed(4)
+    linear = torch.nn.Linear(1024, 512, dtype=torch.bfloat16, device="cuda")
+    layer = SVDQuantLinear.from_linear(linear, rank=32, activations="fp8").reserve_adapters(64)
+    x = torch.randn(512, 1024, dtype=torch.bfloat16, device="cuda")
+    down, up = (torch.randn(size, 16, device="cuda") for size in (1024, 512))
+    compiled = torch.compile(layer, fullgraph=True)
+    with torch.inference_mode():
+        layer(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(x)
+        for strength in (0.0, 1.0, 0.0):
+            prepared = layer.prepare_adapters({"one": (down, up, strength)})
+            torch.cuda.set_sync_debug_mode("error")
+            try:
+                layer.commit_adapters(prepared)
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+            graph.replay()
+            exact = linear(x).double() + strength * (x.double() @ down.double()) @ up.double().T
+            assert float((y.double() - exact).norm() / exact.norm()) < 0.15
+            assert torch.equal(layer(x), y) and torch.equal(compiled(x), y)

@@ -58,7 +58,7 @@ def quantized(name: str, activations: str) -> tuple[torch.nn.Module, dict[str, A
     return model, call
 
 
-@pytest.mark.parametrize("activations", ["nvfp4", "16bit"])
+@pytest.mark.parametrize("activations", ["nvfp4", "16bit", "fp8"])
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_eager_compiled_and_captured(name: str, activations: str) -> None:
     model, call = quantized(name, activations)

@@ -249,7 +249,7 @@ def model() -> Model:
     return Model().cuda().half().eval()
 
 
-@pytest.mark.parametrize("activations", ["auto", "nvfp4", "16bit"])
+@pytest.mark.parametrize("activations", ["auto", "nvfp4", "16bit", "fp8"])
 @pytest.mark.parametrize("m", [1, 64])
 def test_layer_against_the_float64_operator(
     model: Model, m: int, activations: str, monkeypatch: pytest.MonkeyPatch
@@ -268,6 +268,8 @@ def test_layer_against_the_float64_operator(
     except InputError as error:
         pytest.skip(str(error))
     inputs = {"x": x, "lora_down": layer.lora_down_packed, **{name: getattr(layer, name) for name in BUFFERS}}
+    if "wpeak" in one.signature.inputs:
+        inputs["wpeak"] = layer.wpeak
     with torch.inference_mode():
         found = launch(one.name, problem, inputs)
         assert torch.equal(bits(layer(x)), bits(found["y"]))

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.core.registry import operator
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.layers import activations
@@ -36,7 +37,8 @@ def test_the_faster_one_and_16_bits_where_nobody_can_tell(m: int) -> None:
     nvfp4, half = (found[op]["time_us"] for op in ("svdquant_linear", "svdquant_linear_16bit"))
     cards = {row["evidence"]["card"] for row in found.values()}
     margin = 1.05 if len(cards) == 1 else 1.1
-    decision = decide_for(LinearProblem(m=m, k=3840, n=3072, r=128, dtype="bf16"), DEVICE_CLASSES["h200"])
+    problem = LinearProblem(m=m, k=3840, n=3072, r=128, dtype="bf16")
+    decision = decide_for(problem, DEVICE_CLASSES["h200"], has_peaks=False)
     assert decision.activations == ("16bit" if half <= margin * nvfp4 else "nvfp4")
     assert f"{nvfp4:.4g} us" in decision.reason and f"{half:.4g} us" in decision.reason
 
@@ -44,24 +46,35 @@ def test_the_faster_one_and_16_bits_where_nobody_can_tell(m: int) -> None:
 def test_both_are_taken_somewhere() -> None:
     sizes = [(16, 3072, 12288), (64, 3840, 3072)]
     problems = [LinearProblem(m=m, k=k, n=n, r=128, dtype="bf16") for m, k, n in sizes]
-    assert [decide_for(one, DEVICE_CLASSES["h200"]).activations for one in problems] == ["nvfp4", "16bit"]
+    assert [decide_for(one, DEVICE_CLASSES["h200"], has_peaks=False).activations for one in problems] == [
+        "nvfp4",
+        "16bit",
+    ]
 
 
 def chosen(
-    monkeypatch: pytest.MonkeyPatch, asked: LinearProblem, rows: dict[str, tuple[LinearProblem, float]]
+    monkeypatch: pytest.MonkeyPatch,
+    asked: LinearProblem,
+    rows: dict[str, tuple[LinearProblem, float]],
+    *,
+    has_peaks: bool = True,
+    **cards: str,
 ) -> activations.Decision:
-    """On an H100 whose table would launch these rows of one card, by operator, in one launch each."""
+    """On an H100 whose table would launch these rows, by operator, in one launch each, of ``cards``."""
 
     def choice(library: object, problem: LinearProblem) -> object:
+        if problem.operator not in rows:
+            return None
         known, us = rows[problem.operator]
+        evidence = {"card": cards[problem.operator]} if problem.operator in cards else {}
         row = types.SimpleNamespace(
-            time_us=us, kind="measured", evidence={}, key=types.SimpleNamespace(problem=known)
+            time_us=us, kind="measured", evidence=evidence, key=types.SimpleNamespace(problem=known)
         )
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(activations, "choice_of", choice)
     library: Any = None
-    return decide_on(library, DEVICE_CLASSES["h100"], asked)
+    return decide_on(library, DEVICE_CLASSES["h100"], asked, has_peaks=has_peaks)
 
 
 def test_rows_of_other_sizes_count_by_bytes_and_launches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +120,15 @@ def test_a_row_says_of_the_next_what_was_measured(op: str) -> None:
 )
 def test_what_an_h100_measured_as_faster_by_a_fifth(shape: str, nvfp4: float, half: float) -> None:
     """Microseconds of whole layers there (docs/evidence/results_h100.md)."""
-    found = decide_for(LinearProblem.parse(f"{shape},128", dtype="bf16"), DEVICE_CLASSES["h100"])
+    problem = LinearProblem.parse(f"{shape},128", dtype="bf16")
+    found = decide_for(problem, DEVICE_CLASSES["h100"], has_peaks=False)
     assert found.activations == ("nvfp4" if nvfp4 < half else "16bit"), found.reason
 
 
 def test_nvfp4_where_no_16_bit_kernel_is_and_without_a_card() -> None:
     problem = LinearProblem(m=1024, k=3840, n=3072, r=128, dtype="bf16")
     assert decide_for(problem, DEVICE_CLASSES["b200"]).activations == "nvfp4"
-    assert decide(problem, torch.device("cpu")).activations == "nvfp4"
+    assert decide(problem, torch.device("cpu"), has_peaks=True).activations == "nvfp4"
 
 
 @pytest.mark.filterwarnings("ignore:svdquant_linear")
@@ -130,10 +144,78 @@ def test_16_bits_are_closer_to_the_layer_in_plain_torch_too() -> None:
     assert errors["16bit"] < 0.9 * errors["nvfp4"], errors
 
 
+def own(op: str, problem: LinearProblem) -> LinearProblem:
+    """The same call by another operator."""
+    return operator(op).problem.parse(str(problem), dtype=problem.dtype)  # type: ignore[return-value]  # of a layer
+
+
+NAMES = {"svdquant_linear": "nvfp4", "svdquant_linear_16bit": "16bit", "svdquant_linear_fp8": "fp8"}
+
+
+@pytest.mark.parametrize(
+    ("nvfp4", "half", "fp8", "wanted"),
+    [
+        (100, 90, 60, "fp8"),  # the fastest
+        (60, 90, 100, "nvfp4"),
+        (100, 60, 90, "16bit"),
+        (100, 62.9, 60, "16bit"),  # within 5 %: the most accurate
+        (100, 63.1, 60, "fp8"),
+        (60, 100, 62.9, "fp8"),
+        (60, 100, 63.1, "nvfp4"),
+        (60, 62.9, 60, "16bit"),
+        (100, 110, 104, "fp8"),  # 16 bits are not within 5 % of the fastest, only of the second
+        (60, 60, 60, "16bit"),
+        (None, 90, 60, "fp8"),  # without a row of one or two
+        (100, None, 60, "fp8"),
+        (100, 90, None, "16bit"),
+        (None, None, 60, "fp8"),
+        (None, 90, None, "16bit"),
+        (100, None, None, "nvfp4"),
+        (None, None, None, "nvfp4"),
+    ],
+)
+def test_the_fastest_of_three_and_the_most_accurate_where_nobody_can_tell(
+    nvfp4: float | None, half: float | None, fp8: float | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = LinearProblem(m=4352, k=3072, n=3072, r=128, dtype="bf16")
+    times = dict(zip(NAMES, (nvfp4, half, fp8), strict=True))
+    rows = {op: (own(op, asked), us) for op, us in times.items() if us is not None}
+    found = chosen(monkeypatch, asked, rows)
+    assert found.activations == wanted
+    for op, us in times.items():
+        assert (f"{NAMES[op]} measured" in found.reason) == (us is not None)
+        assert us is None or f"{us:.4g} us" in found.reason
+    without = {op: row for op, row in rows.items() if op != "svdquant_linear_fp8"}
+    bare = chosen(monkeypatch, asked, rows, has_peaks=False)
+    assert bare == chosen(monkeypatch, asked, without) and bare.activations != "fp8"
+
+
+def test_rows_of_two_cards_are_further_apart_before_they_say_something(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each against the fastest one: 8 % are nothing between two cards, and something on one."""
+    asked = LinearProblem(m=4352, k=3072, n=3072, r=128, dtype="bf16")
+    half, fp8 = "svdquant_linear_16bit", "svdquant_linear_fp8"
+    rows = {half: (own(half, asked), 64.8), fp8: (own(fp8, asked), 60.0)}
+    other = chosen(monkeypatch, asked, rows, svdquant_linear_16bit="a", svdquant_linear_fp8="b")
+    same = chosen(monkeypatch, asked, rows, svdquant_linear_16bit="a", svdquant_linear_fp8="a")
+    assert (other.activations, same.activations) == ("16bit", "fp8")
+
+
+@pytest.mark.parametrize(
+    ("taken", "m", "wanted"), [("nvfp4", 256, 1), ("16bit", 4352, 1), ("16bit", 255, 0), ("fp8", 4352, 0)]
+)
+def test_what_a_tune_tries_besides(taken: str, m: int, wanted: int) -> None:
+    problem = LinearProblem(m=m, k=3072, n=96, r=16, activation="silu")
+    found = activations.alternatives(taken, problem)
+    assert [one.operator for one in found] == ["svdquant_linear_fp8"] * wanted
+    assert all((one.sizes, one.options) == (problem.sizes, problem.options) for one in found)
+
+
 def test_another_word_is_refused() -> None:
-    with pytest.raises(InputError, match="activations must be one of auto, nvfp4, 16bit, got 'fp8'"):
-        SVDQuantLinear(64, 16, rank=16, activations="fp8")
+    with pytest.raises(InputError, match="activations must be one of auto, nvfp4, 16bit, fp8, got 'int8'"):
+        SVDQuantLinear(64, 16, rank=16, activations="int8")
     layer = SVDQuantLinear(64, 16, rank=16)
-    layer.activations = "fp8"
+    layer.activations = "int8"
     with pytest.raises(InputError, match="activations must be one of"):
         layer(torch.zeros(1, 64))

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from kernel_space.core.arch import SM90A, SM100A
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tests.fakes import CHECKS_ALL, FakeDevice, FakePool
 from tests.layers.test_linear import linear_of
@@ -103,6 +104,40 @@ def test_the_most_valuable_first_and_a_share_of_what_is_left(
     assert state.active()[0] is not tables, "they are looked at anew"
     # Nothing takes time here, so that what the first left goes to the others: 90 / 3, 90 / 2, 90.
     assert [seconds for _, seconds in asked] == pytest.approx([22, 37, 82], abs=2)
+
+
+@pytest.mark.parametrize(
+    ("activations", "arch", "wanted"),
+    [
+        ("auto", "sm_90a", [("svdquant_linear", 300), ("svdquant_linear_fp8", 300), ("svdquant_linear", 9)]),
+        ("auto", "sm_100a", [("svdquant_linear", 300), ("svdquant_linear", 9)]),
+        ("nvfp4", "sm_90a", [("svdquant_linear", 300), ("svdquant_linear", 9)]),
+    ],
+)
+def test_what_auto_may_take_is_tuned_too(
+    activations: str,
+    arch: str,
+    wanted: list[tuple[str, int]],
+    made_up: FakeDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """FP8, from some hundred rows, on a card that has kernels of it, and where nobody asked for another kind."""
+    tuned: list[Any] = []
+
+    def tune(problem: Any, device: Any, options: Any, *, pool: Any) -> Any:
+        tuned.append(problem)
+        return SimpleNamespace(winner=SimpleNamespace(us=3.0), stopped="")
+
+    monkeypatch.setattr(driver, "tune", tune)
+    made_up.arch = {"sm_90a": SM90A, "sm_100a": SM100A}[arch]
+    layer = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16, activations=activations)
+    with torch.no_grad(), svdquant_autotune(budget_s=90) as found:
+        for m in (9, 300, 300):
+            layer(torch.randn(m, 160))
+    assert sorted((one.operator, one.m) for one in tuned) == sorted(wanted)
+    assert {one.problem.operator: one.calls for one in found.tuned if one.problem == tuned[-1]}
+    assert all(one.calls == (1 if one.problem.m == 9 else 2) for one in found.tuned)  # type: ignore[attr-defined]  # of a layer
+    assert len(found.seen.problems) == 2, "what ran"
 
 
 def test_what_there_is_no_time_for_is_said(

@@ -1,7 +1,7 @@
-"""What a layer multiplies its weights with: activations quantized to NVFP4, or in 16 bits as they are.
+"""What a layer multiplies its weights with: activations in 16 bits as they are, or quantized to FP8 or to NVFP4.
 
 Where there is no FP4 tensor core (Hopper) NVFP4 activations save nothing: they are quantized and then expanded again.
-16-bit ones are closer to the original layer. ``auto`` takes whichever a card's table says is faster.
+16-bit ones are closer to the original layer, and FP8 is between. ``auto`` takes what a card's table says is fastest.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+from kernel_space.operators.svdquant_linear_fp8.problem import Fp8LinearProblem
 from tuner.devices.classes import DeviceClass
 from tuner.runtime import state
 from tuner.runtime.choice.choice import Choice
@@ -21,20 +22,40 @@ from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.expected import us_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 
-AUTO, NVFP4, HALF = "auto", "nvfp4", "16bit"
-ACTIVATIONS = (AUTO, NVFP4, HALF)
+AUTO, NVFP4, HALF, FP8 = "auto", "nvfp4", "16bit", "fp8"
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """``problem``: of a layer's call with such activations. ``needs_peaks``: its kernels read wpeak. ``worth_from``:
+    rows from which ``svdquant_autotune`` tunes it for an ``auto`` that took another kind; 0: never.
+    """
+
+    problem: type[LinearProblem]
+    needs_peaks: bool = False
+    worth_from: int = 0
+
+
+KINDS = {
+    HALF: Kind(HalfLinearProblem),
+    # Below some hundred rows a launch that merges the weights first only reads more than the others.
+    FP8: Kind(Fp8LinearProblem, needs_peaks=True, worth_from=256),
+    NVFP4: Kind(LinearProblem),
+}
+"""The most accurate first: that is taken where times say nothing."""
+ACTIVATIONS = (AUTO, NVFP4, HALF, FP8)
+OPERATORS = {name: kind.problem.operator for name, kind in KINDS.items()}
 SAME = 1.05
 """Times of two tunes of one card that say nothing of which is faster: two of svdquant_gemm at 4352,3840,3072,128 ended
 at 153.6 and 161.9 us (measured, H200, driver 580.159.04, 2026-11-22)."""
 SAME_OF_TWO_CARDS = 1.1
 """The same of two cards of a class: two of svdquant_linear at 4352,3840,3072,128 ended at 161.9 and 175.0 us (measured,
 two H200, driver 580.159.04, 2026-11-23)."""
-OPERATORS = {NVFP4: "svdquant_linear", HALF: "svdquant_linear_16bit"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """``activations``: ``nvfp4`` or ``16bit``; ``reason``: why, in one line."""
+    """``activations``: a name of ``KINDS``; ``reason``: why, in one line."""
 
     activations: str
     reason: str
@@ -50,44 +71,62 @@ def require_activations(value: str) -> str:
     return value
 
 
-def decide(problem: LinearProblem, device: torch.device) -> Decision:
-    """What ``auto`` means for a call of ``problem`` on ``device``; decided once."""
+def decide(problem: LinearProblem, device: torch.device, *, has_peaks: bool) -> Decision:
+    """What ``auto`` means for a call of ``problem`` on ``device``; decided once. ``has_peaks``: wpeak is at hand."""
     device_class = state.supported_class(device.index) if device.type == "cuda" else None
     if device_class is None:
         return Decision(NVFP4, "no kernel runs there")
     tables, generation = state.active()
-    key = (generation, device_class, problem)
+    key = (generation, device_class, has_peaks, problem)
     found = _decided.get(key)
     if found is None:
-        found = decide_on(tables.library(device_class), device_class, problem)
+        found = decide_on(tables.library(device_class), device_class, problem, has_peaks=has_peaks)
         _decided.put(key, found)
     return found
 
 
-def decide_for(problem: LinearProblem, device_class: DeviceClass) -> Decision:
-    """As ``decide`` for a class of devices, on any machine."""
-    return decide_on(state.active()[0].library(device_class), device_class, problem)
+def decide_for(problem: LinearProblem, device_class: DeviceClass, *, has_peaks: bool = True) -> Decision:
+    """As ``decide`` for a class of devices, on any machine; by default of a layer, which has wpeak."""
+    return decide_on(state.active()[0].library(device_class), device_class, problem, has_peaks=has_peaks)
 
 
-def decide_on(library: Library, device_class: DeviceClass, problem: LinearProblem) -> Decision:
-    """By the rows of both operators that a call of ``problem`` would launch: what they say of it (``us_of``).
+def decide_on(
+    library: Library, device_class: DeviceClass, problem: LinearProblem, *, has_peaks: bool = True
+) -> Decision:
+    """By the rows of all kinds that a call of ``problem`` would launch: what they say of it (``us_of``).
 
-    Rows are of different tunes, and maybe of two cards; where their times say nothing it is 16 bits, the more accurate.
-    Where one operator has no kernel it is the other; where neither has, NVFP4: the call says what is missing.
+    The fastest. Rows are of different tunes, and maybe of two cards; of those whose times say nothing against the
+    fastest it is the most accurate. Kinds without a kernel are left out; where none has one, NVFP4: the call says what
+    is missing.
     """
-    nvfp4 = choice_of(library, problem)
-    half = choice_of(library, half_problem(problem))
-    if half is None or half.row is None:
-        return Decision(NVFP4, "no row of 16-bit activations can be launched")
-    if nvfp4 is None or nvfp4.row is None:
-        return Decision(HALF, "no row of NVFP4 activations can be launched")
-    first, second = us_of(nvfp4, device_class), us_of(half, device_class)
-    taken = NVFP4 if first * _same(nvfp4, half) < second else HALF
-    return Decision(taken, f"{NVFP4} {_told(nvfp4, first)}, {HALF} {_told(half, second)}")
+    times: dict[str, tuple[Choice, float]] = {}
+    for name, kind in KINDS.items():
+        choice = choice_of(library, as_kind(name, problem)) if has_peaks or not kind.needs_peaks else None
+        if choice is not None and choice.row is not None:
+            times[name] = choice, us_of(choice, device_class)
+    if not times:
+        return Decision(NVFP4, "no row can be launched")
+    told = ", ".join(f"{name} {_told(*one)}" for name, one in times.items())
+    if len(times) == 1:
+        (only,) = times
+        return Decision(only, f"{told}; no row of other activations can be launched")
+    fastest, least = min(times.values(), key=lambda one: one[1])
+    taken = next(name for name, (choice, us) in times.items() if us <= least * _same(choice, fastest))
+    return Decision(taken, told)
 
 
-def half_problem(problem: LinearProblem) -> HalfLinearProblem:
-    return HalfLinearProblem(**{name: getattr(problem, name) for name in problem.forms()})
+def as_kind(activations: str, problem: LinearProblem) -> LinearProblem:
+    """The problem of the same call with ``activations``, a name of ``KINDS``."""
+    return KINDS[activations].problem(**{name: getattr(problem, name) for name in problem.forms()})
+
+
+def alternatives(taken: str, problem: LinearProblem) -> list[LinearProblem]:
+    """What ``auto``, which took ``taken`` for a call of ``problem``, may take once it is tuned."""
+    return [
+        as_kind(name, problem)
+        for name, kind in KINDS.items()
+        if name != taken and 0 < kind.worth_from <= problem.m
+    ]
 
 
 def choice_of(library: Library, problem: Problem) -> Choice | None:

@@ -17,9 +17,10 @@ import torch
 
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernels_of
 from kernel_space.places import TO_TUNE, user_results
 from tuner.runtime import state
-from tuner.runtime.record import Met, Seen, record_problems
+from tuner.runtime.record import Seen, record_problems
 
 if TYPE_CHECKING:
     from tuner.devices.device import Device
@@ -136,17 +137,19 @@ def _tune_all(seen: Seen, device: Device, budget_s: float, trials: int | None) -
 
 
 def _most_gain_first(seen: Seen, device: Device) -> list[Tuned]:
-    """What was met and has no row, by calls x the microseconds that a row is expected to save."""
+    """What was met and has no row, and what calls may become with one, by calls x the microseconds that a row is
+    expected to save."""
     from tuner.devices.select import class_of_device
     from tuner.tables.borrow import table_of
     from tuner.tables.gain import gain_of
 
     device_class = class_of_device(device, user_results())
     table = table_of(user_results(), device_class, checked_only=True).table
-    met: dict[Problem, Met] = dict(seen.problems)
+    calls = {problem: one.calls for problem, one in seen.problems.items()}
+    others = {one: count for one, count in seen.alternatives.items() if kernels_of(one.operator, device.arch)}
     every = [
-        Tuned(problem=problem, calls=one.calls, gain=gain_of(problem, table, device_class))
-        for problem, one in met.items()
+        Tuned(problem=problem, calls=count, gain=gain_of(problem, table, device_class))
+        for problem, count in {**others, **calls}.items()
     ]
     return sorted((one for one in every if one.gain.us > 0), key=lambda one: -one.calls * one.gain.us)
 

@@ -14,7 +14,7 @@ import torch
 from kernel_space.operators.svdquant_gemm.problem import SWIGLU
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from tuner.devices.classes import DeviceClass
-from tuner.layers.activations import HALF, choice_of, half_problem
+from tuner.layers.activations import as_kind, choice_of
 from tuner.runtime import state
 from tuner.runtime.choice.choose import Library
 from tuner.runtime.choice.expected import us_of
@@ -35,8 +35,8 @@ _decided: Recent[tuple, Fusion] = Recent(MAX_CALLS, of_tables=True)
 
 
 def is_fused(activations: str, problem: LinearProblem, device: torch.device) -> bool:
-    """Of a call of ``problem``, which has an activation, on ``device``; decided once. ``activations``: ``nvfp4`` or
-    ``16bit``.
+    """Of a call of ``problem``, which has an activation, on ``device``; decided once. ``activations``: a name of
+    ``KINDS``.
     """
     device_class = state.supported_class(device.index) if device.type == "cuda" else None
     if device_class is None:
@@ -54,7 +54,7 @@ def decide_fusion(
     library: Library, device_class: DeviceClass, activations: str, problem: LinearProblem
 ) -> Fusion:
     """By the rows that calls with and without the activation would launch: what they say of it."""
-    asked = half_problem(problem) if activations == HALF else problem
+    asked = as_kind(activations, problem)
     fused, plain = (
         choice_of(library, asked),
         choice_of(library, dataclasses.replace(asked, activation="none")),

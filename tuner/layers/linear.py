@@ -25,7 +25,7 @@ from tuner.layers.decompose import Decomposition, decompose, require_smooth, smo
 from tuner.layers.linear_op import linear as linear_op
 from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
-from tuner.layers.weight import QuantizedWeight
+from tuner.layers.weight import Peaks, QuantizedWeight
 from tuner.runtime.load.trampoline import ALIGN
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -41,8 +41,13 @@ class SVDQuantLinear(torch.nn.Module):
     never has. The kernel computes in ``dtype``, that of the branch: x is rounded to it first, and ``y`` comes in the
     dtype of x, under ``torch.autocast`` in that of autocast as from ``torch.nn.Linear``.
 
-    ``activations``: ``nvfp4`` quantizes x, ``16bit`` leaves it as it is, which is closer to the original layer, and
-    ``auto`` takes what is faster on the card where the layer is (``chosen`` tells). An attribute too: it may change.
+    ``activations``: ``16bit`` leaves x as it is, which is closest to the original layer; ``fp8`` quantizes its rows and
+    the merged weights to FP8; ``nvfp4`` quantizes x to 4 bits. ``auto`` takes what is fastest on the card where the
+    layer is (``chosen`` tells). An attribute too: it may change.
+
+    ``wpeak`` is no weight: it follows from the other buffers and is in no ``state_dict``. The layer computes it when it
+    is loaded, moved or gets adapters, and before an eager call that reads it if a buffer was replaced or written to.
+    Who writes to buffers of a compiled model or of a CUDA graph calls ``refresh_peaks`` after it.
 
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 from 0 up to 512.
     """
@@ -55,6 +60,8 @@ class SVDQuantLinear(torch.nn.Module):
     wcscale: torch.Tensor
     bias: torch.Tensor
     error: torch.Tensor
+    wpeak: torch.Tensor
+    _peaks: Peaks
     _is_replica = False  # torch sets it on the copies that DataParallel makes for each call
 
     def __init__(
@@ -85,6 +92,7 @@ class SVDQuantLinear(torch.nn.Module):
         buffer("bias", (out_features,), torch.float32)
         buffer("error", (), torch.float64)
         self.smooth.fill_(1.0)
+        self._with_peaks(device)
         self._pad_branch()
 
     @classmethod
@@ -157,6 +165,7 @@ class SVDQuantLinear(torch.nn.Module):
             getattr(self, name)[..., : part.shape[-1]].copy_(part)
         self._set_lora_down(lora_down)
         self.smooth.copy_(smooth)
+        self.refresh_peaks()
 
     def _fill_from(self, parts: Decomposition, bias: torch.Tensor | None) -> None:
         ones = torch.ones(self.out_features, device=parts.smooth.device)
@@ -219,6 +228,23 @@ class SVDQuantLinear(torch.nn.Module):
     def commit_adapters(self, prepared: Prepared) -> None:
         """The writes of ``set_adapters``: copies into the branch, without waiting for the device."""
         self.adapters.commit(prepared, self.lora_down_packed, self.lora_up)
+        self._peaks.refresh_branch(self._buffers)
+
+    def refresh_peaks(self) -> None:
+        """Compute ``wpeak`` anew, in place, without waiting for the device; by some small kernels."""
+        self._peaks.refresh(self._buffers)
+
+    def current_peaks(self) -> torch.Tensor:
+        """``wpeak`` of the buffers as they are. A graph that is being traced reads the buffer as any other."""
+        if not (torch.compiler.is_compiling() or self._peaks.is_known(self._buffers)):
+            self.refresh_peaks()
+        found: torch.Tensor = self._buffers["wpeak"]  # type: ignore[assignment]  # it is there from the beginning
+        return found
+
+    def _with_peaks(self, device: torch.device | str | None) -> None:
+        peaks = torch.zeros(self.out_features, dtype=torch.float32, device=device)
+        self.register_buffer("wpeak", peaks, persistent=False)
+        self._peaks = Peaks()
 
     @property
     def relative_error(self) -> float:
@@ -258,6 +284,7 @@ class SVDQuantLinear(torch.nn.Module):
             buffers["bias"],
             self.activations,
             activation,
+            self.current_peaks,
         )
         wanted = autocast_dtype(x) or x.dtype
         if y.dtype is not wanted:
@@ -269,13 +296,26 @@ class SVDQuantLinear(torch.nn.Module):
         if self.activations != AUTO:
             return Decision(self.activations, "asked for")
         problem = _problem(self.in_features, self.out_features, self.lora_up.shape[1], self.dtype)
-        return decide(dataclasses.replace(problem, m=max(rows, 1)), self.wgt.device)
+        return decide(dataclasses.replace(problem, m=max(rows, 1)), self.wgt.device, has_peaks=True)
 
     def _align(self) -> None:
         """DataParallel sends buffers of a dtype in one piece: behind those of another module they may lie anywhere."""
         for name, buffer in self._buffers.items():
             if buffer is not None and buffer.data_ptr() % ALIGN:
                 self._buffers[name] = buffer.clone()
+
+    def _replicate_for_data_parallel(self) -> Self:
+        """A replica's buffers are copies, wpeak too, which is right there if it is here."""
+        replica = super()._replicate_for_data_parallel()
+        replica._peaks = Peaks(trusted=self._peaks.is_known(self._buffers))
+        return replica
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Layers that were pickled before there was ``wpeak`` get it."""
+        super().__setstate__(state)
+        if "wpeak" not in self._buffers:
+            self._with_peaks(self.wgt.device)
+            self.refresh_peaks()
 
     def extra_repr(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -303,6 +343,7 @@ class SVDQuantLinear(torch.nn.Module):
             self._buffers[_PACKED] = pad_packed(down[:, : self.max_rank], rank)
         if up.shape[1] != rank:
             self._buffers["lora_up"] = pad_rank(up[:, : self.max_rank], rank)
+        self.refresh_peaks()  # whoever pads has new buffers
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """The branch as it is on every device: plain, of ``rank`` columns."""

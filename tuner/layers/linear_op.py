@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
+from kernel_space.core.errors import InputError
 from kernel_space.numerics.activation import activated
 from kernel_space.operators.svdquant_gemm.problem import SWIGLU
 from kernel_space.operators.svdquant_linear.runtime import problem_of
-from tuner.layers.activations import AUTO, NVFP4, OPERATORS, decide, require_activations
+from tuner.layers.activations import AUTO, FP8, NVFP4, OPERATORS, alternatives, decide, require_activations
 from tuner.layers.fusion import is_fused
 from tuner.layers.gemm import LIBRARY
-from tuner.runtime import state
+from tuner.runtime import record, state
 from tuner.runtime.caller import Caller
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
@@ -20,12 +23,13 @@ CALLER = CALLERS[NVFP4]
 _QUICK = {name: caller.quick.call for name, caller in CALLERS.items()}
 _Y = {name: caller.signature.outputs.index("y") for name, caller in CALLERS.items()}
 _NOT_GIVEN = {name: (None,) * len(caller.signature.outputs) for name, caller in CALLERS.items()}
+_WITH_PEAKS = (AUTO, FP8)
 _autos: Recent[tuple, str] = Recent(MAX_CALLS, of_tables=True)
 """What ``auto`` is, by what the tensors look like."""
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY.define(
     "linear(Tensor x, Tensor smooth, Tensor lora_down, Tensor wgt, Tensor wscales, Tensor lora_up, Tensor wcscale, "
-    f'Tensor bias, str activations="{AUTO}", str activation="none") -> Tensor',
+    f'Tensor bias, str activations="{AUTO}", str activation="none", Tensor? wpeak=None) -> Tensor',
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 
@@ -41,31 +45,38 @@ def linear(
     bias: torch.Tensor,
     activations: str = AUTO,
     activation: str = "none",
+    peaks: Callable[[], torch.Tensor] | None = None,
 ) -> torch.Tensor:
     """``y`` ``[M, N]`` of ``x`` ``[M, K]``: smoothed, multiplied, activated, in the dtype of x, fp16 or bf16.
 
     ``smooth`` fp32 ``[K]``; ``lora_down`` as ``pack_lora_down`` gives it; the others as in ``PackedSVDQuant``, with
-    lora_up in the dtype of x. ``activations``: ``nvfp4``, ``16bit``, or ``auto`` for what is faster on this card.
-    ``activation``: what is done with y, in the kernel or after it (``fusion``); ``swiglu`` makes ``[M, N/2]``. Raises
-    as ``svdquant_gemm``, and ``InputError`` for other ``activations`` and another ``activation``.
+    lora_up in the dtype of x. ``activations``: ``nvfp4``, ``16bit``, ``fp8``, or ``auto`` for what is fastest on this
+    card. ``activation``: what is done with y, in the kernel or after it (``fusion``); ``swiglu`` makes ``[M, N/2]``.
+    ``peaks`` gives wpeak, fp32 ``[N]`` (``row_peaks``), and is asked where FP8 activations may need it; without it
+    ``auto`` never takes them. Raises as ``svdquant_gemm``, and ``InputError`` for other ``activations``, another
+    ``activation``, and for ``fp8`` without peaks.
     """
     if not _compiling() and type(x) is torch.Tensor:
-        name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up))
+        name = (
+            activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up, peaks is not None))
+        )
         if name is not None:
+            given = _NOT_GIVEN[name] if name != FP8 else (peaks and peaks(), *_NOT_GIVEN[FP8])
             made = _QUICK[name](
-                x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *_NOT_GIVEN[name], activation
+                x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *given, activation
             )
             if made is not None:
                 return made[_Y[name]]
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+    wpeak = peaks() if peaks is not None and activations in _WITH_PEAKS else None
     if not needs_dispatcher(x):
-        return _long_way(*inputs, activations, activation)
+        return _long_way(*inputs, activations, activation, wpeak)
     CALLER.require_no_grad(inputs, None)
-    return torch.ops.svdquant.linear(*inputs, activations, activation)
+    return torch.ops.svdquant.linear(*inputs, activations, activation, wpeak)
 
 
-def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor) -> tuple:
-    return (state.generation, x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device)
+def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> tuple:
+    return (state.generation, x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device, has_peaks)
 
 
 def _linear(
@@ -79,12 +90,17 @@ def _linear(
     bias: torch.Tensor,
     activations: str = AUTO,
     activation: str = "none",
+    wpeak: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """As the dispatcher calls it, which is every call of a compiled model: quick where one like it was made before."""
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
-    name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up))
-    made = None if name is None else _QUICK[name](*inputs, *_NOT_GIVEN[name], activation)
-    return _long_way(*inputs, activations, activation) if made is None else made[_Y[name]]
+    name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up, wpeak is not None))
+    if name is not None:
+        given = _NOT_GIVEN[name] if name != FP8 else (wpeak, *_NOT_GIVEN[FP8])
+        made = _QUICK[name](*inputs, *given, activation)
+        if made is not None:
+            return made[_Y[name]]
+    return _long_way(*inputs, activations, activation, wpeak)
 
 
 def _long_way(
@@ -98,20 +114,45 @@ def _long_way(
     bias: torch.Tensor,
     activations: str,
     activation: str,
+    wpeak: torch.Tensor | None,
 ) -> torch.Tensor:
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     name = require_activations(activations)
     if x.ndim == 2 and not x.shape[0]:
-        return _no_rows(inputs, activation)
+        return _no_rows(name, inputs, activation, wpeak)
     if name == AUTO:
-        look = _look(x, wgt, lora_up)
-        name = decide(problem_of(CALLER.named(inputs)), wgt.device).activations
-        _autos.put(look, name)
+        name = _decided(inputs, wpeak is not None)
     if activation != "none":
         problem = problem_of(CALLER.named(inputs), activation=activation)
         if not is_fused(name, problem, wgt.device):
-            return _after(_long_way(*inputs, name, "none"), activation)
-    return CALLERS[name].run(inputs, None, (activation,), asked=activation, quick=True)[_Y[name]]
+            return _after(_long_way(*inputs, name, "none", wpeak), activation)
+    read = _read(name, inputs, wpeak)
+    return CALLERS[name].run(read, None, (activation,), asked=activation, quick=True)[_Y[name]]
+
+
+def _decided(inputs: tuple[torch.Tensor, ...], has_peaks: bool) -> str:
+    """What ``auto`` is."""
+    x, wgt, lora_up = inputs[0], inputs[3], inputs[5]
+    problem = problem_of(CALLER.named(inputs))
+    name = decide(problem, wgt.device, has_peaks=has_peaks).activations
+    _autos.put(_look(x, wgt, lora_up, has_peaks), name)
+    if has_peaks and record.listening():
+        record.note_alternatives(alternatives(name, problem))
+    return name
+
+
+def _read(
+    name: str, inputs: tuple[torch.Tensor, ...], wpeak: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    """The inputs of the operator of ``name``. Raises ``InputError`` where one is missing."""
+    if name != FP8:
+        return inputs
+    if wpeak is None:
+        raise InputError(
+            f'activations="{FP8}" reads wpeak, which was not given: fp32 [N], row_peaks of '
+            "kernel_space.operators.svdquant_linear_fp8.peaks"
+        )
+    return (*inputs, wpeak)
 
 
 def _after(y: torch.Tensor, activation: str) -> torch.Tensor:
@@ -123,12 +164,16 @@ def _after(y: torch.Tensor, activation: str) -> torch.Tensor:
     return activated(y.float(), activation).to(y.dtype)
 
 
-def _no_rows(inputs: tuple[torch.Tensor, ...], activation: str) -> torch.Tensor:
+def _no_rows(
+    name: str, inputs: tuple[torch.Tensor, ...], activation: str, wpeak: torch.Tensor | None
+) -> torch.Tensor:
     """There is nothing to launch, but tensors must fit as ever."""
-    CALLER.require_no_grad(inputs, None)
-    problem = problem_of(CALLER.named(inputs), activation=activation)
-    CALLER.require_placed(inputs)
-    return inputs[0].new_empty((0, _columns(problem.n, activation)))
+    caller, read = CALLERS.get(name, CALLER), _read(name, inputs, wpeak)
+    caller.require_no_grad(read, None)
+    assert caller.runtime.problem_of is not None
+    caller.runtime.problem_of(caller.named(read), activation=activation)
+    caller.require_placed(read)
+    return inputs[0].new_empty((0, _columns(inputs[3].shape[0], activation)))
 
 
 def _columns(n: int, activation: str) -> int:
@@ -140,9 +185,19 @@ for _key in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("svdquant::linear", lib=LIBRARY)
-def _fake_linear(*arguments: torch.Tensor | str) -> torch.Tensor:
-    inputs = tuple(one for one in arguments if isinstance(one, torch.Tensor))
-    CALLER.require_no_grad(inputs, None)
-    x, wgt = inputs[0], inputs[3]
-    activation = arguments[-1] if len(arguments) > len(inputs) + 1 else "none"
-    return x.new_empty((x.shape[0], _columns(wgt.shape[0], str(activation))))
+def _fake_linear(
+    x: torch.Tensor,
+    smooth: torch.Tensor,
+    lora_down: torch.Tensor,
+    wgt: torch.Tensor,
+    wscales: torch.Tensor,
+    lora_up: torch.Tensor,
+    wcscale: torch.Tensor,
+    bias: torch.Tensor,
+    activations: str = AUTO,
+    activation: str = "none",
+    wpeak: torch.Tensor | None = None,
+) -> torch.Tensor:
+    inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+    CALLER.require_no_grad(_read(activations, inputs, wpeak), None)
+    return x.new_empty((x.shape[0], _columns(wgt.shape[0], activation)))

@@ -81,7 +81,7 @@ class SVDQuantMLP(torch.nn.Module):
 def _operands(layer: SVDQuantLinear) -> tuple[torch.Tensor, ...]:
     """What ``mlp_op`` takes of a layer."""
     branch = (layer.lora_down_packed, layer.wgt, layer.wscales, layer.lora_up)
-    return (layer.smooth, *branch, layer.wcscale, layer.bias)
+    return (layer.smooth, *branch, layer.wcscale, layer.bias, layer.current_peaks())
 
 
 def interleaved(rows: int, device: torch.device | str = "cpu") -> torch.Tensor:
@@ -100,4 +100,5 @@ def interleave_gates(layer: SVDQuantLinear) -> SVDQuantLinear:
     made.wscales.copy_(block_scales(scales.view(torch.uint8)[order].view(scales.dtype)))
     for name in ("wgt", "lora_up", "wcscale", "bias"):
         made.get_buffer(name).copy_(layer.get_buffer(name)[order])
+    made.refresh_peaks()
     return made

@@ -20,7 +20,7 @@ from tuner.runtime.caller import Caller, caller_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
 
-_WEIGHTS = ("smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias")
+_WEIGHTS = ("smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias", "wpeak")
 _LAYER = ", ".join(f"Tensor {name}{{n}}" for name in _WEIGHTS)
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 LIBRARY.define(
@@ -37,7 +37,8 @@ def mlp(
     x: torch.Tensor, first: Weights, second: Weights, activations: tuple[str, str], activation: str
 ) -> torch.Tensor:
     """``[M, N]`` of ``x`` ``[M, K]``. ``first``, ``second``: what ``linear`` takes after x, of each layer, in the dtype
-    of x; the branch of the second, if it has columns, must be zeros. ``activations`` of each. Raises as ``linear``.
+    of x, and its wpeak; the branch of the second, if it has columns, must be zeros. ``activations`` of each. Raises
+    as ``linear``.
     """
     if not needs_dispatcher(x):
         return _mlp(x, *first, *second, *activations, activation)
@@ -64,27 +65,30 @@ def _mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
 
 
 def _layer(x: torch.Tensor, weights: Weights, activations: str, activation: str) -> torch.Tensor:
-    smooth, lora_down, wgt, wscales, lora_up, wcscale, bias = weights
-    return linear(x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, activations, activation)
+    *operands, wpeak = weights
+    smooth, lora_down, wgt, wscales, lora_up, wcscale, bias = operands
+    return linear(
+        x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, activations, activation, lambda: wpeak
+    )
 
 
 def _is_handed(
     x: torch.Tensor, first: Weights, second: Weights, activations: tuple[str, str], activation: str
 ) -> bool:
-    one = problem_of(CALLER.named((x, *first)), activation=activation)
+    one = problem_of(CALLER.named((x, *first[:-1])), activation=activation)
     wgt = second[2]
     two = LinearProblem(m=one.m, k=2 * wgt.shape[1], n=wgt.shape[0], r=0, dtype=one.dtype)
     for problem, asked in ((one, activations[0]), (two, activations[1])):
         plain = dataclasses.replace(problem, activation="none")
-        if asked != NVFP4 and (asked != AUTO or decide(plain, x.device).activations != NVFP4):
+        if asked != NVFP4 and (asked != AUTO or decide(plain, x.device, has_peaks=True).activations != NVFP4):
             return False
     return hands_over(one, two, x.device)
 
 
 def handed(x: torch.Tensor, first: Weights, second: Weights, activation: str) -> torch.Tensor:
     """By three launches, without the second layer's branch."""
-    smooth, lora_down, *packed = first
-    next_smooth, _, wgt, wscales, lora_up, wcscale, bias = second
+    smooth, lora_down, *packed, _ = first
+    next_smooth, _, wgt, wscales, lora_up, wcscale, bias, _ = second
     lora_up = lora_up.new_empty((lora_up.shape[0], 0))
     quantize, hidden = caller_of("nvfp4_quantize"), caller_of("svdquant_gemm_nvfp4")
     act, ascales, lora_act_in = _made(quantize, (x, smooth, lora_down), ())

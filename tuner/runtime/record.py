@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from kernel_space.core.plain_files import AnyPath
@@ -34,10 +34,14 @@ class Met:
 
 
 class Seen:
-    """``problems``: what was met, in the order of first calls. ``str()`` is a table."""
+    """``problems``: what was met, in the order of first calls. ``str()`` is a table.
+
+    ``alternatives``: problems of other operators that calls may become once these are tuned, and of how many calls.
+    """
 
     def __init__(self) -> None:
         self.problems: dict[Problem, Met] = {}
+        self.alternatives: dict[Problem, int] = {}
         self._lock = threading.Lock()
 
     def note(self, problem: Problem, plan: Plan | None) -> None:
@@ -46,6 +50,11 @@ class Seen:
             known = self.problems.get(problem)
             calls = 1 if known is None else known.calls + 1
             self.problems[problem] = Met(calls=calls, fallback=_fallback(plan))
+
+    def note_alternative(self, problem: Problem) -> None:
+        """One more call that may become one of ``problem``."""
+        with self._lock:
+            self.alternatives[problem] = self.alternatives.get(problem, 0) + 1
 
     def save(self, path: AnyPath) -> None:
         """Write them as YAML for ``--shapes``, most calls first; at most ``MOST_SAVED``, and a line says so.
@@ -101,6 +110,13 @@ def note(problem: Problem, plan: Plan | None) -> None:
     """A call was made."""
     for seen in _listening:
         seen.note(problem, plan)
+
+
+def note_alternatives(problems: Iterable[Problem]) -> None:
+    """A call was made that may become one of these."""
+    for problem in problems:
+        for seen in _listening:
+            seen.note_alternative(problem)
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import torch
 from kernel_space.core.errors import InputError
 from tuner.layers.adapters import Adapters, Given, Known, PackedAdapter, require_strength
 from tuner.layers.linear import SVDQuantLinear
+from tuner.layers.weight import add_branch, column_norms, places_of, row_norms
 
 
 def banks_of(layers: Iterable[SVDQuantLinear]) -> list[Bank]:
@@ -41,8 +42,10 @@ class Bank:
         ups = self._up.split([len(layer.lora_up) for layer in layers])
         self._parts = list(zip(downs, ups, strict=True))
         self._buffers = [layer._buffers for layer in layers]  # as they are asked for often: 0.1 us, not 1
+        self._peaks = BankPeaks(self.layers)
         for layer, (down, up) in zip(layers, self._parts, strict=True):
             layer.lora_down_packed, layer.lora_up = down, up
+            layer.refresh_peaks()
         self._adapters = Adapters(first.rank, first.max_rank)
         self._known: dict[str, _OfModel] = {}
         self._written = [-1] * len(self.layers)
@@ -50,8 +53,8 @@ class Bank:
     def whole(self, layers: Collection[SVDQuantLinear]) -> bool:
         """Whether its layers are all among ``layers``, those of the model, and still compute with the bank's memory."""
         return all(map(layers.__contains__, self.layers)) and all(
-            own["lora_down_packed"] is down and own["lora_up"] is up
-            for own, (down, up) in zip(self._buffers, self._parts, strict=True)
+            own["lora_down_packed"] is down and own["lora_up"] is up and own["wpeak"] is peaks
+            for own, (down, up), peaks in zip(self._buffers, self._parts, self._peaks.parts, strict=True)
         )
 
     def prepare(self, given: Mapping[SVDQuantLinear, Given]) -> dict[str, tuple[_OfModel, float]] | None:
@@ -76,6 +79,7 @@ class Bank:
             {known.packed: strength for known, strength in prepared.values()}, self._down, self._up
         )
         self._written = [layer.adapters.forget() for layer in self.layers]
+        self._peaks.refresh(self._down, self._up)
 
     def _packed(self, name: str, given: Mapping[SVDQuantLinear, Given]) -> _OfModel:
         """The adapter of that name as it was packed before, if nothing about it changed."""
@@ -112,3 +116,46 @@ class _OfModel:
 
     parts: list[Known]
     packed: PackedAdapter
+
+
+class BankPeaks:
+    """``wpeak`` of all layers of a bank in one tensor, whose ``parts`` become the layers' buffers.
+
+    Other adapters cost a few kernels for all of them.
+    """
+
+    def __init__(self, layers: Sequence[SVDQuantLinear]) -> None:
+        self._layers = list(layers)
+        rows = [layer.out_features for layer in layers]
+        chunks = [len(layer.lora_down_packed) for layer in layers]
+        device = layers[0].wpeak.device
+        self._places = places_of(device)
+        self._peaks = torch.cat([layer.wpeak for layer in layers])
+        self.parts = self._peaks.split(rows)
+        for layer, part in zip(layers, self.parts, strict=True):
+            layer.wpeak = part
+        numbers = torch.arange(len(rows))
+        self._layer_of_row = numbers.repeat_interleave(torch.tensor(rows)).to(device)
+        # Layers of fewer chunks than others name their last one again, so that one maximum serves all.
+        last = torch.tensor(chunks).cumsum(0).unsqueeze(1) - 1
+        first = last + 1 - torch.tensor(chunks).unsqueeze(1)
+        self._chunks_of_layer = torch.minimum(first + torch.arange(max(chunks)), last).to(device)
+        self._scales: list[torch.Tensor] = []
+        self._joined = self._peaks
+
+    def refresh(self, down: torch.Tensor, up: torch.Tensor) -> None:
+        """By the bank's ``lora_down`` and ``lora_up``; in place, without waiting for the device."""
+        with torch.no_grad():
+            largest = column_norms(down, up, self._places).amax((1, 2))[self._chunks_of_layer].amax(1)
+            add_branch(self._of_scales(), row_norms(up), largest[self._layer_of_row], out=self._peaks)
+        for layer in self._layers:
+            layer._peaks.remember(layer._buffers)
+
+    def _of_scales(self) -> torch.Tensor:
+        """fp32, of all rows: the bounds without a branch, joined again where one changed."""
+        scales = [layer._peaks.of_scales(layer._buffers) for layer in self._layers]
+        if len(scales) != len(self._scales) or any(
+            one is not known for one, known in zip(scales, self._scales, strict=True)
+        ):
+            self._scales, self._joined = scales, torch.cat(scales)
+        return self._joined
