@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 import torch
 
-from kernel_space.core.errors import InputError
 from kernel_space.numerics.activation import Uncertain, activated, after
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.numerics.output_check import OutputCheck, check_output, output_ulp
@@ -34,11 +33,12 @@ MERGE_ROUNDINGS = 5  # of fp32 in a merged weight beside its sum over R: two rec
 EPILOGUE_ROUNDINGS = (
     8  # two scales of a row, two of a column, their products, the bias; y is no larger than their sum
 )
-# What an sm_90 tensor core keeps of a sum of E4M3 products: bits behind the first of its largest term, the others cut
-# off. DeepSeek-V3 (arXiv 2412.19437, 3.5.2) measured about 14 bits on H800. PTX leaves it open.
-KEPT = 2.0**-11
+# An sm_90 tensor core keeps this of a sum of E4M3 products, behind the first bit of its largest term, and cuts the rest
+# off: 2^-13 of 256 came back, 2^-14 did not (measured, H100, docs/evidence/kernel_fp8.md). PTX leaves it open.
+KEPT = 2.0**-13
+PROMOTED_K = 512  # products that are summed so at most, before sums are added in fp32
 FALSE_ALARM = (
-    1e-15  # chance that a right element is beyond its tolerance, by Hoeffding's bound for numbers cut off
+    1e-15  # chance that a right element is beyond its tolerance, by Hoeffding's bound for what is cut off
 )
 
 Tensors = Mapping[str, torch.Tensor]
@@ -56,7 +56,8 @@ def quantized_rows(x: torch.Tensor) -> Rows:
     wide = x.float()
     largest = wide.abs().amax(1)
     zeros = largest < LEAST
-    factor = (LARGEST / largest).masked_fill(zeros, 0.0)
+    # As a tensor by a tensor: of a number by a tensor torch makes a product with the reciprocal, rounded twice.
+    factor = (torch.full_like(largest, LARGEST) / largest).masked_fill(zeros, 0.0)
     scale = (largest * torch.tensor(1 / LARGEST, dtype=torch.float32)).masked_fill(zeros, 0.0)
     return Rows(e4m3(wide * factor[:, None]), scale)
 
@@ -119,42 +120,58 @@ def check_outputs(problem: Fp8LinearProblem, tensors: Tensors, config: Any) -> d
     return {"y": check}
 
 
+class _Sums(NamedTuple):
+    """float64 ``[rows, N]``. ``product``: x8 @ merged.T; ``cuts``: of what is cut off in each group of ``PROMOTED_K``
+    the square of the most, times how often; ``lost``: where products have one sign more often than the other, what that
+    takes at most; ``moved``: sum of the magnitudes of the groups' sums.
+    """
+
+    product: torch.Tensor
+    cuts: torch.Tensor
+    lost: torch.Tensor
+    moved: torch.Tensor
+
+
 class _Contract:
     def __init__(self, problem: Fp8LinearProblem, tensors: Tensors, parts: int) -> None:
-        if problem.k * KEPT > 2**4:
-            raise InputError(f"K={problem.k} is too large for a meaningful bound of an FP8 accumulation")
-        self.x, self.activation = tensors["x"], problem.activation
+        self.x, self.activation, self.parts = tensors["x"], problem.activation, parts
         self.merged, self.doubt = Weights(problem, tensors).merged()
-        self.squares = self.merged.square()
         self.scale = tensors["wpeak"].double() / LARGEST * tensors["wcscale"].double()
         self.bias = tensors["bias"].double()
-        # Numbers that are cut off, each by less than KEPT of the largest: products, and sums that they are added to.
-        self.cuts = problem.k + math.ceil(problem.k / MMA_K) + parts
+        self.groups = [slice(at, at + PROMOTED_K) for at in range(0, problem.k, PROMOTED_K)]
 
     def expected(self, rows: slice) -> Uncertain:
         """``Uncertain`` y of some rows: value, how far an element may be from it, how far in the mean."""
         x8, scale = quantized_rows(self.x[rows])
-        product = x8.double() @ self.merged.double().T
-        # No partial sum and no product is larger than these together, but by chance.
-        largest = self._peak(x8) + (x8.square() @ self.squares.T).double().sqrt()
+        sums = self._sums(x8)
         area = scale.double()[:, None] * self.scale.abs()
-        value = product * scale.double()[:, None] * self.scale + self.bias
-        sure = (x8.abs() @ self.doubt.T).double() * area if bool(self.doubt.any()) else torch.zeros_like(area)
+        value = sums.product * scale.double()[:, None] * self.scale + self.bias
+        sure = sums.moved * area * ((len(self.groups) + self.parts) * FP32_ROUNDOFF)
+        if bool(self.doubt.any()):
+            sure += (x8.abs() @ self.doubt.T).double() * area
         sure += EPILOGUE_ROUNDINGS * FP32_ROUNDOFF * ((value - self.bias).abs() + self.bias.abs())
-        by_chance = math.sqrt(self.cuts * math.log(2 / FALSE_ALARM) / 2)
-        usual = math.sqrt(self.cuts / 12)
-        cut = largest * area * KEPT
-        return after(self.activation, Uncertain(value, cut * by_chance + sure, cut * usual + sure))
+        most = (sums.cuts * (math.log(2 / FALSE_ALARM) / 2)).sqrt() + sums.lost
+        usual = (sums.cuts / 12).sqrt() + sums.lost
+        return after(self.activation, Uncertain(value, most * area + sure, usual * area + sure))
 
-    def _peak(self, x8: torch.Tensor) -> torch.Tensor:
-        """The largest partial sum over panels of K, the others lie between."""
-        total = torch.zeros((x8.shape[0], self.merged.shape[0]), dtype=torch.float32, device=x8.device)
-        peak = torch.zeros_like(total)
-        for first in range(0, x8.shape[1], 512):
-            panel = slice(first, first + 512)
-            total += x8[:, panel] @ self.merged[:, panel].T
-            torch.maximum(peak, total.abs(), out=peak)
-        return peak.double()
+    def _sums(self, x8: torch.Tensor) -> _Sums:
+        """Group by group. No partial sum of a group and no product is larger than ``largest``, but by chance: twice the
+        root of the sum of all squares, and the group's own sum.
+        """
+        product, cuts, lost, moved = (
+            torch.zeros((x8.shape[0], self.merged.shape[0]), dtype=torch.float64, device=x8.device)
+            for _ in range(4)
+        )
+        for group in self.groups:
+            x, merged = x8[:, group], self.merged[:, group]
+            own = x.double() @ merged.double().T
+            largest = own.abs() + 2 * (x.square() @ merged.square().T).double().sqrt()
+            count = x.shape[1] + math.ceil(x.shape[1] / MMA_K)
+            cuts += (largest * KEPT).square() * count
+            lost += (x.sign() @ merged.sign().T).abs().double() * largest * KEPT
+            product += own
+            moved += own.abs()
+        return _Sums(product, cuts, lost, moved)
 
 
 def layer(problem: Fp8LinearProblem, tensors: Tensors) -> torch.Tensor:

@@ -19,8 +19,6 @@ from kernel_space.operators.svdquant_linear_16bit.merged.config import MergingCo
 from kernel_space.operators.svdquant_linear_16bit.merged.rules import LEAST_STAGES
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
-# Knobs that the size of an allocation depends on.
-SIZED_BY = ("tile_mnk", "consumer_warpgroups", "epi_tile_n", "merge_chunks")
 MERGE = "merge"  # the ring of the first kernel's rows, as ``layouts.py`` has it
 WEIGHT_BYTES = 2
 
@@ -53,7 +51,7 @@ def layouts(config: MergingConfig, problem_class: ProblemClass) -> Any:
 
 def footprints(config: MergingConfig, problem_class: ProblemClass, arch: Arch) -> tuple[Footprint, Footprint]:
     """Of the first and of the second kernel of a config's class."""
-    sized_by = tuple(getattr(config, name) for name in SIZED_BY)
+    sized_by = tuple(getattr(config, name) for name in config.sized_by)
     kind: Any = type(config)  # classes can be hashed, which mypy does not see of dataclasses
     rows = _read_footprint(kind, sized_by, problem_class, arch.name).smem
     first, second = ([row for row in rows if (row[2] == MERGE) is wanted] for wanted in (True, False))
@@ -67,7 +65,7 @@ def _read_footprint(
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.build.readback import footprint_fields
 
-    one_slot = config_class(**dict(zip(SIZED_BY, sized_by, strict=True)), num_ab_stage=1)
+    one_slot = config_class(**dict(zip(config_class.sized_by, sized_by, strict=True)), num_ab_stage=1)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernel_space.core.config import flag, number, sizes, stages, word
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_CTAS, STREAM_PARTS, RingsConfig
@@ -34,6 +34,9 @@ class MergingConfig(RingsConfig):
     ``merge_chunks``        chunks of 64 K that a CTA of the first kernel merges of its rows
     ``use_pdl``             programmatic dependent launch: the first kernel loads while the kernel before still works
     """
+
+    sized_by: ClassVar[tuple[str, ...]] = ("tile_mnk", "consumer_warpgroups", "epi_tile_n", "merge_chunks")
+    """Knobs that the size of an allocation depends on."""
 
     tile_mnk: tuple[int, int, int] = sizes(128, 128, 64, form="RxCxK such as 128x128x64")
     consumer_warpgroups: int = number(2)

@@ -12,7 +12,7 @@ from kernel_space.operators.svdquant_linear_16bit.merged.config import MergingCo
 class MergedFp8Config(MergingConfig, kernel="merged_fp8"):
     """Knobs of ``merged_fp8``: those of ``merged``, with 128 K in a slot, and
 
-    ``quantize_rows``       rows of x that a CTA of the first kernel quantizes, one after the other
+    ``quantize_rows``       rows of x that a CTA of the first kernel quantizes
     """
 
     tile_mnk: tuple[int, int, int] = sizes(128, 128, 128, form="RxCxK such as 128x128x128")

@@ -6,13 +6,13 @@
 
 Two kernels a launch. Of the first some CTAs merge weights (``merge.py``), the others quantize x (``rows.py``): one is
 bound by what an SM's L1 can move, the other by global memory, and they share SMs. The second is the GEMM of ``merged``
-with FP8 operands, twice as many K in a slot and an instruction; its epilogue multiplies columns by the scales of x.
+with FP8 operands and twice as many K in a slot and an instruction.
 
 | warps of the second | role |
 |---|---|
 | 0 | TMA loads of merged weights and of x8 |
 | 1 - 3 | none |
-| consumer warpgroups | wgmma; scales; epilogue of ``sm90a_expand`` |
+| consumer warpgroups | wgmma (``product.py``); epilogue (``store.py``) |
 
 Rings, clusters and stream-K are those of ``merged`` (``svdquant_linear_16bit/merged/kernel.py``). Everything that the
 second kernel reads of the first, a thread reads after a wait of its own warp for the end of that: the loading warp
@@ -30,10 +30,7 @@ from cutlass.cute.nvgpu import cpasync
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
-from kernel_space.operators.nvfp4_quantize.parts.ptx import of_bits
 from kernel_space.operators.svdquant_gemm.partials import PARTIALS_ALIGN
-from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_global_pair_if
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import WARPS_PER_GROUP
 from kernel_space.operators.svdquant_gemm.sm90a_parts.stream_k import stream_bytes, stream_clusters
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
@@ -43,21 +40,16 @@ from kernel_space.operators.svdquant_linear_fp8.merged_fp8.config import MergedF
 from kernel_space.operators.svdquant_linear_fp8.merged_fp8.layouts import (
     FP8,
     MergeFp8Layouts,
-    ProductFp8Layouts,
 )
 from kernel_space.operators.svdquant_linear_fp8.merged_fp8.merge import MergeFp8
+from kernel_space.operators.svdquant_linear_fp8.merged_fp8.product import ProductFp8
 from kernel_space.operators.svdquant_linear_fp8.merged_fp8.rows import QuantizeRows
 
-LARGEST = 448.0  # of E4M3
 
-
-class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
+class MergedFp8Layer(ProductFp8, QuantizeRows, MergeFp8, MergedLayer):
     """Generator of both kernels: a resolved config (no ``auto``) and a problem class."""
 
     config: MergedFp8Config
-
-    def _layouts(self) -> ProductFp8Layouts:
-        return ProductFp8Layouts(self.config, self.problem_class)
 
     def _merge_layouts(self) -> MergeFp8Layouts:
         return MergeFp8Layouts(self.config, self.problem_class)
@@ -98,10 +90,15 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
         num_clusters = cutlass.min(clusters_m * clusters_n, max_active_clusters)
         if cutlass.const_expr(self.stream_k):
             num_clusters = stream_clusters(self.config, clusters_m * clusters_n, max_active_clusters)
+        tma_y, mY = None, None
+        if cutlass.const_expr(not lay.gated):
+            tma_y, mY = self._tma_of_y(lay, y, m, n)
         self.product_fp8_kernel(
             (tma_w, tma_x),
             (mW, mX),
             y,
+            tma_y,
+            mY,
             (wcscale, bias, wpeak, scales),
             workspace,
             (clusters_m, clusters_n, k_tiles, self.deal(clusters_m * clusters_n, k_tiles, num_clusters)),
@@ -143,14 +140,16 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
     ):
         """CTAs that quantize, then those that merge; with ``use_pdl`` their launch overlaps the kernel before."""
         lay = self._merge_layouts()
-        atom, tiles = self._tma_up(lay, lora_up, n)
+        up = self._tma_up(lay, lora_up, n)
+        codes = self._tma_codes(lay, pointers[0], n, k)
         quantizing = cute.ceil_div(m, self.config.quantize_rows)
         row_tiles = cute.ceil_div(n, lay.rows)
         parts = cute.ceil_div(cute.ceil_div(k, CHUNK_K), lay.chunks)
-        self.first_kernel(atom, tiles, pointers, merged, x, made, m, n, k, quantizing, row_tiles).launch(
+        self.first_kernel(up, codes, pointers, merged, x, made, m, n, k, quantizing, row_tiles).launch(
             grid=(quantizing + row_tiles * parts, 1, 1),
             block=[lay.threads, 1, 1],
             stream=stream,
+            min_blocks_per_mp=2,
             # As the GEMM that follows: an SM that has to change it must be empty first.
             preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
@@ -159,8 +158,8 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
     @cute.kernel
     def first_kernel(
         self,
-        atom: Any,
-        tiles: Any,
+        up: Any,
+        codes: Any,
         pointers: Any,
         merged: cute.Pointer,
         x: cute.Pointer,
@@ -186,7 +185,7 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
         else:
             piece = block - quantizing
             where = (piece % row_tiles, piece // row_tiles)
-            self.merge_part(atom, tiles, pointers, merged, buffers, where, n, k)
+            self.merge_fp8_part(up, codes, pointers, merged, buffers, where, n, k)
 
     @cute.kernel
     def product_fp8_kernel(
@@ -194,6 +193,8 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
         atoms: Any,
         tensors: Any,
         y: cute.Pointer,
+        tma_y: Any,
+        tensor_y: Any,
         vectors: Any,
         workspace: cute.Pointer,
         tiles: Any,
@@ -205,6 +206,8 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
         if warp_idx == 0:
             for atom in atoms:
                 cpasync.prefetch_descriptor(atom)
+            if cutlass.const_expr(not lay.gated):
+                cpasync.prefetch_descriptor(tma_y)
         buffers = self._allocate(lay)
         self._init_barriers(lay, buffers, warp_idx)
         wcscale, bias, wpeak, scales = vectors
@@ -216,63 +219,16 @@ class MergedFp8Layer(QuantizeRows, MergeFp8, MergedLayer):
             cute.arch.setmaxregister_increase(REGISTERS[1])
             # For the scales of x.
             cute.arch.griddepcontrol_wait()
-            store = (y, m, n)
-            self.consumer_warps(
-                tiles, store, (wcscale, bias, workspace), n, {**buffers, "wpeak": wpeak, "scales": scales}
-            )
+            kept = cute.make_tensor(scales, cute.make_layout(m + lay.columns))
+            given = {**buffers, "wpeak": wpeak, "scales": kept}
+            self.consumer_warps(tiles, ((y, m, n), tma_y, tensor_y), (wcscale, bias, workspace), n, given)
+            if cutlass.const_expr(not lay.gated):
+                # Shared memory is the CTA's until TMA has read it; of those who did not store nothing is waited for.
+                cute.arch.cp_async_bulk_wait_group(0, read=True)
         if cutlass.const_expr(self.config.cluster_size > 1):
             # The other CTA may still multicast to this one's shared memory and arrive at its barriers.
             cute.arch.cluster_arrive()
             cute.arch.cluster_wait()
-
-    @cute.jit
-    def _load_affine(
-        self,
-        lay: ProductFp8Layouts,
-        vectors: Any,
-        buffers: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        n: Int32,
-        thread: Int32,
-        group: Int32,
-    ):
-        """wcscale comes with what weights of a row were divided by."""
-        MergedLayer._load_affine(self, lay, vectors, buffers, tile_m, tile_n, n, thread, group)
-        affine = buffers["affine"]
-        peaks = cute.make_rmem_tensor((2, 2 * self.config.row_blocks), Float32)
-        wpeak = buffers["wpeak"]
-        EpilogueExpandSm90a._load_affine(
-            self, lay, (wpeak, wpeak), {"affine": peaks}, tile_m, tile_n, n, thread, group
-        )
-        for i in cutlass.range_constexpr(2 * self.config.row_blocks):
-            affine[0, i] = affine[0, i] * (peaks[0, i] * (1.0 / LARGEST))
-
-    @cute.jit
-    def _store(
-        self,
-        lay: ProductFp8Layouts,
-        accs: Any,
-        buffers: Any,
-        store: Any,
-        tile_m: Int32,
-        tile_n: Int32,
-        thread: Int32,
-        group: Int32,
-    ):
-        """Sums times the scale of their row of x; then as ``sm90a_expand``."""
-        first = tile_n * lay.columns + cute.arch.lane_idx() % 4 * 2
-        begin = buffers["scales"].toint() + Int64(first) * 4
-        for octet in cutlass.range_constexpr(lay.columns // 8):
-            # Of rows beyond M there is something, which nobody stores.
-            pair = load_global_pair_if(begin + octet * 32, Int32(1))
-            for e in cutlass.range_constexpr(2):
-                scale = of_bits(pair[e])
-                for b in cutlass.range_constexpr(self.config.row_blocks):
-                    for half in cutlass.range_constexpr(2):
-                        at = (e, half, octet)
-                        accs[b][at, 0, 0] = accs[b][at, 0, 0] * scale
-        EpilogueExpandSm90a._store(self, lay, accs, buffers, store, tile_m, tile_n, thread, group)
 
 
 def _aligned(size: Any) -> Any:

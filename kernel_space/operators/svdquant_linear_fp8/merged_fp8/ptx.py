@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from cutlass import Int32
+
 from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 
 
@@ -38,3 +40,21 @@ def scale_of(largest: Any) -> Any:
         "selp.f32 $0, 0f00000000, $0, p;\n}"
     )
     return inline(text, "f", ("f", largest))[0]
+
+
+def chosen(condition: Any, yes: Any, no: Any) -> Any:
+    """One of two words."""
+    text = "{\n.reg .pred p;\nsetp.ne.b32 p, $1, 0;\nselp.b32 $0, $2, $3, p;\n}"
+    return inline(text, "r", ("r", Int32(condition)), ("r", yes), ("r", no))[0]
+
+
+def halves(low: Any, high: Any, which: int) -> Any:
+    """Half ``which`` of two words, that of ``low`` below that of ``high``."""
+    return inline(f"prmt.b32 $0, $1, $2, {0x7632 if which else 0x5410:#x};", "r", ("r", low), ("r", high))[0]
+
+
+def load_constants(address: Any) -> list[Any]:
+    """Two fp32 numbers at an 8-byte aligned shared address that nobody writes any more: no order is kept to other
+    accesses, so the compiler may load them early.
+    """
+    return list(inline("ld.shared.v2.f32 {$0, $1}, [$2];", "ff", ("r", address)))
