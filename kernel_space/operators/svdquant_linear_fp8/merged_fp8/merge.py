@@ -48,7 +48,7 @@ class MergeFp8(Merge):
     """Mixin with the merging CTAs."""
 
     def _merge_place(
-        self, lay: MergeFp8Layouts, pointers: Any, merged: Any, buffers: Any, where: Any, n: Any, k: Any
+        self, lay: Any, pointers: Any, merged: Any, buffers: Any, where: Any, n: Any, k: Any
     ) -> dict[str, Any]:
         """And where codes of this lane's two rows lie in shared memory, and by what they are multiplied at last.
         ``pointers`` end with wpeak.

@@ -38,10 +38,7 @@ class ProductFp8(StoreFp8, Product):
         consumer = tidx - GROUP_THREADS
         thread = consumer % GROUP_THREADS
         group = cute.arch.make_warp_uniform(consumer // GROUP_THREADS)
-        accs, parts = (
-            [cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE) for _ in range(config.row_blocks)]
-            for _ in range(2)
-        )
+        accs, parts = self._registers(lay), self._registers(lay)
         buffers = {**buffers, "affine": cute.make_rmem_tensor((2, 2 * config.row_blocks), Float32)}
         rows, columns = self._operands(lay, buffers, group)
         lay.tiled_mma.set(warpgroup.Field.ACCUMULATE, True)
@@ -52,14 +49,14 @@ class ProductFp8(StoreFp8, Product):
         while work < stop:
             tile_m, tile_n, split, k_begin, k_count = self.segment(work, tiles, share)
             self._load_affine(lay, (wcscale, bias), buffers, tile_m, tile_n, n, thread, group)
-            for b in cutlass.range_constexpr(config.row_blocks):
-                accs[b].fill(0.0)
+            for acc in accs:
+                acc.fill(0.0)
             left = k_count
             most = PROMOTED - group * (PROMOTED // 2)
             while left > 0:
                 count = cutlass.min(left, most)
-                for b in cutlass.range_constexpr(config.row_blocks):
-                    parts[b].fill(0.0)
+                for part in parts:
+                    part.fill(0.0)
                 for i in cutlass.range(count, unroll=1):
                     cute.arch.mbarrier_wait(full + ab.index, ab.phase)
                     warpgroup.fence()
@@ -77,12 +74,20 @@ class ProductFp8(StoreFp8, Product):
                 warpgroup.wait_group(0)
                 self._release(empty + done.index)
                 done.advance()
-                for b in cutlass.range_constexpr(config.row_blocks):
-                    for i in cutlass.range_constexpr(cute.size(accs[b])):
-                        accs[b][i] = accs[b][i] + parts[b][i]
+                self._promote(accs, parts)
                 left -= count
                 most = Int32(PROMOTED)
             self._finish_tile(
                 lay, accs, buffers, store, workspace, tiles, share, (tile_m, tile_n, k_begin, k_count)
             )
             work += stride
+
+    def _registers(self, lay: ProductFp8Layouts) -> list[Any]:
+        """Accumulators of each row block."""
+        return [cute.make_rmem_tensor(lay.acc_shape, ACC_DTYPE) for _ in range(self.config.row_blocks)]
+
+    @staticmethod
+    def _promote(accs: list[Any], parts: list[Any]) -> None:
+        for sums, more in zip(accs, parts, strict=True):
+            for i in range(cute.size(sums)):
+                sums[i] = sums[i] + more[i]

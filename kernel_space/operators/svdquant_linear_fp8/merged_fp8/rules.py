@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kernel_space.core.config import print_knob
 from kernel_space.core.kernel import Rule
+from kernel_space.operators.svdquant_gemm.problem import SWIGLU
 from kernel_space.operators.svdquant_linear_16bit.merged import rules as merged
 from kernel_space.operators.svdquant_linear_fp8.merged_fp8.config import MergedFp8Config
 from kernel_space.operators.svdquant_linear_fp8.problem import Fp8LinearProblem
@@ -12,7 +13,12 @@ TILE_K = 128  # 128 bytes a row: one span of the swizzle
 MERGE_CHUNKS = (2, 4, 6, 8, 10, 12, 16)  # codes come by boxes of two chunks
 QUANTIZE_ROWS = (1, 2, 4, 8, 16, 32, 64)
 MAX_ACCUMULATORS = 108  # fp32, of the tensor core's own sums and of those in fp32 each
-canonical = merged.canonical
+
+
+def canonical(config: MergedFp8Config, problem: Fp8LinearProblem) -> MergedFp8Config:
+    """Give knobs without effect one value, so that two spellings of one kernel are one candidate."""
+    unused = problem.activation != SWIGLU or config.epi_tile_n == config.usual_epi_tile_n
+    return config.replace(epi_tile_n=0) if unused else config
 
 
 def _tile_k(config: MergedFp8Config, _: Fp8LinearProblem) -> str | None:
