@@ -234,5 +234,117 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/64x15360x3840x128-bf16",
 "name": "svdquant_linear_16bit 64,15360,3840,128"
+},
+{
+"page": "svdquant_linear_fp8/512x3072x3072x128-bf16",
+"name": "svdquant_linear_fp8 512,3072,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/1024x3072x3072x128-bf16",
+"name": "svdquant_linear_fp8 1024,3072,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/2048x3072x3072x128-bf16",
+"name": "svdquant_linear_fp8 2048,3072,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4096x3072x3072x128-bf16",
+"name": "svdquant_linear_fp8 4096,3072,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4352x3072x3072x128-bf16",
+"name": "svdquant_linear_fp8 4352,3072,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4608x3072x3072x128-bf16",
+"name": "svdquant_linear_fp8 4608,3072,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/1024x3072x9216x128-bf16",
+"name": "svdquant_linear_fp8 1024,3072,9216,128"
+},
+{
+"page": "svdquant_linear_fp8/4352x3072x9216x128-bf16",
+"name": "svdquant_linear_fp8 4352,3072,9216,128"
+},
+{
+"page": "svdquant_linear_fp8/4608x3072x9216x128-bf16",
+"name": "svdquant_linear_fp8 4608,3072,9216,128"
+},
+{
+"page": "svdquant_linear_fp8/512x3072x12288x128-bf16",
+"name": "svdquant_linear_fp8 512,3072,12288,128"
+},
+{
+"page": "svdquant_linear_fp8/1024x3072x12288x128-bf16",
+"name": "svdquant_linear_fp8 1024,3072,12288,128"
+},
+{
+"page": "svdquant_linear_fp8/4096x3072x12288x128-bf16",
+"name": "svdquant_linear_fp8 4096,3072,12288,128"
+},
+{
+"page": "svdquant_linear_fp8/4352x3072x12288x128-bf16",
+"name": "svdquant_linear_fp8 4352,3072,12288,128"
+},
+{
+"page": "svdquant_linear_fp8/4608x3072x12288x128-bf16",
+"name": "svdquant_linear_fp8 4608,3072,12288,128"
+},
+{
+"page": "svdquant_linear_fp8/512x3840x3072x128-bf16",
+"name": "svdquant_linear_fp8 512,3840,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/1024x3840x3072x128-bf16",
+"name": "svdquant_linear_fp8 1024,3840,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4352x3840x3072x128-bf16",
+"name": "svdquant_linear_fp8 4352,3840,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4096x4096x4096x128-bf16",
+"name": "svdquant_linear_fp8 4096,4096,4096,128"
+},
+{
+"page": "svdquant_linear_fp8/4096x4096x14336x128-bf16",
+"name": "svdquant_linear_fp8 4096,4096,14336,128"
+},
+{
+"page": "svdquant_linear_fp8/512x12288x3072x128-bf16",
+"name": "svdquant_linear_fp8 512,12288,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/1024x12288x3072x128-bf16",
+"name": "svdquant_linear_fp8 1024,12288,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4096x12288x3072x128-bf16",
+"name": "svdquant_linear_fp8 4096,12288,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4352x12288x3072x128-bf16",
+"name": "svdquant_linear_fp8 4352,12288,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4608x12288x3072x128-bf16",
+"name": "svdquant_linear_fp8 4608,12288,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/4096x14336x4096x128-bf16",
+"name": "svdquant_linear_fp8 4096,14336,4096,128"
+},
+{
+"page": "svdquant_linear_fp8/4608x15360x3072x128-bf16",
+"name": "svdquant_linear_fp8 4608,15360,3072,128"
+},
+{
+"page": "svdquant_linear_fp8/1024x15360x3840x128-bf16",
+"name": "svdquant_linear_fp8 1024,15360,3840,128"
+},
+{
+"page": "svdquant_linear_fp8/4352x15360x3840x128-bf16",
+"name": "svdquant_linear_fp8 4352,15360,3840,128"
 }
 ];
