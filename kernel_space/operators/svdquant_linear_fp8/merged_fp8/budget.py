@@ -15,7 +15,7 @@ from kernel_space.operators.svdquant_linear_fp8.problem import Fp8LinearProblem
 
 __all__ = ["budget", "layouts", "room", "solve_stages"]
 SCALE_BYTES = 4
-TILE_COLUMNS = 256  # at most: scales of a tile's columns beyond M are read, whatever they are
+TILE_COLUMNS = 256  # at most: scales of a cluster's columns beyond M are read, whatever they are
 
 
 def room(config: MergedFp8Config, problem: Fp8LinearProblem) -> Room:
@@ -27,7 +27,7 @@ def room(config: MergedFp8Config, problem: Fp8LinearProblem) -> Room:
     rows, columns, _ = config.tile_mnk
     zeroed = zeroed_bytes(config, sizes)
     matrices = sum(_aligned(extent * problem.k) for extent in (problem.n, problem.m))
-    scales = (problem.m + TILE_COLUMNS) * SCALE_BYTES
+    scales = (problem.m + TILE_COLUMNS * config.cluster_shape_mn[1]) * SCALE_BYTES
     return Room(size=zeroed + sums * rows * columns * PARTIAL_BYTES + matrices + scales, zeroed=zeroed)
 
 
