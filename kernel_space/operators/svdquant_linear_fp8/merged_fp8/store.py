@@ -68,7 +68,12 @@ class StoreFp8(EpilogueExpandSm90a):
             at = step * GROUP_THREADS + thread
             if at < lay.columns:
                 # Of rows beyond M there is something, which nobody stores.
-                kept[at, group] = buffers["scales"][tile_n * lay.columns + at]
+                scale = buffers["scales"][tile_n * lay.columns + at]
+                if cutlass.const_expr(lay.activation != "none"):
+                    # Activations of two rows share a reciprocal: NaN of the one would be that of the other.
+                    if tile_n * lay.columns + at >= cute.size(buffers["scales"]) - lay.columns:
+                        scale = Float32(0.0)
+                kept[at, group] = scale
 
     @cute.jit
     def _store(
