@@ -262,7 +262,7 @@ def test_a_rank_beyond_the_contract() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 16, 130, 1024])
 def test_16_bit_activations_are_closer_to_the_linear_layer(rows: int, dtype: torch.dtype) -> None:
-    """Than NVFP4's, of float64 of the layer before it was quantized; ``auto`` is one of both to the bit."""
+    """Than NVFP4's, of float64 of the layer before it was quantized; ``auto`` is what it says, to the bit."""
     torch.manual_seed(3)
     linear = torch.nn.Linear(800, 520, dtype=dtype, device="cuda")
     x = torch.randn(rows, 800, dtype=dtype, device="cuda") * torch.rand(800, device="cuda").mul(4).exp2().to(
@@ -275,7 +275,8 @@ def test_16_bit_activations_are_closer_to_the_linear_layer(rows: int, dtype: tor
         outputs[layer.activations] = y = layer(x)
         errors[layer.activations] = float((y.double() - exact).norm() / exact.norm())
     assert errors["16bit"] < 0.9 * errors["nvfp4"], errors
-    assert torch.equal(outputs["auto"], outputs[layer.chosen(rows).activations])
+    layer.activations = layer.chosen(rows).activations
+    assert torch.equal(outputs["auto"], layer(x))
 
 
 def test_16_bit_activations_compiled_and_captured() -> None:
@@ -307,6 +308,37 @@ def test_fp8_is_between_16_bits_and_nvfp4(rows: int) -> None:
         errors[layer.activations] = float((y.double() - exact).norm() / exact.norm())
     assert errors["16bit"] < errors["fp8"] < 0.9 * errors["nvfp4"], errors
     assert torch.equal(outputs["auto"], outputs[layer.chosen(rows).activations])
+
+
+def test_auto_waits_for_nothing_and_looks_at_no_weight_while_a_graph_is_captured() -> None:
+    """At how much of it is in 4 bits: that is known since it was quantized; where it is not, the next call looks."""
+    torch.manual_seed(5)
+    linear = torch.nn.Linear(1024, 512, dtype=torch.bfloat16, device="cuda")
+    x = torch.randn(1024, 1024, dtype=torch.bfloat16, device="cuda")
+    layer = SVDQuantLinear.from_linear(linear, rank=32)
+    known = layer._share
+    assert known is not None and "left out" not in layer.chosen(1024).reason
+    with torch.inference_mode():
+        layer(x)
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            layer(x)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        layer.wgt = layer.wgt.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            y = layer(x)
+            layer.refresh_peaks()
+        assert layer._share is None
+        layer(x)
+        assert layer._share == known
+        layer._know_share(0.1)
+        found, without_fp8 = layer.chosen(1024), layer(x)
+        assert found.activations != "fp8"
+        graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, without_fp8)
 
 
 def test_fp8_captured_and_compiled_sees_adapters_fifty_times_as_large() -> None:

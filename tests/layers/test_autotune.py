@@ -130,7 +130,7 @@ def test_what_auto_may_take_is_tuned_too(
 
     monkeypatch.setattr(driver, "tune", tune)
     made_up.arch = {"sm_90a": SM90A, "sm_100a": SM100A}[arch]
-    layer = SVDQuantLinear.from_linear(linear_of(72, 160), rank=16, activations=activations)
+    layer = SVDQuantLinear.from_linear(torch.nn.Linear(160, 72), rank=16, activations=activations)
     with torch.no_grad(), svdquant_autotune(budget_s=90) as found:
         for m in (9, 300, 300):
             layer(torch.randn(m, 160))

@@ -440,7 +440,7 @@ def test_auto_takes_it_only_with_wpeak(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         linear_op, "decide", lambda *_, has_peaks: Decision("fp8" if has_peaks else "16bit", "")
     )
-    layer, x = made(), activations(5, K).bfloat16()
+    layer, x = SVDQuantLinear.from_linear(torch.nn.Linear(K, N), rank=RANK), activations(5, K).bfloat16()
     rest = operands(layer)
     fp8, half = (torch.ops.svdquant.linear(x, *rest, one, "none", layer.wpeak) for one in ("fp8", "16bit"))
     layer.activations = "auto"

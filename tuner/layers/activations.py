@@ -1,7 +1,8 @@
 """What a layer multiplies its weights with: activations in 16 bits as they are, or quantized to FP8 or to NVFP4.
 
 Where there is no FP4 tensor core (Hopper) NVFP4 activations save nothing: they are quantized and then expanded again.
-16-bit ones are closer to the original layer, and FP8 is between. ``auto`` takes what a card's table says is fastest.
+16-bit ones are closest to the original layer. ``auto`` takes what a card's table says is fastest of those that are at
+least as accurate as NVFP4, which FP8 is where much of the weight is in its 4-bit part (``FP8_LEAST_SHARE``).
 """
 
 from __future__ import annotations
@@ -42,9 +43,19 @@ KINDS = {
     FP8: Kind(Fp8LinearProblem, needs_peaks=True, worth_from=256),
     NVFP4: Kind(LinearProblem),
 }
-"""The most accurate first: that is taken where times say nothing."""
+"""The most accurate first, for layers that may take FP8: that is taken where times say nothing."""
 ACTIVATIONS = (AUTO, NVFP4, HALF, FP8)
 OPERATORS = {name: kind.problem.operator for name, kind in KINDS.items()}
+FP8_LEAST_SHARE = 0.25
+"""Share of a weight in its 4-bit part (``residual_share``) from which ``auto`` may take FP8.
+
+NVFP4 rounds activations for that part alone, FP8 all of x and of the merged weight. E4M3 is off by 2.6 % (rms) for each
+and NVFP4 by 9 %, so the errors are equal at a share of 2 * 0.026^2 / 0.09^2 = 0.17. Measured against float64 (Gaussian
+weights over strong directions, K 512 to 1024, rank 32) they are equal at 0.15 where columns of x have one size, and at
+0.11 to 0.19 where some are up to 15 times larger and smoothing has strength 0.5; a share of all squares would be 0.15
+to 0.45 there. Higher strengths lower that. Lower ones raise it: to 0.28 at most for 0.35 and for 0.2, but for 0.2 with
+columns 40 times larger to 0.4.
+"""
 SAME = 1.05
 """Times of two tunes of one card that say nothing of which is faster: two of svdquant_gemm at 4352,3840,3072,128 ended
 at 153.6 and 161.9 us (measured, H200, driver 580.159.04, 2026-11-22)."""
@@ -113,6 +124,18 @@ def decide_on(
     fastest, least = min(times.values(), key=lambda one: one[1])
     taken = next(name for name, (choice, us) in times.items() if us <= least * _same(choice, fastest))
     return Decision(taken, told)
+
+
+def left_out(found: Decision, with_fp8: Decision, share: float | None) -> Decision:
+    """``found`` for a layer that may not take FP8, and why, if ``with_fp8``, for one that may, looked at its times."""
+    if found.reason == with_fp8.reason:
+        return found
+    known = "how much of the weight is in 4 bits is not known yet"
+    if share is not None:
+        known = (
+            f"{share:.1%} of the weight is in 4 bits, below {FP8_LEAST_SHARE:.0%} nvfp4 may be more accurate"
+        )
+    return dataclasses.replace(found, reason=f"{found.reason}; fp8 left out: {known}")
 
 
 def as_kind(activations: str, problem: LinearProblem) -> LinearProblem:

@@ -18,14 +18,21 @@ from kernel_space.operators.svdquant_gemm.packing import PackedSVDQuant, pack_sv
 from kernel_space.operators.svdquant_gemm.runtime import pad_rank
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
 from kernel_space.operators.svdquant_linear.runtime import pad_packed
-from tuner.layers.activations import AUTO, Decision, decide, require_activations
+from tuner.layers.activations import (
+    AUTO,
+    FP8_LEAST_SHARE,
+    Decision,
+    decide,
+    left_out,
+    require_activations,
+)
 from tuner.layers.adapters import Adapters, Given, Prepared
 from tuner.layers.autocast import autocast_dtype
 from tuner.layers.decompose import Decomposition, decompose, require_smooth, smoothing
 from tuner.layers.linear_op import linear as linear_op
 from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
-from tuner.layers.weight import Peaks, QuantizedWeight
+from tuner.layers.weight import WEIGHT_NAMES, Peaks, QuantizedWeight, residual_share
 from tuner.runtime.load.trampoline import ALIGN
 
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
@@ -43,11 +50,16 @@ class SVDQuantLinear(torch.nn.Module):
 
     ``activations``: ``16bit`` leaves x as it is, which is closest to the original layer; ``fp8`` quantizes its rows and
     the merged weights to FP8; ``nvfp4`` quantizes x to 4 bits. ``auto`` takes what is fastest on the card where the
-    layer is (``chosen`` tells). An attribute too: it may change.
+    layer is and at least as accurate as ``nvfp4`` (``chosen`` tells). An attribute too: it may change.
 
     ``wpeak`` is no weight: it follows from the other buffers and is in no ``state_dict``. The layer computes it when it
     is loaded, moved or gets adapters, and before an eager call that reads it if a buffer was replaced or written to.
     Who writes to buffers of a compiled model or of a CUDA graph calls ``refresh_peaks`` after it.
+
+    ``fp8`` is as accurate where much of the weight is in 4 bits (``residual_share``). That is looked at once, when the
+    layer is filled or loaded, and holds for copies; adapters do not count. It is forgotten when a buffer is assigned to
+    and not known of an empty layer: then the next eager call that is not captured looks, and until then, in graphs and
+    compiled models too, ``auto`` leaves ``fp8`` out. Who writes into buffers calls ``refresh_peaks``, which looks anew.
 
     Raises ``InputError`` for sizes the kernels do not take: K a multiple of 32, N of 8, rank of 16 from 0 up to 512.
     """
@@ -76,6 +88,7 @@ class SVDQuantLinear(torch.nn.Module):
     ) -> None:
         super().__init__()
         self.activations = require_activations(activations)
+        self._know_share(None)
         _problem(in_features, out_features, rank, dtype)
         self.in_features, self.out_features, self.rank, self.dtype = in_features, out_features, rank, dtype
         self.adapters = Adapters(rank, rank)
@@ -231,15 +244,46 @@ class SVDQuantLinear(torch.nn.Module):
         self._peaks.refresh_branch(self._buffers)
 
     def refresh_peaks(self) -> None:
-        """Compute ``wpeak`` anew, in place, without waiting for the device; by some small kernels."""
+        """Compute anew what follows from buffers that were written to: ``wpeak``, in place, by some small kernels, and
+        whether ``auto`` may take FP8, which waits for the device, and is left as it is where a graph is captured.
+        """
         self._peaks.refresh(self._buffers)
+        self._look_at_share()
 
     def current_peaks(self) -> torch.Tensor:
         """``wpeak`` of the buffers as they are. A graph that is being traced reads the buffer as any other."""
         if not (torch.compiler.is_compiling() or self._peaks.is_known(self._buffers)):
-            self.refresh_peaks()
+            self._peaks.refresh(self._buffers)
         found: torch.Tensor = self._buffers["wpeak"]  # type: ignore[assignment]  # it is there from the beginning
         return found
+
+    def offered_peaks(self) -> Callable[[], torch.Tensor] | None:
+        """``current_peaks`` for a call that may read them; None where ``auto`` must not take FP8."""
+        # Most of them by the first.
+        may = self._fp8_is_close or self.activations != AUTO or self._may_take_fp8()
+        return self.current_peaks if may else None
+
+    def _may_take_fp8(self) -> bool:
+        """Whether FP8 is at least as accurate as NVFP4. A constant of a graph that is being traced."""
+        if not (self._fp8_is_close or torch.compiler.is_compiling()) and self._share is None:
+            self._look_at_share()
+        return self._fp8_is_close
+
+    def _look_at_share(self) -> None:
+        share = residual_share(self._buffers, self.rank)
+        if share is not None:
+            self._know_share(share)
+
+    def _know_share(self, share: float | None) -> None:
+        """The answer besides: torch.compile guards it, not the number, which differs from layer to layer."""
+        self._share = share
+        self._fp8_is_close = share is not None and share >= FP8_LEAST_SHARE
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Buffers that are assigned to, but for those that DataParallel copies, may be another weight's."""
+        super().__setattr__(name, value)
+        if name in WEIGHT_NAMES and not self._is_replica:
+            self._know_share(None)
 
     def _with_peaks(self, device: torch.device | str | None) -> None:
         peaks = torch.zeros(self.out_features, dtype=torch.float32, device=device)
@@ -284,7 +328,7 @@ class SVDQuantLinear(torch.nn.Module):
             buffers["bias"],
             self.activations,
             activation,
-            self.current_peaks,
+            self.offered_peaks(),
         )
         wanted = autocast_dtype(x) or x.dtype
         if y.dtype is not wanted:
@@ -296,7 +340,11 @@ class SVDQuantLinear(torch.nn.Module):
         if self.activations != AUTO:
             return Decision(self.activations, "asked for")
         problem = _problem(self.in_features, self.out_features, self.lora_up.shape[1], self.dtype)
-        return decide(dataclasses.replace(problem, m=max(rows, 1)), self.wgt.device, has_peaks=True)
+        problem, device = dataclasses.replace(problem, m=max(rows, 1)), self.wgt.device
+        with_fp8 = decide(problem, device, has_peaks=True)
+        if self._may_take_fp8():
+            return with_fp8
+        return left_out(decide(problem, device, has_peaks=False), with_fp8, self._share)
 
     def _align(self) -> None:
         """DataParallel sends buffers of a dtype in one piece: behind those of another module they may lie anywhere."""
@@ -306,16 +354,20 @@ class SVDQuantLinear(torch.nn.Module):
 
     def _replicate_for_data_parallel(self) -> Self:
         """A replica's buffers are copies, wpeak too, which is right there if it is here."""
+        self._may_take_fp8()  # looked at here, as a replica is thrown away
         replica = super()._replicate_for_data_parallel()
         replica._peaks = Peaks(trusted=self._peaks.is_known(self._buffers))
         return replica
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Layers that were pickled before there was ``wpeak`` get it."""
+        """Layers that were pickled before there was ``wpeak``, or before their share was looked at, get it."""
         super().__setstate__(state)
         if "wpeak" not in self._buffers:
             self._with_peaks(self.wgt.device)
-            self.refresh_peaks()
+            self._peaks.refresh(self._buffers)
+        if "_share" not in state:
+            self._know_share(None)
+            self._look_at_share()
 
     def extra_repr(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -343,7 +395,7 @@ class SVDQuantLinear(torch.nn.Module):
             self._buffers[_PACKED] = pad_packed(down[:, : self.max_rank], rank)
         if up.shape[1] != rank:
             self._buffers["lora_up"] = pad_rank(up[:, : self.max_rank], rank)
-        self.refresh_peaks()  # whoever pads has new buffers
+        self._peaks.refresh(self._buffers)  # whoever pads has new buffers
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """The branch as it is on every device: plain, of ``rank`` columns."""
@@ -383,6 +435,9 @@ class SVDQuantLinear(torch.nn.Module):
                 errors.append(f"{own} must be [{self.in_features}, {self.rank}], got {came}")
         self.adapters = Adapters(self.rank, self.max_rank)  # a state_dict has none
         self._pad_branch()  # loading may assign tensors, of another device
+        if any(name.startswith(prefix) for name in state_dict):  # not of every file of a checkpoint
+            self._know_share(None)
+            self._look_at_share()
 
 
 def _rows(x: torch.Tensor, k: int, name: str) -> torch.Tensor:

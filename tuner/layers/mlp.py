@@ -63,7 +63,9 @@ class SVDQuantMLP(torch.nn.Module):
         fc1, fc2 = self.fc1, self.fc2
         rows = x.reshape(-1, fc1.in_features).to(fc1.dtype).contiguous()
         asked = (fc1.activations, fc2.activations)
-        y = mlp(rows, _operands(fc1), _operands(fc2), asked, self.activation)
+        offered = (fc1.offered_peaks(), fc2.offered_peaks())
+        first, second = (None if peaks is None else peaks() for peaks in offered)
+        y = mlp(rows, _operands(fc1), _operands(fc2), (first, second), asked, self.activation)
         return y.to(autocast_dtype(x) or x.dtype).view(*x.shape[:-1], y.shape[1])
 
     def _may_hand_over(self, x: torch.Tensor) -> bool:
@@ -81,7 +83,7 @@ class SVDQuantMLP(torch.nn.Module):
 def _operands(layer: SVDQuantLinear) -> tuple[torch.Tensor, ...]:
     """What ``mlp_op`` takes of a layer."""
     branch = (layer.lora_down_packed, layer.wgt, layer.wscales, layer.lora_up)
-    return (layer.smooth, *branch, layer.wcscale, layer.bias, layer.current_peaks())
+    return (layer.smooth, *branch, layer.wcscale, layer.bias)
 
 
 def interleaved(rows: int, device: torch.device | str = "cpu") -> torch.Tensor:

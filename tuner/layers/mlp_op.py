@@ -5,6 +5,7 @@ first layer's kernel quantizes for the second one (``handover``), else one after
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import torch
 
@@ -20,39 +21,45 @@ from tuner.runtime.caller import Caller, caller_of
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
 
-_WEIGHTS = ("smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias", "wpeak")
+_WEIGHTS = ("smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias")
 _LAYER = ", ".join(f"Tensor {name}{{n}}" for name in _WEIGHTS)
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 LIBRARY.define(
-    f"mlp(Tensor x, {_LAYER.format(n=1)}, {_LAYER.format(n=2)}, str activations1, str activations2, str activation) "
-    "-> Tensor",
+    f"mlp(Tensor x, {_LAYER.format(n=1)}, {_LAYER.format(n=2)}, Tensor? wpeak1, Tensor? wpeak2, "
+    "str activations1, str activations2, str activation) -> Tensor",
     tags=(torch.Tag.pt2_compliant_tag,),
 )
 Weights = tuple[torch.Tensor, ...]
+Peaks = tuple[torch.Tensor | None, torch.Tensor | None]
 _handed: Recent[tuple, bool] = Recent(MAX_CALLS, of_tables=True)
 """Whether the first layer hands over, by what the tensors look like."""
 
 
 def mlp(
-    x: torch.Tensor, first: Weights, second: Weights, activations: tuple[str, str], activation: str
+    x: torch.Tensor,
+    first: Weights,
+    second: Weights,
+    peaks: Peaks,
+    activations: tuple[str, str],
+    activation: str,
 ) -> torch.Tensor:
     """``[M, N]`` of ``x`` ``[M, K]``. ``first``, ``second``: what ``linear`` takes after x, of each layer, in the dtype
-    of x, and its wpeak; the branch of the second, if it has columns, must be zeros. ``activations`` of each. Raises
-    as ``linear``.
+    of x; the branch of the second, if it has columns, must be zeros. ``peaks``: wpeak of each, or None: then ``auto``
+    does not take FP8 there. ``activations`` of each. Raises as ``linear``.
     """
     if not needs_dispatcher(x):
-        return _mlp(x, *first, *second, *activations, activation)
+        return _mlp(x, *first, *second, *peaks, *activations, activation)
     CALLER.require_no_grad((x, *first, *second), None)
-    made: torch.Tensor = torch.ops.svdquant.mlp(x, *first, *second, *activations, activation)
+    made: torch.Tensor = torch.ops.svdquant.mlp(x, *first, *second, *peaks, *activations, activation)
     return made
 
 
-def _mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
-    tensors = tuple(one for one in rest if isinstance(one, torch.Tensor))
-    activations1, activations2, activation = (str(one) for one in rest[len(tensors) :])
-    first, second = tensors[: len(_WEIGHTS)], tensors[len(_WEIGHTS) :]
+def _mlp(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    first, second = _weights(rest)
+    wpeak1, wpeak2, activations1, activations2, activation = rest[2 * len(_WEIGHTS) :]
     if x.shape[0]:
-        asked = ((activations1, activations2), activation)
+        has_peaks = (wpeak1 is not None, wpeak2 is not None)
+        asked = (has_peaks, (activations1, activations2), activation)
         shapes = (x.shape, first[2].shape, first[4].shape, second[2].shape, second[4].shape)
         look = (state.generation, x.dtype, x.device, *shapes, *asked)
         is_handed = _handed.get(look)
@@ -61,34 +68,44 @@ def _mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
             _handed.put(look, is_handed)
         if is_handed:
             return handed(x, first, second, activation)
-    return _layer(_layer(x, first, activations1, activation), second, activations2, "none")
+    between = _layer(x, first, wpeak1, activations1, activation)
+    return _layer(between, second, wpeak2, activations2, "none")
 
 
-def _layer(x: torch.Tensor, weights: Weights, activations: str, activation: str) -> torch.Tensor:
-    *operands, wpeak = weights
-    smooth, lora_down, wgt, wscales, lora_up, wcscale, bias = operands
-    return linear(
-        x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, activations, activation, lambda: wpeak
-    )
+def _weights(rest: tuple[Any, ...]) -> tuple[Weights, Weights]:
+    return rest[: len(_WEIGHTS)], rest[len(_WEIGHTS) : 2 * len(_WEIGHTS)]
+
+
+def _layer(
+    x: torch.Tensor, weights: Weights, wpeak: torch.Tensor | None, activations: str, activation: str
+) -> torch.Tensor:
+    smooth, lora_down, wgt, wscales, lora_up, wcscale, bias = weights
+    peaks = None if wpeak is None else lambda: wpeak
+    return linear(x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, activations, activation, peaks)
 
 
 def _is_handed(
-    x: torch.Tensor, first: Weights, second: Weights, activations: tuple[str, str], activation: str
+    x: torch.Tensor,
+    first: Weights,
+    second: Weights,
+    has_peaks: tuple[bool, bool],
+    activations: tuple[str, str],
+    activation: str,
 ) -> bool:
-    one = problem_of(CALLER.named((x, *first[:-1])), activation=activation)
+    one = problem_of(CALLER.named((x, *first)), activation=activation)
     wgt = second[2]
     two = LinearProblem(m=one.m, k=2 * wgt.shape[1], n=wgt.shape[0], r=0, dtype=one.dtype)
-    for problem, asked in ((one, activations[0]), (two, activations[1])):
+    for problem, asked, has in zip((one, two), activations, has_peaks, strict=True):
         plain = dataclasses.replace(problem, activation="none")
-        if asked != NVFP4 and (asked != AUTO or decide(plain, x.device, has_peaks=True).activations != NVFP4):
+        if asked != NVFP4 and (asked != AUTO or decide(plain, x.device, has_peaks=has).activations != NVFP4):
             return False
     return hands_over(one, two, x.device)
 
 
 def handed(x: torch.Tensor, first: Weights, second: Weights, activation: str) -> torch.Tensor:
     """By three launches, without the second layer's branch."""
-    smooth, lora_down, *packed, _ = first
-    next_smooth, _, wgt, wscales, lora_up, wcscale, bias, _ = second
+    smooth, lora_down, *packed = first
+    next_smooth, _, wgt, wscales, lora_up, wcscale, bias = second
     lora_up = lora_up.new_empty((lora_up.shape[0], 0))
     quantize, hidden = caller_of("nvfp4_quantize"), caller_of("svdquant_gemm_nvfp4")
     act, ascales, lora_act_in = _made(quantize, (x, smooth, lora_down), ())
@@ -112,7 +129,7 @@ for _key in ("CPU", "CUDA"):
 
 
 @torch.library.register_fake("svdquant::mlp", lib=LIBRARY)
-def _fake_mlp(x: torch.Tensor, *rest: torch.Tensor | str) -> torch.Tensor:
-    tensors = tuple(one for one in rest if isinstance(one, torch.Tensor))
-    CALLER.require_no_grad((x, *tensors), None)
-    return x.new_empty((x.shape[0], tensors[len(_WEIGHTS) + 2].shape[0]))
+def _fake_mlp(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    first, second = _weights(rest)
+    CALLER.require_no_grad((x, *first, *second), None)
+    return x.new_empty((x.shape[0], second[2].shape[0]))

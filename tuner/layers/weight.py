@@ -1,10 +1,11 @@
-"""What is known of a layer's weight without its numbers: what models ask of one, and how large it can be.
+"""What is known of a layer's weight besides its numbers: what models ask of one, how large it can be, where it is.
 
 Models look at the ``weight`` of a linear before they call it. ``torch.nn.TransformerEncoderLayer`` asks whether a fused
 path may take the weight itself, T5 casts x to the weight's dtype. Neither may compute with a weight that is 4-bit codes
 and a branch; whoever tries is told so.
 
 Layers on FP8 activations scale the rows of their weight by wpeak (``Peaks``), which follows from the other buffers.
+Whether they are close enough to the layer is a matter of how much of the weight is in 4 bits (``residual_share``).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 import torch
 
 from kernel_space.core.errors import InputError
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.svdquant_linear_fp8.peaks import SLACK, row_peaks
 
 _LOOKS = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
@@ -53,6 +56,9 @@ class QuantizedWeight(torch.Tensor):
 
 _NAMES = ("wscales", "smooth", "lora_down_packed", "lora_up", "wpeak")
 _PIECES = 8  # of a column in a chunk of packed lora_down, and elements of each
+WEIGHT_NAMES = ("wgt", "wscales", "lora_down_packed", "lora_up", "smooth", "wcscale")
+SAMPLED_ROWS = 128
+_PLAIN = (torch.Tensor, torch.nn.Parameter)  # others are fake ones, or parts of one on many devices
 Buffers = dict[str, torch.Tensor | None]
 Places = tuple[torch.Tensor, torch.Tensor]
 
@@ -187,3 +193,49 @@ def _all(buffers: Buffers) -> list[torch.Tensor]:
 def _is_writable(peaks: torch.Tensor, like: torch.Tensor) -> bool:
     fits = peaks.device == like.device and peaks.shape == like.shape and peaks.dtype == like.dtype
     return fits and not (peaks.is_inference() and not torch.is_inference_mode_enabled())
+
+
+def residual_share(buffers: Buffers, rank: int) -> float | None:
+    """The share of the 4-bit part ``wgt`` in the squares of the smoothed weight ``W' = wgt + lora_up @ (lora_down *
+    smooth).T``, by ``SAMPLED_ROWS`` evenly spaced rows of it, exactly; of the branch ``rank`` columns, no adapters.
+
+    Activations that are quantized have sizes of their own in every column of W'. They are not known here, so it is the
+    smaller one of two shares: with all columns equally large, as after smoothing of strength 1, and with columns of x
+    in proportion to those of W', as strength 0.5 makes them. There large columns count more, and those are the ones
+    that the branch holds.
+
+    Waits for the device. None where that cannot be: without numbers (meta, tensors of other classes), and while a CUDA
+    graph is captured. NaN for zeros.
+    """
+    tensors: list[torch.Tensor] = [buffers[name] for name in WEIGHT_NAMES]  # type: ignore[misc]  # none is None
+    device = tensors[0].device
+    if any(type(one) not in _PLAIN or one.device != device or one.is_meta for one in tensors):
+        return None
+    if _is_capturing(device):
+        return None
+    with torch.no_grad(), torch.autocast(device.type, enabled=False):
+        part, whole = _column_squares(tensors, rank)
+        equal, as_weights = part.sum() / whole.sum(), (part @ whole) / (whole @ whole)
+        return torch.minimum(equal, as_weights).item()
+
+
+def _column_squares(tensors: Sequence[torch.Tensor], rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """float64 ``[K]`` of wgt and of W', summed over sampled rows; ``tensors`` as ``WEIGHT_NAMES``."""
+    wgt, wscales, down, up, smooth, wcscale = tensors
+    n, k = len(wgt), len(smooth)
+    count = min(n, SAMPLED_ROWS)
+    # From the first row to the last: a distance of N / 128 may be a multiple of what rows repeat by, as gates do.
+    rows = torch.arange(count, device=wgt.device) * (n - 1) // max(count - 1, 1)
+    scales = unblock_scales(wscales, n, k).view(torch.uint8)[rows].view(torch.float8_e4m3fn)
+    part = dequantize_nvfp4(NVFP4Tensor(codes=wgt[rows], scales=scales), torch.float64)
+    smoothed = unpack_lora_down(down[:, :rank], k).double() * smooth.double().unsqueeze(1)
+    whole = part + up[rows, :rank].double() @ smoothed.T
+    units = wcscale[rows].double().square()
+    return units @ part.square(), units @ whole.square()
+
+
+def _is_capturing(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
