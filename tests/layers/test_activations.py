@@ -77,6 +77,21 @@ def chosen(
     return decide_on(library, DEVICE_CLASSES["h100"], asked, has_peaks=has_peaks)
 
 
+@pytest.mark.parametrize(
+    ("m", "known", "wanted"), [(256, 512, "16bit"), (512, 1024, "fp8"), (256, 256, "fp8")]
+)
+def test_of_few_rows_fp8_is_believed_where_it_was_timed(
+    monkeypatch: pytest.MonkeyPatch, m: int, known: int, wanted: str
+) -> None:
+    """What a launch does for each weight, however few rows x has, a time of more rows says nothing of."""
+    asked, timed = (LinearProblem(m=one, k=3840, n=3072, r=128, dtype="bf16") for one in (m, known))
+    rows = {
+        "svdquant_linear_fp8": (activations.as_kind("fp8", timed), 20.0),
+        "svdquant_linear_16bit": (activations.as_kind("16bit", asked), 25.0),
+    }
+    assert chosen(monkeypatch, asked, rows).activations == wanted
+
+
 def test_rows_of_other_sizes_count_by_bytes_and_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     """64 rows move the bytes of one and a little: a row of M = 1 says so, where operations would say 64 times."""
     one, many = (LinearProblem(m=m, k=4096, n=4096, r=0, dtype="bf16") for m in (1, 64))
@@ -94,7 +109,7 @@ def test_rows_of_other_sizes_count_by_bytes_and_launches(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("op", ["svdquant_linear", "svdquant_linear_16bit"])
 def test_a_row_says_of_the_next_what_was_measured(op: str) -> None:
-    """Every row of the H200 by its nearest other one: within 15 % in the root mean square, and nearer than by
+    """Every row of the H200 by its nearest other one: within 17 % in the root mean square, and nearer than by
     operations. The oracle is the row's own time."""
     h200 = DEVICE_CLASSES["h200"]
     rows = [row for row in json.loads(TABLE.read_text())["rows"] if row["op"] == op]
@@ -109,7 +124,7 @@ def test_a_row_says_of_the_next_what_was_measured(op: str) -> None:
         by_bound.append(error(translated_us(times[known], known, problem, h200, launches=2), us))
         larger = math.prod(getattr(problem, name) / getattr(known, name) for name in "mkn")
         by_operations.append(error(times[known] * larger, us))
-    assert sum(by_bound) < min(sum(by_operations), len(times) * math.log(1.15) ** 2)
+    assert sum(by_bound) < min(sum(by_operations), len(times) * math.log(1.17) ** 2)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +218,7 @@ def test_rows_of_two_cards_are_further_apart_before_they_say_something(
 
 
 @pytest.mark.parametrize(
-    ("taken", "m", "wanted"), [("nvfp4", 256, 1), ("16bit", 4352, 1), ("16bit", 255, 0), ("fp8", 4352, 0)]
+    ("taken", "m", "wanted"), [("nvfp4", 512, 1), ("16bit", 4352, 1), ("16bit", 511, 0), ("fp8", 4352, 0)]
 )
 def test_what_a_tune_tries_besides(taken: str, m: int, wanted: int) -> None:
     problem = LinearProblem(m=m, k=3072, n=96, r=16, activation="silu")

@@ -109,9 +109,9 @@ def test_the_most_valuable_first_and_a_share_of_what_is_left(
 @pytest.mark.parametrize(
     ("activations", "arch", "wanted"),
     [
-        ("auto", "sm_90a", [("svdquant_linear", 300), ("svdquant_linear_fp8", 300), ("svdquant_linear", 9)]),
-        ("auto", "sm_100a", [("svdquant_linear", 300), ("svdquant_linear", 9)]),
-        ("nvfp4", "sm_90a", [("svdquant_linear", 300), ("svdquant_linear", 9)]),
+        ("auto", "sm_90a", [("svdquant_linear", 600), ("svdquant_linear_fp8", 600), ("svdquant_linear", 9)]),
+        ("auto", "sm_100a", [("svdquant_linear", 600), ("svdquant_linear", 9)]),
+        ("nvfp4", "sm_90a", [("svdquant_linear", 600), ("svdquant_linear", 9)]),
     ],
 )
 def test_what_auto_may_take_is_tuned_too(
@@ -132,7 +132,7 @@ def test_what_auto_may_take_is_tuned_too(
     made_up.arch = {"sm_90a": SM90A, "sm_100a": SM100A}[arch]
     layer = SVDQuantLinear.from_linear(torch.nn.Linear(160, 72), rank=16, activations=activations)
     with torch.no_grad(), svdquant_autotune(budget_s=90) as found:
-        for m in (9, 300, 300):
+        for m in (9, 600, 600):
             layer(torch.randn(m, 160))
     assert sorted((one.operator, one.m) for one in tuned) == sorted(wanted)
     assert {one.problem.operator: one.calls for one in found.tuned if one.problem == tuned[-1]}

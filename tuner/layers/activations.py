@@ -29,7 +29,8 @@ AUTO, NVFP4, HALF, FP8 = "auto", "nvfp4", "16bit", "fp8"
 @dataclasses.dataclass(frozen=True)
 class Kind:
     """``problem``: of a layer's call with such activations. ``needs_peaks``: its kernels read wpeak. ``worth_from``:
-    rows from which ``svdquant_autotune`` tunes it for an ``auto`` that took another kind; 0: never.
+    rows from which other rows of the table speak for it, and from which ``svdquant_autotune`` tunes it for an ``auto``
+    that took another kind; 0: always, and never.
     """
 
     problem: type[LinearProblem]
@@ -39,8 +40,9 @@ class Kind:
 
 KINDS = {
     HALF: Kind(HalfLinearProblem),
-    # Below some hundred rows a launch that merges the weights first only reads more than the others.
-    FP8: Kind(Fp8LinearProblem, needs_peaks=True, worth_from=256),
+    # Merging takes 20 us of a layer of 3840 x 3072 (H100) however few rows there are, which the time of a row of many
+    # says nothing of.
+    FP8: Kind(Fp8LinearProblem, needs_peaks=True, worth_from=512),
     NVFP4: Kind(LinearProblem),
 }
 """The most accurate first, for layers that may take FP8: that is taken where times say nothing."""
@@ -106,14 +108,16 @@ def decide_on(
 ) -> Decision:
     """By the rows of all kinds that a call of ``problem`` would launch: what they say of it (``us_of``).
 
-    The fastest. Rows are of different tunes, and maybe of two cards; of those whose times say nothing against the
-    fastest it is the most accurate. Kinds without a kernel are left out; where none has one, NVFP4: the call says what
-    is missing.
+    The fastest; of few rows of x not by what rows of many say (``Kind.worth_from``). Rows are of different tunes, and
+    maybe of two cards; of those whose times say nothing against the fastest it is the most accurate. Kinds without a
+    kernel are left out; where none has one, NVFP4: the call says what is missing.
     """
     times: dict[str, tuple[Choice, float]] = {}
     for name, kind in KINDS.items():
         choice = choice_of(library, as_kind(name, problem)) if has_peaks or not kind.needs_peaks else None
-        if choice is not None and choice.row is not None:
+        if choice is None or choice.row is None:
+            continue
+        if problem.m >= kind.worth_from or choice.row.key.problem.sizes == problem.sizes:
             times[name] = choice, us_of(choice, device_class)
     if not times:
         return Decision(NVFP4, "no row can be launched")

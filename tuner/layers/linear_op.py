@@ -66,7 +66,7 @@ def linear(
                 x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *given, activation
             )
             if made is not None:
-                return made[_Y[name]]
+                return made if type(made) is torch.Tensor else made[_Y[name]]  # fp8 has one output alone
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
     wpeak = peaks() if peaks is not None and activations in _WITH_PEAKS else None
     if not needs_dispatcher(x):
@@ -99,7 +99,7 @@ def _linear(
         given = _NOT_GIVEN[name] if name != FP8 else (wpeak, *_NOT_GIVEN[FP8])
         made = _QUICK[name](*inputs, *given, activation)
         if made is not None:
-            return made[_Y[name]]
+            return made if type(made) is torch.Tensor else made[_Y[name]]
     return _long_way(*inputs, activations, activation, wpeak)
 
 
