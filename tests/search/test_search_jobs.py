@@ -52,6 +52,7 @@ def jobs(folder: Path, function: str, *, count: int = 2, enough: float = 0.0, **
     return Jobs(times, "b200", jobs=count, trials=TRIALS, function=function, enough=lambda problem: enough)
 
 
+@pytest.mark.slow
 def test_each_search_is_told_what_it_would_be_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ASKED, str(tmp_path / "asked"))
     found = {
