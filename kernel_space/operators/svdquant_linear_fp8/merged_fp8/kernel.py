@@ -141,7 +141,7 @@ class MergedFp8Layer(ProductFp8, QuantizeRows, MergeFp8, MergedLayer):
         """CTAs that quantize, then those that merge; with ``use_pdl`` their launch overlaps the kernel before."""
         lay = self._merge_layouts()
         up = self._tma_up(lay, lora_up, n)
-        codes = self._tma_codes(lay, pointers[0], n, k)
+        codes = self._tma_packed(lay.codes_box, pointers[0], n, k, 1)
         quantizing = cute.ceil_div(m, self.config.quantize_rows)
         row_tiles = cute.ceil_div(n, lay.rows)
         parts = cute.ceil_div(cute.ceil_div(k, CHUNK_K), lay.chunks)

@@ -64,16 +64,6 @@ class MergeFp8(Merge):
             "turned": own[0] // 2 % 4,  # of the 64-byte swizzle: eight rows further it is the same
         }
 
-    @staticmethod
-    def _tma_codes(lay: MergeFp8Layouts, wgt: Any, n: Any, k: Any) -> tuple[Any, Any]:
-        """Of packed codes ``[N, K/2]``."""
-        packed_k = cute.assume(k // 2, 16)
-        codes = cute.recast_ptr(wgt, dtype=cutlass.Uint8)
-        gmem = cute.make_tensor(codes, cute.make_layout((n, packed_k), stride=(packed_k, 1)))
-        op = cpasync.CopyBulkTensorTileG2SOp()
-        found: tuple[Any, Any] = cpasync.make_tiled_tma_atom(op, gmem, lay.codes_box, (lay.rows, BOX_BYTES))
-        return found
-
     @cute.jit
     def merge_fp8_part(
         self,
