@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,15 +28,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     with CARD_LOCK.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         yield
-
-
-@pytest.fixture(autouse=True)
-def compiled_anew() -> Iterator[None]:
-    """torch.compile counts what it compiled of one function, whoever asked, and gives up after eight: each test has
-    its own eight."""
-    yield
-    if "torch._dynamo" in sys.modules:
-        sys.modules["torch._dynamo"].reset()
 
 
 @pytest.fixture(scope="session")

@@ -395,7 +395,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Table]:
         monkeypatch.setattr(module, "decide", made.decide)
     monkeypatch.setattr(linear_op, "_autos", Recent(16))
     monkeypatch.setattr(mlp_op, "_handed", Recent(16))
-    torch._dynamo.reset()  # graphs of other tests count where code is traced anew
     yield made
 
 
