@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_space.machine.races.global_memory import GENERIC, places_of, words_of
 from kernel_space.machine.races.lanes import LaneRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict
+from kernel_space.machine.units.shared_loads import load_opened
 from kernel_space.machine.values.clocks import ASYNC_SHARED
 from kernel_space.machine.values.lanes import FULL
 
@@ -23,8 +24,13 @@ class MemoryRaces(LaneRaces):
     # -- shared memory -------------------------------------------------------------------------------------------
     def shared_read(self, w: Warp, cta: Cta, offset: Any, size: int, site: int, mask: int = FULL) -> None:
         """A word that all lanes read at once is any lane's."""
-        number = w.clock.reading(0 if isinstance(offset, int) else mask)
-        access = Access(w.clock.read_slot, number, site)
+        stays_open = site in self.program.open_loads
+        number = w.clock.reading(0 if isinstance(offset, int) else mask, stays_open=stays_open)
+        slot = w.clock.read_slot
+        if stays_open:
+            slot = w.clock.open_slot(site, number)
+            load_opened(w, site, number)
+        access = Access(slot, number, site)
         self._read(w, cta, words_of(offset, size), access, GENERIC, "ld.shared")
 
     def shared_write(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
@@ -150,18 +156,26 @@ class MemoryRaces(LaneRaces):
         conflict = shadow.readers_before(cells, clock[GENERIC], w.clock.slot)
         if conflict is not None:
             self._shared_conflict(w, cta, conflict, access, GENERIC, f"{what} overwrites", "WAR")
+        elif proxy == ASYNC_SHARED:
+            self._check_open_reads(w, cta, cells, access, what)
         shadow.note_write(cells, access)
+
+    def _check_open_reads(self, w: Warp, cta: Cta, cells: Cells, access: Access, what: str) -> None:
+        """Loads that a copy comes behind in program order only: they may not have fetched anything yet."""
+        seen, reads = w.clock.seen_by_copies(), w.clock.slots.of_open_reads
+        conflict = cta.shadow.readers_before(cells, seen, w.clock.slot, reads)
+        if conflict is not None:
+            self._shared_conflict(w, cta, conflict, access, ASYNC_SHARED, f"{what} overwrites", "WAR")
 
     def _shared_conflict(
         self, w: Warp, cta: Cta, conflict: Conflict, access: Access, proxy: int, what: str, kind: str
     ) -> None:
         other = cta.cluster.slots.names[conflict.slot]
-        fenced = proxy == ASYNC_SHARED and w.clock.clock[GENERIC, conflict.slot] >= self._value(cta, conflict)
-        reason = (
-            "no fence.proxy.async lies between them"
-            if fenced and conflict.kind == "write"
-            else f"that {conflict.kind} is not known to be complete"
-        )
+        reason = f"that {conflict.kind} is not known to be complete"
+        if proxy == ASYNC_SHARED and kind == "WAR":
+            reason = "no register of it has been used, and no fence.proxy.async lies between them"
+        elif proxy == ASYNC_SHARED and w.clock.clock[GENERIC, conflict.slot] >= self._value(cta, conflict):
+            reason = "no fence.proxy.async lies between them"
         self.report(
             (kind, conflict.site, access.site),
             f"{kind} on SMEM {self._smem(cta, conflict.cell)}: {what} what {other} {_past(conflict.kind)}; {reason}",

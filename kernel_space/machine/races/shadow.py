@@ -84,10 +84,13 @@ class Shadow:
             "write", self._cell(cells, at), int(slots.flat[at]), int(np.ravel(self.write_site[cells])[at])
         )
 
-    def readers_before(self, cells: Cells, seen: NDArray[np.int64], own: int) -> Conflict | None:
-        """A read of the cells that ``seen`` does not include; reads by slot ``own`` are in order anyway."""
+    def readers_before(
+        self, cells: Cells, seen: NDArray[np.int64], own: int, only: Container[int] | None = None
+    ) -> Conflict | None:
+        """A read of the cells that ``seen`` does not include; reads by slot ``own`` are in order anyway. ``only``: by
+        one of these slots."""
         for slot, (values, sites) in self.readers.items():
-            if slot == own:
+            if slot == own or (only is not None and slot not in only):
                 continue
             bad = values[cells] > seen[slot]
             if np.count_nonzero(bad):

@@ -82,8 +82,9 @@ class SyncRaces:
             warps = -(-(block[0] * block[1] * block[2]) // 32)
             wgmma = bool(self.program.wgmma_bits)
             cluster.slots = Slots(
-                cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma, copies=self.copies
-            )
+                cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma, copies=self.copies,
+                open_loads=len(self.program.open_loads),
+            )  # fmt: skip
             cluster.sync = SyncObject()
             self.clusters[cluster.key] = cluster.slots
         cta.pipe.slot = cluster.slots.new(f"tensor pipe{cta.suffix}")
