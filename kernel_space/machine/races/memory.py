@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kernel_space.machine.races.global_memory import GENERIC, places_of, words_of
 from kernel_space.machine.races.lanes import LaneRaces
 from kernel_space.machine.races.shadow import Access, Cells, Conflict
@@ -31,21 +33,30 @@ class MemoryRaces(LaneRaces):
             slot = w.clock.open_slot(site, number)
             load_opened(w, site, number)
         access = Access(slot, number, site)
-        self._read(w, cta, words_of(offset, size), access, GENERIC, "ld.shared")
+        if cta is not w.cta:  # over when its value is there: any arrival behind it will do
+            self._touch(w, cta, w.clock.wait_slot, w.clock.waited(), site, "reads its shared memory")
+        with w.clock.known_to(mask):
+            self._read(w, cta, words_of(offset, size), access, GENERIC, "ld.shared")
 
     def shared_write(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
         cells = words_of(offset, size)
         w.clock.wrote(offset, mask)
-        self._write(w, cta, cells, Access(w.clock.slot, w.clock.epoch, site), GENERIC, "st.shared")
+        access = Access(w.clock.slot, w.clock.epoch, site)
+        if cta is not w.cta:
+            self._touch(w, cta, access.slot, access.value, site, "writes its shared memory")
+        with w.clock.known_to(mask):
+            self._write(w, cta, cells, access, GENERIC, "st.shared")
 
     def shared_strong(
         self, w: Warp, cta: Cta, offset: Any, size: int, order: str, scope: str, mask: int, site: int, how: str
     ) -> None:  # fmt: skip
         """Strong accesses ("load", "store", "atomic") do not race with each other; they may synchronise."""
+        if cta is not w.cta:
+            self._touch(w, cta, w.clock.slot, w.clock.epoch, site, "changes its shared memory")
         for place in places_of(offset):
             cell = (id(cta), place)
             if how != "store":
-                self.sync_load(w, cell, order, scope)
+                self.sync_load(w, cell, order, scope, mask)
             if how != "load":
                 cells = words_of(place, size)
                 cta.shadow.note_write(cells, Access(w.clock.slot, w.clock.epoch, site))
@@ -54,6 +65,7 @@ class MemoryRaces(LaneRaces):
 
     def async_read(self, w: Warp, cta: Cta, offset: int, size: int, operation: BulkOp, site: int) -> None:
         """A bulk store reads its source: done when its threads have waited for their groups."""
+        self.lanes_sent(w, cta, offset, size, operation.lanes, site)
         access = Access(w.clock.bulk_slots(operation.lanes)[0], operation.number, site)
         self._read(w, cta, words_of(offset, size), access, ASYNC_SHARED, "bulk store")
 
@@ -124,6 +136,7 @@ class MemoryRaces(LaneRaces):
     def async_store(self, w: Warp, cta: Cta, offset: int, size: int, barrier: MBarrier, site: int) -> None:
         """``st.async``: a generic write that is there when the barrier's current phase completes."""
         self.check_made(w, barrier, site)
+        self.check_begun(w, cta, site)
         self.copy_issued(w, barrier)
         access = self.by_barrier(barrier, site)
         self._write(w, cta, words_of(offset, size), access, GENERIC, "st.async")
@@ -140,6 +153,24 @@ class MemoryRaces(LaneRaces):
         for lanes, number, written in known:
             for slot in w.clock.bulk_slots(lanes)[: 1 + written]:
                 w.clock.raise_slot(slot, number)
+
+    def _touch(self, w: Warp, cta: Cta, slot: int, value: int, site: int, what: str) -> None:
+        """A generic access to another CTA, which must have begun and must not have ended."""
+        self.check_begun(w, cta, site)
+        self.visit(cta, slot, value, site, w.who, what)
+
+    def check_begun(self, w: Warp, cta: Cta, site: int) -> None:
+        """Something that a warp of the CTA has done must be known: an arrival at the barrier of the cluster, say."""
+        waits = [warp.clock.wait_slot for warp in cta.warps]
+        if cta is not w.cta and not np.count_nonzero(w.clock.clock[0, waits]):
+            self.report(
+                ("begun", site), f"{w.who} accesses shared memory of CTA {cta.rank}, which may not have begun: nothing "
+                "that its warps have done comes before, such as a barrier of the cluster", site, w.who, -1, "",
+            )  # fmt: skip
+
+    def visit(self, cta: Cta, slot: int, value: int, site: int, who: str, what: str) -> None:
+        """An access to another CTA, which must not end before it."""
+        raise NotImplementedError
 
     def _read(self, w: Warp, cta: Cta, cells: Cells, access: Access, proxy: int, what: str) -> None:
         shadow, clock = cta.shadow, w.clock.clock

@@ -11,6 +11,8 @@ Row 3 says which tcgen05 operations later ones come behind, done or not: ``tcgen
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +82,24 @@ class Slots:
         return self.barrier_slots[key]
 
 
+@dataclasses.dataclass(slots=True)
+class Alone:
+    """``lanes`` have acquired something, last at ``site``, since all lanes met; the others have what was known before.
+
+    Lanes that acquire one after the other at one place have all done so. ``hears``: all lanes acquire what comes now.
+    """
+
+    lanes: int
+    meetings: int
+    site: int
+    clock: Clock
+    foreign: Known
+    hears: bool = False
+
+
+_UNCHANGED = contextlib.nullcontext()
+
+
 class WarpClock:
     """Clock of a warp with its slots, what it has heard of other clusters, and fences still to take effect.
 
@@ -92,7 +112,7 @@ class WarpClock:
     """
 
     __slots__ = (
-        "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
+        "alone", "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
         "init_slot", "inits", "load_slot", "loads", "of_bulk", "open_slots", "opened",
         "ordered", "read_slot", "readers", "reads",
         "reads_known", "reads_met", "slot", "slots", "store_slot", "stores", "unfenced", "unsynced",
@@ -115,9 +135,10 @@ class WarpClock:
         self.wgmma_slot = slots.new(f"wgmma of {warp.who}") if slots.wgmma else -1
         self.copy_slot = slots.new(f"cp.async of {warp.who}") if slots.copies else -1
         self.of_bulk: dict[int, tuple[int, int]] = {}
-        self.loads = self.stores = self.inits = self.init_fence = self.waits = 0
+        self.loads = self.stores = self.inits = self.init_fence = 0
+        self.waits = 1  # that it has begun, which any arrival brings along
         self.clock = slots.clock()
-        self.clock[0, self.slot], self.clock[0, self.read_slot] = 1, ALWAYS
+        self.clock[0, self.slot], self.clock[0, self.read_slot], self.clock[0, self.wait_slot] = 1, ALWAYS, 1
         self.foreign: Known = {}
         self.fences: dict[str, tuple[Clock, Known]] = {}
         self.unfenced: dict[Any, tuple[Known, str]] = {}
@@ -125,6 +146,7 @@ class WarpClock:
         self.arrivals: dict[int, int] = {}
         self.arrivals_met, self.heard = -1, 0
         self.ordered: NDArray[np.int64] | None = None
+        self.alone: Alone | None = None
 
     @property
     def epoch(self) -> int:
@@ -167,6 +189,42 @@ class WarpClock:
             if epoch > after and writers & ~lanes:
                 return epoch - 1
         return self.epoch
+
+    def waits_alone(self, lanes: int, site: int) -> None:
+        """These lanes are about to acquire something. The others of the warp know of it when they have met them."""
+        alone = self.alone
+        if alone is not None and alone.meetings != self.warp.meetings:
+            alone = self.alone = None
+        if not self.warp.alive & ~lanes:
+            if alone is not None:
+                alone.hears = True
+            return
+        if alone is None:
+            self.alone = Alone(lanes, self.warp.meetings, site, self.clock.copy(), self.foreign)
+        else:
+            alone.lanes = alone.lanes | lanes if site == alone.site else alone.lanes & lanes
+            alone.site, alone.hears = site, False
+
+    def known_to(self, lanes: int) -> contextlib.AbstractContextManager[None]:
+        """The clock as these lanes have it, while an access of theirs is checked."""
+        alone = self.alone
+        if (
+            alone is None
+            or alone.meetings != self.warp.meetings
+            or not lanes & self.warp.alive & ~alone.lanes
+        ):
+            return _UNCHANGED
+        return self._without(alone)
+
+    @contextlib.contextmanager
+    def _without(self, alone: Alone) -> Iterator[None]:
+        clock, foreign = self.clock, self.foreign
+        alone.clock[0, self.slot] = clock[0, self.slot]
+        self.clock, self.foreign = alone.clock, alone.foreign
+        try:
+            yield
+        finally:
+            self.clock, self.foreign = clock, foreign
 
     # -- orders --------------------------------------------------------------------------------------------------
     def waited(self) -> int:
@@ -249,6 +307,8 @@ class WarpClock:
 
     def join(self, other: Clock) -> None:
         np.maximum(self.clock, other, out=self.clock)
+        if self.alone is not None and self.alone.hears:
+            np.maximum(self.alone.clock, other, out=self.alone.clock)
         if self.unsynced:
             heard = other[0, self.slot]  # lanes of this warp arrived where others of them waited
             self.unsynced = [write for write in self.unsynced if write[0] > heard]
@@ -262,12 +322,15 @@ class WarpClock:
 
     def raise_slot(self, slot: int, value: int) -> None:
         """An asynchronous operation is known to have completed: both proxies see it."""
-        column = self.clock[:, slot]
-        np.maximum(column, value, out=column)
+        for clock in (self.clock,) if self.alone is None else (self.clock, self.alone.clock):
+            column = clock[:, slot]
+            np.maximum(column, value, out=column)
 
     def know(self, slot: int, value: int) -> None:
         """A generic operation is known to have completed."""
         self.clock[0, slot] = max(self.clock[0, slot], value)
+        if self.alone is not None:
+            self.alone.clock[0, slot] = max(self.alone.clock[0, slot], value)
 
     def proxy_fence(self, rows: tuple[int, ...], lanes: int) -> None:
         """What has happened before is there for the async proxy; what these lanes write from now on is not."""
@@ -302,6 +365,8 @@ class WarpClock:
     def hear(self, foreign: Known) -> None:
         """Clocks of other clusters, which came along with a synchronisation."""
         self.foreign = merged(self.foreign, foreign)
+        if self.alone is not None and self.alone.hears:
+            self.alone.foreign = merged(self.alone.foreign, foreign)
 
 
 class SyncObject:
