@@ -231,9 +231,15 @@ def _reads_are_over(kernel: Kernel, mutant: Mutant, facts: Facts) -> str:
             break
         if one.tokens[0] in ("st", "stmatrix", "atom", "red", "cp"):
             return ""
-    if open_loads(build_graph(parse_ptx(mutant.text, fence.entry)))[0]:
+    if _open_lines(mutant.text, fence.entry) - _open_lines("\n".join(kernel.source.lines), fence.entry):
         return ""
     return "a register of every load has been used before it: none is under way any more"
+
+
+def _open_lines(ptx: str, entry: str) -> set[int]:
+    """Lines of loads that may be under way at some release."""
+    kernel = parse_ptx(ptx, entry)
+    return {kernel.instrs[site].line for site in open_loads(build_graph(kernel))[0]}
 
 
 _RULES: tuple[Rule, ...] = (_launches, _resources, _scopes, _nothing_to_release, _doubled, _lanes, _commuting,
