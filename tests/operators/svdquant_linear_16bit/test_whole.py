@@ -152,7 +152,7 @@ def test_slots_of_weights_hold_a_unit_of_x() -> None:
     assert SLOT_BYTES // XS_ROW == SLOT_COLUMNS
 
 
-@pytest.mark.parametrize("text", [pytest.param(FEW, marks=pytest.mark.slow), SHARED])
+@pytest.mark.parametrize("text", [FEW, SHARED])
 def test_the_budget_is_what_the_launch_asks_for(text: str) -> None:
     shape = problem("17,672,72,48")
     found = legal(text.replace("32x8x128", "32x16x128"), shape)
@@ -178,17 +178,13 @@ def mutated(pattern: str, into: str) -> tuple[bool, bool]:
 @pytest.mark.parametrize(
     ("pattern", "into"),
     [
-        pytest.param(r"ld\.acquire\.gpu\.global\.b32", "ld.relaxed.gpu.global.b32", marks=pytest.mark.slow),
+        (r"ld\.acquire\.gpu\.global\.b32", "ld.relaxed.gpu.global.b32"),
         (r"\.release\.add\.u32", ".relaxed.add.u32"),
         (
             r"setp\.gt\.s32(\s+%p\d+, %r\d+,) 3;(.{0,200}ld\.acquire.{0,100})setp\.lt\.s32(\s+%p\d+, %r\d+,) 4;",
             r"setp.gt.s32\1 0;\2setp.lt.s32\3 1;",
         ),
-        pytest.param(
-            r"st\.global\.v2\.b32\s+\[%rd\d+\], \{0, 0\};|st\.global\.b32\s+\[%rd\d+(\+4)?\], 0;",
-            "",
-            marks=pytest.mark.slow,
-        ),
+        (r"st\.global\.v2\.b32\s+\[%rd\d+\], \{0, 0\};|st\.global\.b32\s+\[%rd\d+(\+4)?\], 0;", ""),
     ],
     ids=["nothing is acquired", "nothing is released", "one CTA is enough", "nobody clears the counters"],
 )
