@@ -98,7 +98,10 @@ def walked(config: KernelConfigSm100a, problem: GemmProblem, sms: int) -> list[l
     return [work[first::clusters] for first in range(clusters)]
 
 
-@pytest.mark.parametrize("shape", ["4352,3840,3072,128", "17,3840,3072,0", "256,8192,4096,256"])
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param("4352,3840,3072,128", marks=pytest.mark.slow), "17,3840,3072,0", "256,8192,4096,256"],
+)
 def test_exercise_is_what_it_promises(shape: str) -> None:
     problem = dataclasses.replace(GemmProblem.parse(shape), lora_dtype="bf16")
     for config in random_configs(150, problem):
@@ -205,7 +208,10 @@ def test_changed_operands_and_counters_are_told() -> None:
 # -- right kernels --
 
 
-@pytest.mark.parametrize("text", [SMALL, PAIR, SPLIT, f"{SMALL} swap_ab=true"])
+@pytest.mark.parametrize(
+    "text",
+    [SMALL, PAIR, *(pytest.param(text, marks=pytest.mark.slow) for text in (SPLIT, f"{SMALL} swap_ab=true"))],
+)
 def test_right_kernel_passes_under_every_schedule(text: str) -> None:
     result = check(text)
     assert result.ok, result.findings

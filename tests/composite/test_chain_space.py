@@ -39,7 +39,7 @@ def assert_counts(space: SearchSpace, whole: Problem, arch: Arch) -> None:
     assert len(listed) == len(set(listed)) and set(listed) == found.resolved
 
 
-@pytest.mark.parametrize("text", ["37,68", "37,66", "8,64"])
+@pytest.mark.parametrize("text", ["37,68", "37,66", pytest.param("8,64", marks=pytest.mark.slow)])
 def test_counts_are_those_of_brute_force(text: str) -> None:
     assert_counts(SearchSpace.load("twice", SM100A), problem("twice", text), SM100A)
 

@@ -76,9 +76,10 @@ def test_same_seed_same_candidates_for_any_number_of_jobs_and_any_order_of_resul
             "split_k=3 use_pdl=true",
             0,
         ),
-        (
+        pytest.param(
             "kernel=sm90a_small_m tile_mnk=128x64x128 register_operand=wgt split_k=8 ctas_per_sm=2 use_pdl=true",
             1,
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["expand", "small_m"],

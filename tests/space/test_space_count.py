@@ -49,7 +49,13 @@ SUBSPACE = {
 
 
 @pytest.mark.parametrize(
-    "shape", ["4352,3840,3072,128", "4352,3840,3072,64", "64,3840,3072,0", "1,256,8,256"]
+    "shape",
+    [
+        "4352,3840,3072,128",
+        pytest.param("4352,3840,3072,64", marks=pytest.mark.slow),
+        "64,3840,3072,0",
+        pytest.param("1,256,8,256", marks=pytest.mark.slow),
+    ],
 )
 def test_count_and_enumeration_equal_brute_force(space: SearchSpace, shape: str) -> None:
     part, problem = small(space, **SUBSPACE), GemmProblem.parse(shape)

@@ -150,7 +150,10 @@ class Failing(Remote):
         return super().found(legal)
 
 
-@pytest.mark.parametrize("error", [InputError("the host is gone"), ZeroDivisionError("a bug")])
+@pytest.mark.parametrize(
+    "error",
+    [InputError("the host is gone"), pytest.param(ZeroDivisionError("a bug"), marks=pytest.mark.slow)],
+)
 def test_what_a_host_raises_ends_the_tune_with_a_row_of_what_was_found(
     tmp_path: Path, error: Exception
 ) -> None:

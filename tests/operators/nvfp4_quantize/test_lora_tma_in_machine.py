@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -33,7 +34,12 @@ def check(shape: str, text: str, source: str = "gaussian", **options: str) -> No
 
 @pytest.mark.parametrize(
     ("shape", "text"),
-    [("1,32,32", NARROW), ("133,288,32", CLUSTER), ("65,416,64", ALONE), ("193,160,16", TALL)],
+    [
+        ("1,32,32", NARROW),
+        ("133,288,32", CLUSTER),
+        pytest.param("65,416,64", ALONE, marks=pytest.mark.slow),
+        pytest.param("193,160,16", TALL, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_ragged_shapes_under_every_schedule(schedule: str, shape: str, text: str) -> None:
@@ -53,11 +59,11 @@ def test_every_class(x_dtype: str, smooth: str, source: str) -> None:
     [
         (16, NARROW),
         (48, TALL),
-        (128, "tile_m=136 split_k=4"),
+        pytest.param(128, "tile_m=136 split_k=4", marks=pytest.mark.slow),
         (128, "tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true"),
         (128, "tile_m=112 quant_warps=12 split_k=3"),
         (256, "tile_m=32"),
-        (256, "tile_m=64 split_k=8"),
+        pytest.param(256, "tile_m=64 split_k=8", marks=pytest.mark.slow),
         pytest.param(272, "tile_m=64 split_k=2", marks=pytest.mark.slow),
         pytest.param(384, "tile_m=32 split_k=4", marks=pytest.mark.slow),
         pytest.param(512, "tile_m=32 split_k=8", marks=pytest.mark.slow),
@@ -109,6 +115,12 @@ def mutated(pattern: str, into: str, text: str) -> tuple[Any, dict[str, Any]]:
     return with_lora(problem, ARCH, text, ptx=changed, schedule="slow_epilogue")
 
 
+@functools.cache
+def as_it_is(text: str) -> dict[str, Any]:
+    """How each output of the kernel itself compares on what ``mutated`` runs."""
+    return mutated("ld.shared", "ld.shared", text)[1]
+
+
 @pytest.mark.parametrize(
     ("pattern", "into", "output"),
     [
@@ -119,9 +131,8 @@ def mutated(pattern: str, into: str, text: str) -> tuple[Any, dict[str, Any]]:
     ids=["the smallest of a block", "a step of E2M1", "columns exchanged"],
 )
 def test_wrong_numbers_are_seen(pattern: str, into: str, output: str) -> None:
-    _, right = mutated("ld.shared", "ld.shared", ALONE)
     result, found = mutated(pattern, into, ALONE)
-    assert right[output].ok and result.ok and not found[output].ok
+    assert as_it_is(ALONE)[output].ok and result.ok and not found[output].ok
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
+from tests.checkered import checkered
 from tests.operators.nvfp4_quantize.runs import ARCHS, quantized
 from tests.operators.nvfp4_quantize.values import activations
 
@@ -23,6 +24,8 @@ CONFIGS = (
     "tile_mk=128x64 threads_per_cta=64 threads_per_row=4 vector_width=16 row_loads=8 ctas_per_sm=8",
 )
 
+SLOW_CONFIGS = {(2, "sm_90a"), (3, "sm_90a")}
+
 
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("m", "k"), [(1, 32), (5, 96), (129, 160)])
@@ -34,17 +37,23 @@ def test_ragged_shapes_under_every_schedule(schedule: str, m: int, k: int, arch:
     assert expected_outputs(x, smooth).differences(*got) == 0
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("x_dtype", ["fp16", "bf16", "fp32"])
-@pytest.mark.parametrize("has_smooth", [True, False])
+@pytest.mark.parametrize(
+    ("has_smooth", "x_dtype", "arch"), checkered([False, True], ["fp16", "bf16", "fp32"], ARCHS)
+)
 def test_every_class(arch: str, x_dtype: str, has_smooth: bool) -> None:
     x, smooth = activations(33, 1056, x_dtype)
     got = quantized(x, smooth if has_smooth else None, arch, SMALL, schedule="random")
     assert expected_outputs(x, smooth if has_smooth else None).differences(*got) == 0
 
 
-@pytest.mark.parametrize("arch", ARCHS)
-@pytest.mark.parametrize("number", range(len(CONFIGS)))
+@pytest.mark.parametrize(
+    ("number", "arch"),
+    [
+        pytest.param(number, arch, marks=[pytest.mark.slow] * ((number, arch) in SLOW_CONFIGS))
+        for number in range(len(CONFIGS))
+        for arch in ARCHS
+    ],
+)
 def test_configs(arch: str, number: int) -> None:
     """Each with one of the dtypes."""
     x, smooth = activations(33, 352, ("bf16", "fp32", "fp16")[number % 3])

@@ -12,6 +12,7 @@ import torch
 from kernel_space.build.build import refuse_serialized
 from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.operators.smooth_lora_down.problem import SmoothProblem
+from tests.checkered import checkered
 from tests.operators.nvfp4_quantize.test_lora_mma_in_machine import every_pattern
 from tests.operators.nvfp4_quantize.values import smooth_of
 from tests.operators.smooth_lora_down.runs import DTYPES, compiled, right, run
@@ -45,7 +46,7 @@ EACH = ((ROWS, 0), (MMA, 32), (TMA, 32))
         ("1,32,32", MMA_TALL),
         ("33,320,32", MMA_CLUSTER),
         ("17,416,64", MMA_PARTS),
-        ("193,160,16", TMA_TALL),
+        pytest.param("193,160,16", TMA_TALL, marks=pytest.mark.slow),
         ("133,288,32", TMA_CLUSTER),
     ],
 )
@@ -63,10 +64,11 @@ def test_edges(m: int, k: int, text: str) -> None:
     right(problem, text, schedule="random")
 
 
-@pytest.mark.parametrize("x_dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("smooth", ["fp32", "none"])
+@pytest.mark.parametrize(
+    ("text", "r", "smooth", "x_dtype"),
+    checkered([(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (TMA_CLUSTER, 32)], ["fp32", "none"], ["fp16", "bf16"]),
+)
 @pytest.mark.parametrize("source", ["gaussian", "patterns"])
-@pytest.mark.parametrize(("text", "r"), [(ROWS_EARLY, 0), (MMA_CLUSTER, 32), (TMA_CLUSTER, 32)])
 def test_every_class(text: str, r: int, x_dtype: str, smooth: str, source: str) -> None:
     """With any bits of the dtype, too: NaN stays in its place."""
     problem = SmoothProblem(m=69, k=224, r=r, x_dtype=x_dtype, smooth=smooth)
@@ -78,12 +80,18 @@ def test_every_class(text: str, r: int, x_dtype: str, smooth: str, source: str) 
     [
         (16, MMA_TALL),
         (128, "kernel=smooth_mma rows_per_warp=32 warps_m=4 split_k=7 ctas_per_sm=2"),
-        (128, "kernel=smooth_mma warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=1 use_pdl=true"),
+        pytest.param(
+            128,
+            "kernel=smooth_mma warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=1 use_pdl=true",
+            marks=pytest.mark.slow,
+        ),
         (256, "kernel=smooth_mma warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1"),
         (16, TMA_NARROW),
         (48, TMA_TALL),
         (128, "kernel=smooth_tma tile_m=112 quant_warps=12 split_k=3"),
-        (128, "kernel=smooth_tma tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true"),
+        pytest.param(
+            128, "kernel=smooth_tma tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true", marks=pytest.mark.slow
+        ),
         (256, "kernel=smooth_tma tile_m=32"),
         pytest.param(368, MMA_PARTS, marks=pytest.mark.slow),
         pytest.param(512, "kernel=smooth_tma tile_m=32 split_k=4", marks=pytest.mark.slow),
@@ -100,9 +108,9 @@ def test_several_tiles_both_ways(text: str) -> None:
     right(SmoothProblem(m=300, k=1056, r=0 if "smooth_rows" in text else 32), text, schedule="random")
 
 
-@pytest.mark.parametrize("x_dtype", ["fp16", "bf16"])
-@pytest.mark.parametrize("smooth", ["fp32", "none"])
-@pytest.mark.parametrize(("text", "r"), EACH)
+@pytest.mark.parametrize(
+    ("text", "r", "smooth", "x_dtype"), checkered(EACH, ["fp32", "none"], ["fp16", "bf16"])
+)
 def test_every_pattern_of_16_bits(text: str, r: int, x_dtype: str, smooth: str) -> None:
     problem = SmoothProblem(m=128, k=512, r=r, x_dtype=x_dtype, smooth=smooth)
     inputs = {"x": every_pattern(DTYPES[x_dtype])}

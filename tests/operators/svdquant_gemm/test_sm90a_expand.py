@@ -279,7 +279,11 @@ def test_workspace_by_hand() -> None:
         ("tile_mnk=128x200x128 cluster_shape_mn=2x1", "4352,3840,3072,128"),
         ("tile_mnk=256x136x128 wgmma_k=32 use_pdl=true", "333,3232,520,16"),
         ("tile_mnk=64x64x128 consumer_warpgroups=1 split_k=3 cluster_shape_mn=2x1", "100,672,1032,0"),
-        ("tile_mnk=64x200x128 pingpong=true cluster_shape_mn=2x1 epi_tile_n=64", "4352,3840,3072,128"),
+        pytest.param(
+            "tile_mnk=64x200x128 pingpong=true cluster_shape_mn=2x1 epi_tile_n=64",
+            "4352,3840,3072,128",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_two_launches(text: str, shape: str) -> None:
@@ -320,7 +324,12 @@ SHARED = "tile_mnk=64x128x128 consumer_warpgroups=1 use_pdl=true"
 
 
 @pytest.mark.parametrize(
-    "text", [SHARED, f"{SHARED} stream_k=true", "tile_mnk=128x64x128 consumer_warpgroups=1"]
+    "text",
+    [
+        SHARED,
+        pytest.param(f"{SHARED} stream_k=true", marks=pytest.mark.slow),
+        pytest.param("tile_mnk=128x64x128 consumer_warpgroups=1", marks=pytest.mark.slow),
+    ],
 )
 def test_expanding_blocks_fit_beside_the_gemm(text: str) -> None:
     """What one SM has (CUDA programming guide, 9.0): 64 K registers, which a warp takes in units of 256; 2048 threads;

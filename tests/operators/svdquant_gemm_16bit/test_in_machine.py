@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -145,6 +146,12 @@ def mutated(pattern: str, into: str, text: str, shape: HalfGemmProblem, **option
     return run(text, shape, ptx=changed, **options)
 
 
+@functools.cache
+def is_right_as_it_is(text: str, shape: HalfGemmProblem, clusters: int = 2) -> bool:
+    result, _, found = run(text, shape, clusters=clusters)
+    return result.ok and found.ok
+
+
 @pytest.mark.parametrize(
     ("pattern", "into"),
     [
@@ -168,7 +175,7 @@ def test_wrong_weights_are_seen(pattern: str, into: str) -> None:
     """By the comparison with float64 on ordinary inputs, too."""
     result, _, found = mutated(pattern, into, PLAIN, WEIGHTS)
     assert result.ok and not found.ok
-    assert run(PLAIN, WEIGHTS)[2].ok
+    assert is_right_as_it_is(PLAIN, WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +203,9 @@ def test_missing_waits_are_seen(pattern: str, into: str, text: str, schedule: st
     ("knob", "pattern", "into"),
     [
         ("stream_k=true", r"st\.release\.gpu\.global", "st.relaxed.gpu.global"),
-        ("stream_k=true", r"ld\.acquire\.gpu\.global", "ld.relaxed.gpu.global"),
+        pytest.param(
+            "stream_k=true", r"ld\.acquire\.gpu\.global", "ld.relaxed.gpu.global", marks=pytest.mark.slow
+        ),
         (
             "split_k=2",
             r"atom\.global\.acq_rel\.add\.u32\s+(%r\d+), (\S+), 1;",
@@ -207,7 +216,6 @@ def test_missing_waits_are_seen(pattern: str, into: str, text: str, schedule: st
 )
 def test_parts_that_are_not_handed_over_are_seen(knob: str, pattern: str, into: str) -> None:
     text, shape = f"{ALONE} {knob}", problem("45,672,72,0")
-    fine = run(text, shape, clusters=5)
-    assert fine[0].ok and fine[2].ok
+    assert is_right_as_it_is(text, shape, clusters=5)
     result, _, found = mutated(pattern, into, text, shape, clusters=5)
     assert not (result.ok and found.ok)

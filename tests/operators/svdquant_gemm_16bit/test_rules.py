@@ -98,8 +98,8 @@ def test_auto_always_fits(r: int, dtype: str) -> None:
     [
         ("tile_mnk=128x200x128 use_pdl=true", "4352,3840,3072,128", "bf16"),
         ("tile_mnk=128x256x128 cluster_shape_mn=2x1", "4352,3840,3072,128", "fp16"),
-        ("tile_mnk=128x208x128", "1024,3840,3072,0", "bf16"),
-        ("tile_mnk=256x136x128 wgmma_k=32", "333,3232,520,16", "bf16"),
+        pytest.param("tile_mnk=128x208x128", "1024,3840,3072,0", "bf16", marks=pytest.mark.slow),
+        pytest.param("tile_mnk=256x136x128 wgmma_k=32", "333,3232,520,16", "bf16", marks=pytest.mark.slow),
         ("tile_mnk=64x64x128 consumer_warpgroups=1 stream_k=true", "60,3840,3072,128", "bf16"),
     ],
 )

@@ -152,7 +152,7 @@ def test_slots_of_weights_hold_a_unit_of_x() -> None:
     assert SLOT_BYTES // XS_ROW == SLOT_COLUMNS
 
 
-@pytest.mark.parametrize("text", [FEW, SHARED])
+@pytest.mark.parametrize("text", [pytest.param(FEW, marks=pytest.mark.slow), SHARED])
 def test_the_budget_is_what_the_launch_asks_for(text: str) -> None:
     shape = problem("17,672,72,48")
     found = legal(text.replace("32x8x128", "32x16x128"), shape)
@@ -178,13 +178,17 @@ def mutated(pattern: str, into: str) -> tuple[bool, bool]:
 @pytest.mark.parametrize(
     ("pattern", "into"),
     [
-        (r"ld\.acquire\.gpu\.global\.b32", "ld.relaxed.gpu.global.b32"),
+        pytest.param(r"ld\.acquire\.gpu\.global\.b32", "ld.relaxed.gpu.global.b32", marks=pytest.mark.slow),
         (r"\.release\.add\.u32", ".relaxed.add.u32"),
         (
             r"setp\.gt\.s32(\s+%p\d+, %r\d+,) 3;(.{0,200}ld\.acquire.{0,100})setp\.lt\.s32(\s+%p\d+, %r\d+,) 4;",
             r"setp.gt.s32\1 0;\2setp.lt.s32\3 1;",
         ),
-        (r"st\.global\.v2\.b32\s+\[%rd\d+\], \{0, 0\};|st\.global\.b32\s+\[%rd\d+(\+4)?\], 0;", ""),
+        pytest.param(
+            r"st\.global\.v2\.b32\s+\[%rd\d+\], \{0, 0\};|st\.global\.b32\s+\[%rd\d+(\+4)?\], 0;",
+            "",
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["nothing is acquired", "nothing is released", "one CTA is enough", "nobody clears the counters"],
 )

@@ -180,7 +180,7 @@ def test_staging_has_one_spelling_where_y_is_not_gated() -> None:
     ("text", "r", "activation"),
     [
         (PLAIN, 48, "none"),
-        (STREAM, 0, "none"),
+        pytest.param(STREAM, 0, "none", marks=pytest.mark.slow),
         pytest.param(PAIR, 512, "none", marks=pytest.mark.slow),
         pytest.param(WIDE, 128, "none", marks=pytest.mark.slow),
         pytest.param(BLOCKS, 16, "swiglu", marks=pytest.mark.slow),

@@ -51,7 +51,12 @@ def test_with_all_waits_nothing_is_found(sizes: str) -> None:
     ("number", "says"),
     [
         pytest.param(0, "of x: ld.global .* the launch before the first wrote", id="quantizing CTAs"),
-        pytest.param(1, "of workspace: st.global .* the launch before the first", id="merging CTAs"),
+        pytest.param(
+            1,
+            "of workspace: st.global .* the launch before the first",
+            id="merging CTAs",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(2, r"of workspace: .*(TMA load|a copy) .*\(launch 2", id="loading warp"),
         pytest.param(3, r"of workspace: ld.global of warp\d \(launch 2", id="consumer warps"),
     ],
@@ -64,9 +69,23 @@ def test_who_does_not_wait_for_the_launch_before(number: int, says: str) -> None
 @pytest.mark.parametrize(
     ("pattern", "number", "of", "says"),
     [
-        pytest.param(MEET_GROUP, 0, 2, "(WAR|RAW) on SMEM .*not known to be complete", id="first meeting"),
+        pytest.param(
+            MEET_GROUP,
+            0,
+            2,
+            "(WAR|RAW) on SMEM .*not known to be complete",
+            id="first meeting",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(MEET_GROUP, 1, 2, "RAW on SMEM .*bulk store reads", id="second meeting"),
-        pytest.param(BOXES_READ, 0, 2, "WAR on SMEM .*st.shared overwrites what bulk reads", id="boxes read"),
+        pytest.param(
+            BOXES_READ,
+            0,
+            2,
+            "WAR on SMEM .*st.shared overwrites what bulk reads",
+            id="boxes read",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(r"fence\.proxy\.async\.shared::cta;", 0, 1, "no fence.proxy.async", id="proxy fence"),
         pytest.param(BOXES_READ, 1, 2, "ends while a bulk store", id="the end", marks=pytest.mark.slow),
     ],
