@@ -24,6 +24,8 @@ _STAYS = "a peer's multicast commit arrives on a barrier of a CTA that does not 
 _UNFENCED = "what cp.async wrote (generic proxy) is read by the tensor core without fence.proxy.async"
 _ONE_WARP = "setmaxnreg is executed by one warp of a warpgroup; the ISA wants all four"
 SETTLED = {
+    "dense_gemm_alpha_beta": _ONE_LANE,
+    "primitives mapa": "a CTA reads shared memory of the next one, which does not wait for that before it ends",
     "primitives pipeline_software_fill": _ONE_LANE,
     "primitives warp_named_barrier": _ONE_LANE,
     "hopper fmha": (

@@ -190,3 +190,24 @@ def test_a_wait_on_an_mbarrier_is_a_meeting_of_lanes_that_arrived(
     result = run(BARRIER.format(count) + own + before + PHASE.format(parity) + meeting + others)
     assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
     assert found in str(result)
+
+
+STORE = "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r10], 128;\ncp.async.bulk.commit_group;\n"
+STORE += "cp.async.bulk.wait_group 0;\n"
+FENCE, ONE = "fence.proxy.async.shared::cta;\n", "setp.ne.u32 %p2, %r1, 0;\n@%p2 bra BEHIND;\n"
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (OWN + FENCE + MEETING + ONE + STORE + "BEHIND:\n", False),
+        (OWN + FENCE + ONE + STORE + "BEHIND:\n", True),
+        (MEETING + OWN + FENCE + ONE + STORE + "BEHIND:\n", True),
+        (OWN + FENCE + "elect.sync %r9|%p2, -1;\n@!%p2 bra BEHIND;\n" + STORE + "BEHIND:\n", False),
+    ],
+    ids=["met", "unmet", "met too early", "elected"],
+)
+def test_a_bulk_store_sends_what_other_lanes_wrote_before_they_met(body: str, found: bool) -> None:
+    result = run_body(START + body, np.zeros(64, np.uint32), block=(32, 1, 1), smem_bytes=4096)
+    assert result.status is (SimStatus.RACE if found else SimStatus.OK), str(result)
+    assert ("a bulk store reads what" in str(result)) == found

@@ -251,6 +251,8 @@ def test_cluster_shared_memory_and_barrier() -> None:
     xor.b32 %r2, %r1, 1;
     mapa.shared::cluster.u32 %r3, %r10, %r2;
     add.u32 %r4, %r1, 5;
+    barrier.cluster.arrive.relaxed.aligned;
+    barrier.cluster.wait.aligned;
     st.shared::cluster.u32 [%r3], %r4;
     barrier.cluster.arrive.release.aligned;
     barrier.cluster.wait.acquire.aligned;

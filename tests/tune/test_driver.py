@@ -29,10 +29,12 @@ from tests.fakes import CHECKS_ALL, FakeDevice, FakePool, fake_us, small_space
 from tuner.compile.pool import WorkerError
 from tuner.report.write import read_trials
 from tuner.search.progress import Progress
+from tuner.search.search import WINDOW
 from tuner.stages.run import LEADERS
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Origin, Status, Trial
 from tuner.tune.driver import TuneOptions, TuneResult, tune
+from tuner.tune.promising import LEAST_TRIALS
 
 ROOT = Path(__file__).resolve().parents[2]
 PROBLEM = GemmProblem.parse("4352,3840,3072,128")
@@ -434,18 +436,21 @@ def test_kill_twice_then_resume(tmp_path: Path) -> None:
 
 
 def test_two_tuners_of_one_problem(tmp_path: Path) -> None:
+    """Each tries what it tries alone, to the last candidates, which depend on times told."""
+    each = WINDOW + 4
+    assert each < LEAST_TRIALS, "most of the time would be a look around before the search"
+    alone = [run(tmp_path / f"alone{seed}", trials=each, seed=seed) for seed in (0, 1)]
     logs = [tmp_path / f"log{seed}" for seed in (0, 1)]
-    processes = [start(tmp_path, log, 30, seed, logs) for seed, log in enumerate(logs)]
+    processes = [start(tmp_path / "both", log, each, seed, logs) for seed, log in enumerate(logs)]
     for process in processes:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
-    trials = {trial.resolved: trial for trial in complete_trials(tmp_path)}
+    trials = {trial.resolved: trial for trial in complete_trials(tmp_path / "both")}
     best = min((trial for trial in trials.values() if trial.ok), key=lambda trial: trial.us or 0)
-    row = DispatchTable.load(tmp_path / "b200").lookup(PROBLEM).row
+    row = DispatchTable.load(tmp_path / "both" / "b200").lookup(PROBLEM).row
     assert row is not None and row.config == best.resolved
-    for seed in (0, 1):
-        alone = run(tmp_path / f"alone{seed}", trials=30, seed=seed)
-        assert {trial.resolved for trial in alone.trials} <= set(trials)
+    for result in alone:
+        assert {trial.resolved for trial in result.trials} <= set(trials)
 
 
 @pytest.mark.slow

@@ -66,6 +66,7 @@ class SimulatedTime:
     ``about``    which sets these are
     ``terms``    nominal microseconds by cause; they add up to ``us``
     ``run``      what the clocked run saw, in cycles; of several launches, one after the other
+    ``spills_us``  by how much spilled registers may take less, and more, than ``sets_us`` holds
     """
 
     sets_us: Times
@@ -74,6 +75,7 @@ class SimulatedTime:
     terms: dict[str, float]
     run: TimedRun
     throttled: float = 1.0
+    spills_us: tuple[float, float] = (0.0, 0.0)
 
     @property
     def us(self) -> float:
@@ -81,11 +83,11 @@ class SimulatedTime:
 
     @property
     def low_us(self) -> float:
-        return float(self.sets_us.min()) * (1 - self.discrepancy)
+        return (float(self.sets_us.min()) - self.spills_us[0]) * (1 - self.discrepancy)
 
     @property
     def high_us(self) -> float:
-        return float(self.sets_us.max()) * (1 + self.discrepancy) * self.throttled
+        return (float(self.sets_us.max()) + self.spills_us[1]) * (1 + self.discrepancy) * self.throttled
 
     @property
     def bound(self) -> str:
@@ -123,6 +125,7 @@ def simulate(
             launch, ptx, chosen.clock, sm_count=device.sm_count, places=places_of(launch, device) * resident,
             resident=resident, tensors=tensor_places(compiled, problem), cold=cold,
             map_names=map_names(launch, compiled, traits.operands), record=record, atomic_results=results,
+            spill_bytes=compiled.resources_of(launch.kernel_name).spill_bytes,
         )
         for launch, resident in ((one, resident_ctas(compiled, config, one, device)) for one in launches)
     ]  # fmt: skip
@@ -187,7 +190,15 @@ def time_of_launches(
     return SimulatedTime(
         sets_us=sets_us, discrepancy=sets.discrepancy, about=sets.about, terms=terms, run=run,
         throttled=slowdown(float(sets_us[0]), mma_duty(run), float(sets.values["clock_ghz"].min())),
+        spills_us=spills_us(run, per_cycle),
     )  # fmt: skip
+
+
+def spills_us(run: TimedRun, per_cycle: float) -> tuple[float, float]:
+    if run.spills is None:
+        return 0.0, 0.0
+    nominal = float(run.spills.cycles[0])
+    return (nominal - run.spills.least) * per_cycle, (run.spills.most - nominal) * per_cycle
 
 
 def mma_duty(run: TimedRun) -> float:

@@ -11,6 +11,9 @@ from collections.abc import Callable
 
 from kernel_space.check.sweep.mutant import LANES, Kernel, Mutant, is_relevant, is_wait, orders
 from kernel_space.check.sweep.text import Statement
+from kernel_space.machine.ptx.cfg import build_graph
+from kernel_space.machine.ptx.parse import parse_ptx
+from kernel_space.machine.units.shared_loads import open_loads
 
 _GENERIC = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
 
@@ -213,5 +216,31 @@ def _commuting(kernel: Kernel, mutant: Mutant, facts: Facts) -> str:
     return ""
 
 
+def _reads_are_over(kernel: Kernel, mutant: Mutant, facts: Facts) -> str:
+    """A proxy fence behind reads alone, before the next copy into their place."""
+    fence = mutant.statement
+    if fence.tokens[:3] != ("fence", "proxy", "async") or mutant.kind not in (
+        "removed",
+        "weakened",
+        "wrong thread",
+    ):
+        return ""
+    before = [one for one in kernel.source.statements if one.entry == fence.entry and one.line < fence.line]
+    for one in reversed(before):
+        if one.tokens[0] in ("bar", "barrier", "mbarrier", "fence"):
+            break
+        if one.tokens[0] in ("st", "stmatrix", "atom", "red", "cp"):
+            return ""
+    if _open_lines(mutant.text, fence.entry) - _open_lines("\n".join(kernel.source.lines), fence.entry):
+        return ""
+    return "a register of every load has been used before it: none is under way any more"
+
+
+def _open_lines(ptx: str, entry: str) -> set[int]:
+    """Lines of loads that may be under way at some release."""
+    kernel = parse_ptx(ptx, entry)
+    return {kernel.instrs[site].line for site in open_loads(build_graph(kernel))[0]}
+
+
 _RULES: tuple[Rule, ...] = (_launches, _resources, _scopes, _nothing_to_release, _doubled, _lanes, _commuting,
-                            _nothing_follows, _init_fence, _another_barrier, _no_groups)  # fmt: skip
+                            _nothing_follows, _init_fence, _another_barrier, _no_groups, _reads_are_over)  # fmt: skip

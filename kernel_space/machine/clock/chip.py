@@ -40,7 +40,8 @@ class TimedDeadlock(Fault):
 class TimedWarp(Lockstep):
     """32 lanes. ``t``: now; ``blame``: nominal cycles waited since the tensor pipe last took something, by cause.
 
-    ``issued``: instructions, ``special``: special functions among them. Of plain accesses that are not charged yet:
+    ``issued``: instructions, ``special``: special functions among them, ``visits``: how often it was at each run of
+    them. Of plain accesses that are not charged yet:
     ``loaded``, ``stored``, ``copied``: sectors that pass L2; ``found``: those in L1, which are there at ``found_at``;
     ``coming``: what L1 will hold; ``fresh_*``: bytes that pass DRAM, of the whole chip. ``copies_at``,
     ``loads_at``: when the copies and the loads so far have come.
@@ -51,6 +52,7 @@ class TimedWarp(Lockstep):
         self.clock = self.machine.clock
         self.costs, self.slots, self.specials = self.machine.costs, self.machine.slots, self.machine.specials
         self.issued = self.special = 0.0
+        self.visits = [0] * len(self.costs)
         self.loaded = self.stored = self.copied = 0
         self.fresh_loads = self.fresh_stores = self.fresh_copies = 0
         self.found = 0

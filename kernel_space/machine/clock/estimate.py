@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ from kernel_space.machine.clock.chip import Record, TimedCluster, TimedCta, Time
 from kernel_space.machine.clock.clock import SPECIAL_CLK, Clock, Times
 from kernel_space.machine.clock.occupancy import quarter_loads
 from kernel_space.machine.clock.program import TimedProgram, timed_program
+from kernel_space.machine.clock.spills import Spills, spills_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +31,7 @@ class TimedRun:
     ``plain``  bytes of the sectors that its plain accesses touched; ``dram``: bytes of the chip that passed DRAM in
         one round; ``share``: CTAs that stood on an SM at once
     ``record``     timeline of one cluster in nominal cycles, if asked for
+    ``spills``     what of it spilled registers take, if there are any
     """
 
     cycles: Times
@@ -42,6 +45,7 @@ class TimedRun:
     dram: int
     share: int
     record: Record | None
+    spills: Spills | None = None
 
     def __post_init__(self) -> None:
         total = sum(self.account.values())
@@ -62,6 +66,7 @@ def simulate_launch(
     atomic_results: tuple[int, ...] = (0,),
     record: bool = False,
     cluster: int = 0,
+    spill_bytes: int = 0,
 ) -> TimedRun:
     """How long ``launch`` of the kernel in ``ptx`` takes, for every set of constants in ``clock``.
 
@@ -71,6 +76,7 @@ def simulate_launch(
     ``map_names``      parameter index -> operand of its TMA descriptor, for the account
     ``atomic_results`` what the atomics of a CTA return in turn: splits - 1 makes that piece the last to arrive
     ``cluster``        which cluster to run; 0 has as many tiles as any other in a round-robin tile walk
+    ``spill_bytes``    of a thread: ``Resources.spill_bytes``
 
     Raises ``Unsupported`` for what the clock does not model, ``Fault`` for what the program does wrong.
     """
@@ -100,10 +106,14 @@ def simulate_launch(
         account = {cause: cycles * float(1 + further[0] / end[0]) for cause, cycles in account.items()}
         end = end + further
     cta, machine = full.cluster.ctas[0], full.machine
+    spills = spills_of(machine, cta, spill_bytes, rounds) if spill_bytes else None
+    if spills is not None:
+        account[SPILLS] = float(spills.cycles[0])
+        end = end + spills.cycles
     return TimedRun(
         cycles=end, account=account, rounds=rounds, clusters=clusters, active_sms=min(clusters * size, sms),
         filled=cta.filled, stored=cta.stored, plain=cta.plain_bytes, dram=machine.dram_bytes, share=machine.share,
-        record=machine.record,
+        record=machine.record, spills=spills,
     )  # fmt: skip
 
 
@@ -153,6 +163,7 @@ def joined_runs(runs: Sequence[TimedRun]) -> TimedRun:
     if len(runs) == 1:
         return runs[0]
     account: dict[str, float] = {}
+    spills = [run.spills for run in runs if run.spills is not None]
     for run in runs:
         for cause, cycles in run.account.items():
             account[cause] = account.get(cause, 0.0) + cycles
@@ -165,6 +176,7 @@ def joined_runs(runs: Sequence[TimedRun]) -> TimedRun:
         plain=sum(run.plain for run in runs),
         dram=sum(run.dram for run in runs),
         record=_joined_records(runs),
+        spills=functools.reduce(operator.add, spills) if spills else None,
     )
 
 
@@ -179,7 +191,7 @@ def _joined_records(runs: Sequence[TimedRun]) -> Record | None:
     return joined
 
 
-PROLOGUE, EPILOGUE, OTHER = "prologue", "epilogue exposed", "executing"
+PROLOGUE, EPILOGUE, OTHER, SPILLS = "prologue", "epilogue exposed", "executing", "spilled registers"
 
 
 def account_of(cluster: TimedCluster, end: float) -> dict[str, float]:

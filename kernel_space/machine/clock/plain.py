@@ -136,6 +136,7 @@ def memory(w: TimedWarp, number: int) -> None:
     w.t = begin + w.costs[number]
     w.issued += w.slots[number]
     w.special += w.specials[number]
+    w.visits[number] += 1
     sectors = w.loaded + w.stored + w.copied
     if not sectors + w.found:
         return

@@ -22,6 +22,7 @@ from kernel_space.machine.translate.translate import Program
 def cost(c: Writer, i: Instr, m: Modifiers) -> None:
     number = _number(i)
     c.emit(f"w.t = w.t + w.costs[{number}]; w.issued += w.slots[{number}]; w.special += w.specials[{number}]")
+    c.emit(f"w.visits[{number}] += 1")
 
 
 @opcode("timed.memory")

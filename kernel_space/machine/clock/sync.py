@@ -128,7 +128,9 @@ def st_async(
         barrier.complete(size * len(values), when, "arrive")
 
 
-def mbarrier_wait(w: TimedWarp, where: int, phase: int, parity: bool, acquire: bool, site: int) -> bool:
+def mbarrier_wait(
+    w: TimedWarp, where: int, phase: int, parity: bool, acquire: bool, mask: int, site: int
+) -> bool:
     """True: sleep until the phase completes. Otherwise the clock moves to its completion."""
     barrier = find(w, where)[1]
     done = (barrier.phase & 1) != (phase & 1) if parity else barrier.phase > phase
@@ -145,7 +147,9 @@ def mbarrier_wait(w: TimedWarp, where: int, phase: int, parity: bool, acquire: b
     return False
 
 
-def mbarrier_look(w: TimedWarp, where: int, phase: int, parity: bool, acquire: bool, site: int) -> int:
+def mbarrier_look(
+    w: TimedWarp, where: int, phase: int, parity: bool, acquire: bool, mask: int, site: int
+) -> int:
     """One look. It finds nothing: the wait that must follow finds out when the phase completes."""
     barrier = find(w, where)[1]
     w.t = w.t + w.clock.spin

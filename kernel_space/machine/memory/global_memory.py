@@ -118,14 +118,14 @@ def load_global(
         _check_alignment(address, span, "ld.global")
         region = w.machine.memory.find(address, address + span, "ld.global")
         if w.races is not None:
-            w.races.global_read(w, region, address - region.base, span, order, scope, site)
+            w.races.global_read(w, region, address - region.base, span, order, scope, mask, site)
         if region.undefined is not None:
             load_bits(w, region.undefined, region.name, address - region.base, size, count, mask, site)
         first = (address - region.base) // size
         return region.views[size][first : first + count].tolist()
     region, at = _locate(w, address, span, mask, "ld.global")
     if w.races is not None:
-        w.races.global_read(w, region, at, span, order, scope, site)
+        w.races.global_read(w, region, at, span, order, scope, mask, site)
     if mask != FULL:
         full = np.full(32, at[0])
         full[lane_flags(mask)] = at

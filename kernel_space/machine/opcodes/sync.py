@@ -157,7 +157,7 @@ def mbarrier_wait(c: Writer, i: Instr, m: Modifiers) -> None:
     m.ignore(*_SCOPES, *_SHARED, "b64")
     where = _where(c, i, 1)
     phase = uniform(c, c.read(i.operands[2], 32 if parity else 64), i.operands[2])
-    arguments = f"{where}, {phase}, {parity}, {order == 'acquire'}, {c.site}"
+    arguments = f"{where}, {phase}, {parity}, {order == 'acquire'}, {c.mask}, {c.site}"
     assert c.block is not None
     if c.block.spin and c.block.instrs[0] is i:
         c.emit(f"if mbarrier_wait(w, {arguments}): return -2")
@@ -194,7 +194,7 @@ def fence(c: Writer, i: Instr, m: Modifiers) -> None:
 @opcode("griddepcontrol.wait")
 def griddepcontrol_wait(c: Writer, i: Instr, m: Modifiers) -> None:
     """The launch before has ended and its memory is visible: at once where it does not overlap this one."""
-    c.emit(f"if launch_wait(w, {c.site}): return -2")
+    c.emit(f"if launch_wait(w, {c.mask}, {c.site}): return -2")
 
 
 @opcode("griddepcontrol.launch_dependents")

@@ -46,6 +46,7 @@ class Writer:
         self.block: Block | None = None
         self.wgmma_bits: Mapping[int, int] = {}
         self.tensor_users: Mapping[int, frozenset[int]] = {}
+        self.shared_users: frozenset[int] = frozenset()
 
     # -- text ------------------------------------------------------------------------------------------------
     def emit(self, line: str) -> None:

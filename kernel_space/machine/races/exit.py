@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 
 
 class ExitRaces(TensorRaces):
-    """``visits``: per CTA, the last arrival of each clock slot of another CTA on its barriers."""
+    """``visits``: per CTA, the last access of each clock slot of another CTA to its shared memory, or arrival on one
+    of its barriers.
+    """
 
     def __init__(self, program: Any, before: Any = None, *, in_a_row: bool = False) -> None:
         super().__init__(program, before, in_a_row=in_a_row)
-        self.visits: dict[Cta, dict[int, tuple[int, int, MBarrier]]] = {}
+        self.visits: dict[Cta, dict[int, tuple[int, int, str, str]]] = {}
 
     # -- arrivals in a CTA that may have ended ---------------------------------------------------------------------
     def arrive(self, w: Warp, barrier: MBarrier, release: str, mask: int, site: int) -> None:
@@ -46,17 +48,20 @@ class ExitRaces(TensorRaces):
 
     def _visit(self, cta: Cta, barrier: MBarrier, slot: int, value: int, site: int) -> None:
         if barrier.cta is not cta:
-            self.visits.setdefault(barrier.cta, {})[slot] = (value, site, barrier)
+            who = cta.cluster.slots.names[slot]
+            self.visit(barrier.cta, slot, value, site, who, f"arrives on its {barrier.label}")
+
+    def visit(self, cta: Cta, slot: int, value: int, site: int, who: str, what: str) -> None:
+        self.visits.setdefault(cta, {})[slot] = (value, site, who, what)
 
     def cta_done(self, cta: Cta) -> None:
         """Some warp of the CTA must know of every arrival from outside and of every bulk store's last read."""
         known = np.max([warp.clock.clock[0] for warp in cta.warps], axis=0)
-        names = cta.cluster.slots.names
-        for slot, (value, site, barrier) in self.visits.pop(cta, {}).items():
+        for slot, (value, site, who, what) in self.visits.pop(cta, {}).items():
             if known[slot] < value:
                 self.report(
-                    ("exit", site), f"CTA {cta.rank} may end before {names[slot]} arrives on its {barrier.label}: none "
-                    "of its warps waits for that", site, names[slot], -1, "",
+                    ("exit", site), f"CTA {cta.rank} may end before {who} {what}: none "
+                    "of its warps waits for that", site, who, -1, "",
                 )  # fmt: skip
         for warp in cta.warps:
             self._check_stores(cta, warp)

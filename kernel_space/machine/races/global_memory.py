@@ -2,8 +2,8 @@
 launches in a row.
 
 What a launch does is in the past of a warp of the next one once that warp has executed ``griddepcontrol.wait``, or is
-ordered behind one that has. Nothing else orders launches that overlap. Between them strong accesses (atomics, volatile,
-relaxed and ordered loads and stores) race with plain ones, not with each other.
+ordered behind one that has. Nothing else orders launches that overlap. Strong accesses (atomics, volatile, relaxed and
+ordered loads and stores) race with plain writes, and between launches with plain reads, not with each other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from kernel_space.machine.races.shadow import (
     COPIED_BEFORE,
     NC,
     POLLED,
+    POLLED_BEFORE,
     READ,
     READ_BEFORE,
     Access,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Machine, Warp
 
 GENERIC = 0
-_DONE = {kind: "read" for kind in (READ, READ_BEFORE, COPIED, COPIED_BEFORE, POLLED)} | {
+_DONE = {kind: "read" for kind in (READ, READ_BEFORE, COPIED, COPIED_BEFORE, POLLED, POLLED_BEFORE)} | {
     ATOMIC: "changed",
     "writer": "wrote",
 }
@@ -97,18 +98,19 @@ class GlobalRaces(SyncRaces):
 
     # -- accesses of threads -------------------------------------------------------------------------------------
     def global_read(
-        self, w: Warp, region: Region, at: Any, size: int, order: str, scope: str, site: int
+        self, w: Warp, region: Region, at: Any, size: int, order: str, scope: str, mask: int, site: int
     ) -> None:
         cells = words_of(at, size)
         if order in ("weak", NC):
             access = Access(w.clock.slot, w.clock.epoch, site)
-            self._plain_read(w, region, cells, GENERIC, READ, access, "ld.global reads")
+            with w.clock.known_to(mask):
+                self._plain_read(w, region, cells, GENERIC, READ, access, "ld.global reads")
             if order == NC:
                 self._read_only(w, region, cells, access)
             return
         for place in places_of(at):
             self.updates.loaded(w, (region.base, place), site)
-            self.sync_load(w, (region.base, place), order, scope)
+            self.sync_load(w, (region.base, place), order, scope, mask)
         self._strong(w, region, cells, POLLED, site, "strong load reads")
 
     def global_write(
@@ -118,7 +120,8 @@ class GlobalRaces(SyncRaces):
         if order == "weak":
             w.clock.wrote(at, mask)
             access = Access(w.clock.slot, w.clock.epoch, site)
-            return self._plain_write(w, region, cells, access, GENERIC, "st.global")
+            with w.clock.known_to(mask):
+                return self._plain_write(w, region, cells, access, GENERIC, "st.global")
         self._strong(w, region, cells, ATOMIC, site, "strong store overwrites")
         for place in places_of(at):
             self._update(w, region, place, site)
@@ -127,7 +130,7 @@ class GlobalRaces(SyncRaces):
     def global_atomic(
         self, w: Warp, region: Region, at: int, size: int, order: str, scope: str, mask: int, site: int
     ) -> None:
-        self.sync_load(w, (region.base, at), order, scope)
+        self.sync_load(w, (region.base, at), order, scope, mask)
         self._strong(w, region, words_of(at, size), ATOMIC, site, "atomic changes")
         self.sync_store(w, (region.base, at), order, scope, mask)
 
@@ -201,7 +204,7 @@ class GlobalRaces(SyncRaces):
         assert shadow is not None
         what, site = f"{what} overwrites", access.site
         self._check(w, region, shadow.writer, "writer", cells, proxy, site, what)
-        for kind in (READ, READ_BEFORE, COPIED, COPIED_BEFORE):
+        for kind in (READ, READ_BEFORE, COPIED, COPIED_BEFORE, POLLED, POLLED_BEFORE, ATOMIC):
             read = shadow.tables.get((self.machine.number, kind))
             if read is not None:
                 self._check(w, region, read, kind, cells, GENERIC, site, what)
@@ -211,19 +214,16 @@ class GlobalRaces(SyncRaces):
         shadow.note(shadow.writer, cells, w.cta.cluster.key, access)
 
     def _strong(self, w: Warp, region: Region, cells: Cells, kind: str, site: int, what: str) -> None:
-        """Of other launches only plain accesses conflict; within a launch strong accesses only synchronise."""
-        if not self.in_a_row and not (self.read_only and kind == ATOMIC):
-            return
+        """Strong accesses synchronise; only plain ones conflict with them."""
         shadow = self._global(region, make=True)
         assert shadow is not None
-        if self.in_a_row:
-            self._check(w, region, shadow.writer, "writer", cells, GENERIC, site, what, others_only=True)
+        self._check(w, region, shadow.writer, "writer", cells, GENERIC, site, what)
         if kind == ATOMIC:
             self._written_though_constant(w, region, shadow, cells, site)
             if self.in_a_row:
                 self._check_others(w, region, shadow, (READ, COPIED), cells, site, what)
         access = Access(w.clock.slot, w.clock.epoch, site)
-        shadow.note(shadow.table(self.machine.number, kind), cells, w.cta.cluster.key, access)
+        shadow.note_read(self.machine.number, kind, cells, w.cta.cluster.key, access)
 
     def _read_later(
         self, w: Warp, region: Region, kind: str, cells: Callable[[], Cells], access: Access

@@ -95,6 +95,19 @@ class LaneRaces(GlobalRaces):
                 )
         shadow.lane_read[cells] = now
 
+    def lanes_sent(self, w: Warp, cta: Cta, offset: int, size: int, lanes: int, site: int) -> None:
+        """The source of a bulk store that ``lanes`` issue."""
+        cells, when = words_of(offset, size), _when(w)
+        written = cta.shadow.lane_written[cells]
+        if _since(written, when):
+            lane = written & SEVERAL
+            bad = ((written ^ when) <= SEVERAL) & (lane != SEVERAL)
+            bad &= (lane == MATRIX) | (np.int64(lanes) >> np.minimum(lane, LANES - 1) & 1 == 0)
+            if np.count_nonzero(bad):
+                self._lanes_conflict(
+                    w, cta, cells, bad, written, "RAW", "a bulk store reads what", "wrote", site
+                )
+
     def lanes_wrote(self, w: Warp, cta: Cta, offset: Any, size: int, mask: int, site: int) -> None:
         cells, shadow = words_of(offset, size), cta.shadow
         if size < 4:

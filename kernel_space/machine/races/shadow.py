@@ -14,8 +14,8 @@ from kernel_space.machine.values.clocks import Clock
 Cells = slice | NDArray[np.int64]
 NOBODY = -1
 READ, COPIED, POLLED, ATOMIC, NC = "read", "copied", "polled", "atomic", "nc"
-READ_BEFORE, COPIED_BEFORE = "read before", "copied before"
-_BEFORE = {READ: READ_BEFORE, COPIED: COPIED_BEFORE}
+READ_BEFORE, COPIED_BEFORE, POLLED_BEFORE = "read before", "copied before", "polled before"
+_BEFORE = {READ: READ_BEFORE, COPIED: COPIED_BEFORE, POLLED: POLLED_BEFORE}
 _CLUSTERS = 1 << 20  # more than a launch in a row has
 
 
@@ -84,10 +84,13 @@ class Shadow:
             "write", self._cell(cells, at), int(slots.flat[at]), int(np.ravel(self.write_site[cells])[at])
         )
 
-    def readers_before(self, cells: Cells, seen: NDArray[np.int64], own: int) -> Conflict | None:
-        """A read of the cells that ``seen`` does not include; reads by slot ``own`` are in order anyway."""
+    def readers_before(
+        self, cells: Cells, seen: NDArray[np.int64], own: int, only: Container[int] | None = None
+    ) -> Conflict | None:
+        """A read of the cells that ``seen`` does not include; reads by slot ``own`` are in order anyway. ``only``: by
+        one of these slots."""
         for slot, (values, sites) in self.readers.items():
-            if slot == own:
+            if slot == own or (only is not None and slot not in only):
                 continue
             bad = values[cells] > seen[slot]
             if np.count_nonzero(bad):
@@ -128,9 +131,9 @@ class GlobalShadow:
     """Shadow of one global region in words of 4 bytes, made when something first writes there.
 
     ``writer``: the last plain write of each word. ``tables``: (launch, kind) -> the last access of that kind by that
-    launch. ``READ``: plain reads; ``COPIED``: reads by copies; of both also the one ``_BEFORE`` the last, by somebody
-    else; ``NC``: reads by ``ld.global.nc``; ``POLLED``: strong loads, ``ATOMIC``: strong writes, where they matter. An
-    access is four numbers: key of the cluster, slot, value, site.
+    launch. ``READ``: plain reads; ``COPIED``: reads by copies; ``POLLED``: strong loads; of these also the one
+    ``_BEFORE`` the last, by somebody else; ``NC``: reads by ``ld.global.nc``; ``ATOMIC``: strong writes. An access is
+    four numbers: key of the cluster, slot, value, site.
     """
 
     def __init__(self, size: int) -> None:
@@ -199,11 +202,13 @@ class GlobalShadow:
         return at, int(keys[at]), int(slots[at]), int(sites[at])
 
     def note_read(self, launch: int, kind: str, cells: Cells, cluster: int, access: Access) -> None:
-        """A read; the last one by somebody else is kept too."""
+        """A read; the last one by somebody else is kept too: of a flag, which all warps of a CTA poll, by another
+        cluster.
+        """
         table, earlier = self.table(launch, kind), _BEFORE.get(kind)
         if earlier is not None:
             old = table[:, cells]
-            others = (old[0] != NOBODY) & ((old[0] != cluster) | (old[1] != access.slot))
+            others = (old[0] != NOBODY) & ((old[0] != cluster) | ((old[1] != access.slot) & (kind != POLLED)))
             if np.count_nonzero(others):
                 second = self.table(launch, earlier)
                 second[:, cells] = np.where(others, old, second[:, cells])

@@ -82,8 +82,9 @@ class SyncRaces:
             warps = -(-(block[0] * block[1] * block[2]) // 32)
             wgmma = bool(self.program.wgmma_bits)
             cluster.slots = Slots(
-                cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma, copies=self.copies
-            )
+                cluster, size[0] * size[1] * size[2], warps, self.barriers, wgmma=wgmma, copies=self.copies,
+                open_loads=len(self.program.open_loads),
+            )  # fmt: skip
             cluster.sync = SyncObject()
             self.clusters[cluster.key] = cluster.slots
         cta.pipe.slot = cluster.slots.new(f"tensor pipe{cta.suffix}")
@@ -101,9 +102,10 @@ class SyncRaces:
             known = {key: clock for key, clock in w.clock.foreign.items() if launch_of(key) != own}
             self.passed_on = merged(self.passed_on, known)
 
-    def launch_waited(self, w: Warp) -> None:
+    def launch_waited(self, w: Warp, mask: int) -> None:
         """All of the launch before is performed and visible, to both proxies."""
         assert self.before is not None
+        w.clock.waits_alone(mask, w.site)
         w.clock.hear({**self.before.passed_on, ended_key(self.before.machine.number): _ENDED})
 
     def launches_over(self, w: Warp) -> Known:
@@ -184,8 +186,9 @@ class SyncRaces:
         """Its bytes are of a phase that cannot complete before them."""
         barrier.clock.gather(w.clock.slots.only_waits(w.clock.clock), {})
 
-    def observe(self, w: Warp, barrier: MBarrier, acquire: bool, site: int) -> None:
+    def observe(self, w: Warp, barrier: MBarrier, acquire: bool, mask: int, site: int) -> None:
         self.check_made(w, barrier, site)
+        w.clock.waits_alone(mask, site)
         barrier.seen[w] = (w.clock.waited(), site)
         w.clock.hear_lanes(barrier.clock.released)
         if acquire:
@@ -243,6 +246,7 @@ class SyncRaces:
     def memory_fence(self, w: Warp, order: str, scope: str, mask: int) -> None:
         """A fence releases for the relaxed accesses behind it and acquires for those before it."""
         scope = scope_of(scope)
+        w.clock.waits_alone(mask, w.site)
         w.meetings += 1  # of lanes that run together, as they do wherever this matters
         for key, (_, read) in list(w.clock.unfenced.items()):
             if SCOPES.index(read) <= SCOPES.index(scope):
@@ -281,9 +285,10 @@ class SyncRaces:
         cluster, cta = w.cta.cluster.key, (w.cta.cluster.key, w.cta.rank)
         return [("cta", cta), ("cluster", cluster), "gpu"][: SCOPES.index(scope) + 1]
 
-    def sync_load(self, w: Warp, cell: tuple[int, int], order: str, scope: str) -> None:
+    def sync_load(self, w: Warp, cell: tuple[int, int], order: str, scope: str, mask: int) -> None:
         scope = scope_of(scope)
         if order in _ACQUIRES:
+            w.clock.waits_alone(mask, w.site)
             self._take(w, self._seen(w, cell, scope))
         elif order != "weak":
             w.clock.unfenced[cell] = (self._seen(w, cell, scope), scope)

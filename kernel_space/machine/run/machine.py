@@ -81,6 +81,7 @@ class Warp(Lockstep):
         self.wgmma, self.wgmma_registers = WgmmaGroups(), 0  # wgmma_order.py
         self.unfenced = EVERY_REGISTER
         self.tensor_loads: list[TensorLoad] = []
+        self.open_loads: dict[int, frozenset[int]] = {}  # shared_loads.py
         self.clock: Any = None
         self.slot = -1
         self.shared_base = cta.rank << 24
@@ -101,7 +102,12 @@ class Warp(Lockstep):
             self.wait = None
             self.cta.cluster.ready.append(self)
 
-    # -- bulk groups -------------------------------------------------------------------------------------------
+    # -- loads and bulk groups ---------------------------------------------------------------------------------
+    def fence_loads(self, before: int) -> None:
+        """A proxy fence came behind the reads up to ``before``."""
+        late = {slot: {n for n in numbers if n > before} for slot, numbers in self.open_loads.items()}
+        self.open_loads = {slot: frozenset(numbers) for slot, numbers in late.items() if numbers}
+
     def bulk_done(self, operation: BulkOp) -> None:
         self.bulk.done(operation)
         if self.bulk_waits:

@@ -27,6 +27,7 @@ from kernel_space.machine.units import (
     members,
     mma_sync,
     registers,
+    shared_loads,
     tensor_loads,
     tensor_pipe,
     wgmma,
@@ -137,7 +138,7 @@ def _public(*modules: Any) -> dict[str, Any]:
 NAMES: dict[str, Any] = {
     **_public(async_stores, atomics, barriers, bulk, clc, conversions, dependents, directed_rounding, fences),
     **_public(floats, global_memory, lanes, local_memory, mbarrier, members, mma_sync, registers, scalars, smem),
-    **_public(tensor_loads, tensor_map_updates, tensor_pipe, tma, tmem, wgmma, wgmma_order),
+    **_public(shared_loads, tensor_loads, tensor_map_updates, tensor_pipe, tma, tmem, wgmma, wgmma_order),
     **_float_functions(),
     **{function.__name__: function for function in (
         pack_parts, bits_at, lane_value, match_all, match_any, shared_to_generic, map_rank, is_space,

@@ -22,8 +22,8 @@ from kernel_space.machine.ptx.uniformity import varying_registers
 from kernel_space.machine.translate import runtime_names
 from kernel_space.machine.translate.definedness import Tracker, candidates, maybe_undefined
 from kernel_space.machine.translate.flow import Flow
+from kernel_space.machine.units import shared_loads, tensor_loads
 from kernel_space.machine.units.registers import registers_at_launch
-from kernel_space.machine.units.tensor_loads import emit_use, users_of_loads
 from kernel_space.machine.units.wgmma_order import emit_access, register_bits
 from kernel_space.machine.values.address_windows import LOCAL_WINDOW, MODULE_WINDOW, PARAM_WINDOW
 from kernel_space.machine.values.faults import Unsupported
@@ -61,7 +61,11 @@ class Program:
         self.flows: dict[int, Flow] = {}
         self.registers_at_launch = registers_at_launch(kernel)
         self.wgmma_bits = register_bits(kernel)
-        self.tensor_users = users_of_loads(kernel) if self.tracks else {}
+        self.tensor_users = tensor_loads.users_of_loads(kernel) if self.tracks else {}
+        none = frozenset[int]()
+        self.open_loads, self.shared_users = (
+            shared_loads.open_loads(self.graph) if self.tracks else (none, none)
+        )
         self.layout = SharedLayout(kernel)
         self.symbols = self._symbols()
         self.sites: list[Instr] = kernel.instrs
@@ -118,6 +122,7 @@ class Program:
         that this warp takes is left out, and translated when another one does not take it."""
         writer = Writer(self.graph, self.varying, self.symbols, partial=partial, counts=self.counts)
         writer.wgmma_bits, writer.tensor_users = self.wgmma_bits, self.tensor_users
+        writer.shared_users = self.shared_users
         superblock = _Superblock(self, writer, index, entry)
         superblock.write()
         arguments = "w, R, m" if partial else "w, R"
@@ -191,7 +196,8 @@ class _Superblock:
             self.w.emit(f"w.machine.program.seen(w, {self.w.site}, {self.w.mask})")
         self.tracker.before(instr)
         emit_access(self.w, instr)
-        emit_use(self.w)
+        tensor_loads.emit_use(self.w)
+        shared_loads.emit_use(self.w)
         emitter(self.w, instr, block)
         self.tracker.after(instr)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from kernel_space.machine.run.machine import Warp
 
 
-def launch_wait(w: Warp, site: int) -> bool:
+def launch_wait(w: Warp, mask: int, site: int) -> bool:
     """True: the warp has to sleep until the launch before has ended and its stores are performed."""
     w.site = site
     before = w.machine.before
@@ -24,7 +24,7 @@ def launch_wait(w: Warp, site: int) -> bool:
         w.sleep(("launch", before, 0, site))
         return True
     if w.races is not None:
-        w.races.launch_waited(w)
+        w.races.launch_waited(w, mask)
     return False
 
 

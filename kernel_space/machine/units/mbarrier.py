@@ -181,25 +181,38 @@ def mbarrier_complete_tx(w: Warp, address: int, tx_bytes: int, mask: int, site: 
     barrier.complete(tx_bytes * mask.bit_count(), w.who)
 
 
-def mbarrier_look(w: Warp, address: int, value: int, parity: bool, acquire: bool, site: int) -> int:
+def mbarrier_look(
+    w: Warp, address: int, value: int, parity: bool, acquire: bool, mask: int, site: int
+) -> int:
     """One look at the barrier: lane mask of "the phase has completed"."""
     w.site = site
     barrier = find(w, address)
+    _check_parity(barrier, value, parity)
     if not barrier.done(value, parity):
         w.looked_in_vain = True
         return 0
     if w.races is not None:
-        w.races.observe(w, barrier, acquire, site)
+        w.races.observe(w, barrier, acquire, mask, site)
     return FULL
 
 
-def mbarrier_wait(w: Warp, address: int, value: int, parity: bool, acquire: bool, site: int) -> bool:
+def _check_parity(barrier: MBarrier, value: int, parity: bool) -> None:
+    if parity and value > 1:
+        raise ProtocolError(
+            f"a wait on {barrier.label} names the parity {value}; a phase's is 0 or 1 (PTX ISA, mbarrier.test_wait)"
+        )
+
+
+def mbarrier_wait(
+    w: Warp, address: int, value: int, parity: bool, acquire: bool, mask: int, site: int
+) -> bool:
     """True: the warp has to sleep until the phase completes."""
     w.site = site
     barrier = find(w, address)
+    _check_parity(barrier, value, parity)
     if barrier.done(value, parity):
         if w.races is not None:
-            w.races.observe(w, barrier, acquire, site)
+            w.races.observe(w, barrier, acquire, mask, site)
         return False
     barrier.waiters.append(w)
     w.sleep(("mbarrier", barrier, value, site))

@@ -28,7 +28,7 @@ from kernel_space.machine.units.tensor_core import (
 from kernel_space.machine.units.undefined_products import chunk_birth, product_bits
 from kernel_space.machine.values.faults import ProtocolError, Unsupported
 from kernel_space.machine.values.formats import values_of
-from kernel_space.machine.values.lanes import Array, lane_list
+from kernel_space.machine.values.lanes import Array, Value, first_lane, lane_list
 from kernel_space.machine.values.packed_operands import PACKED, bytes_of, held_codes
 
 if TYPE_CHECKING:
@@ -428,14 +428,16 @@ def tensor_commit(w: Warp, address: int, ctas_mask: int | None, group: int, mask
 
 def tensor_mma(
     w: Warp, d: int, a: int, a_in_tmem: bool, b: int, idesc: int, sfa: int | None, sfb: int | None,
-    disabled: tuple[int, ...], enable: int, kind: str, block: int, group: int, mask: int, site: int,
+    disabled: tuple[Value, ...], enable: int, kind: str, block: int, group: int, mask: int, site: int,
     collector: str = "",
 ) -> None:  # fmt: skip
     w.site = site
     shape = instruction_shape(idesc, kind, group)
     pipe, ctas = group_of(w, group)
     scales = None if sfa is None or sfb is None else (sfa, sfb)
-    part = Mma(ctas, shape, group, d, a, a_in_tmem, b, scales, block, bool(enable), _lanes_off(disabled))
+    part = Mma(
+        ctas, shape, group, d, a, a_in_tmem, b, scales, block, bool(enable), _lanes_off(disabled, mask)
+    )
     operands = _check_operands(part)
     pipe.collect(part, collector)
     for lane in lane_list(mask):
@@ -444,8 +446,10 @@ def tensor_mma(
         pipe.push(part)
 
 
-def _lanes_off(disabled: tuple[int, ...]) -> tuple[int, ...]:
-    return disabled if any(disabled) else ()
+def _lanes_off(disabled: tuple[Value, ...], mask: int) -> tuple[int, ...]:
+    """What the thread that issues it says of lanes of the result."""
+    words = tuple(first_lane(word, mask) for word in disabled)
+    return words if any(words) else ()
 
 
 def _check_operands(part: Mma) -> list[tuple[Cta, Array]]:

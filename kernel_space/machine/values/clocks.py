@@ -1,16 +1,18 @@
 """Vector clocks of one cluster.
 
-Slots count things that are ordered by themselves: the epochs of a warp, its reads of shared memory, its mbarrier
-initialisations, its waits on mbarriers, the completed phases of an mbarrier, the tcgen05 operations of a thread, the
-bulk stores of a thread (sources read; results written), the wgmma groups and the cp.async copies of a warp. A clock is
-an array [4, slots]. Row 0 says what has happened before, rows 1 and 2 the part of it that the async proxy sees, in
-shared and in global memory. Only a proxy fence copies generic accesses from row 0 there; what the async proxy did
-itself is in all rows. Row 3 says which tcgen05 operations later ones come behind, done or not: ``tcgen05.fence`` fills
-it, and makes use of it.
+Slots count things that are ordered by themselves: the epochs of a warp, its reads of shared memory (one slot for each
+load that may stay open, ``units/shared_loads.py``), its mbarrier initialisations, its waits on mbarriers, the completed
+phases of an mbarrier, the tcgen05 operations of a thread, the bulk stores of a thread (sources read; results written),
+the wgmma groups and the cp.async copies of a warp. A clock is an array [4, slots]. Row 0 says what has happened before,
+rows 1 and 2 the part of it that the async proxy sees, in shared and in global memory. Only a proxy fence copies generic
+accesses from row 0 there, and open reads come there when they are over; what the async proxy did is in all rows.
+Row 3 says which tcgen05 operations later ones come behind, done or not: ``tcgen05.fence`` fills it and makes use of it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +22,8 @@ from kernel_space.machine.values.faults import Unsupported
 from kernel_space.machine.values.lanes import FULL, Value
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kernel_space.machine.run.machine import Cluster, Warp
     from kernel_space.machine.units.mbarrier import MBarrier
 
@@ -40,13 +44,15 @@ class Slots:
     """Numbers and names of the slots of one cluster. The last slot is always satisfied: "written by nobody"."""
 
     def __init__(
-        self, cluster: Cluster, ctas: int, warps: int, barriers: int, *, wgmma: bool, copies: bool
-    ) -> None:
+        self, cluster: Cluster, ctas: int, warps: int, barriers: int, *, wgmma: bool, copies: bool,
+        open_loads: int = 0,
+    ) -> None:  # fmt: skip
         self.cluster, self.wgmma, self.copies = cluster, wgmma, copies
-        self.capacity = ctas * ((8 + wgmma + copies) * warps + 1 + barriers) + SPARE_THREADS + 1
+        self.capacity = ctas * ((8 + wgmma + copies + open_loads) * warps + 1 + barriers) + SPARE_THREADS + 1
         self.names: list[str] = []
         self.barrier_slots: dict[tuple[int, int], int] = {}
         self.released_phases: dict[int, int] = {}
+        self.of_open_reads: set[int] = set()
         self.waits: list[int] = []
 
     def new(self, name: str) -> int:
@@ -76,6 +82,24 @@ class Slots:
         return self.barrier_slots[key]
 
 
+@dataclasses.dataclass(slots=True)
+class Alone:
+    """``lanes`` have acquired something, last at ``site``, since all lanes met; the others have what was known before.
+
+    Lanes that acquire one after the other at one place have all done so. ``hears``: all lanes acquire what comes now.
+    """
+
+    lanes: int
+    meetings: int
+    site: int
+    clock: Clock
+    foreign: Known
+    hears: bool = False
+
+
+_UNCHANGED = contextlib.nullcontext()
+
+
 class WarpClock:
     """Clock of a warp with its slots, what it has heard of other clusters, and fences still to take effect.
 
@@ -83,12 +107,14 @@ class WarpClock:
     with their scope, for the next fence to acquire. ``unsynced``: [epoch, lanes] of writes since the lanes of the warp
     last waited for each other: what one lane does then says nothing of writes by others. ``arrivals``: lanes -> their
     first arrival on an mbarrier since meeting ``arrivals_met``; ``heard``: those that a wait has come behind.
-    ``ordered``: the tcgen05 operations that those of this warp come behind.
+    ``ordered``: the tcgen05 operations that those of this warp come behind. ``open_slots``: load that may stay open ->
+    slot; ``opened``: slot -> its last read.
     """
 
     __slots__ = (
-        "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
-        "init_slot", "inits", "load_slot", "loads", "of_bulk", "ordered", "read_slot", "readers", "reads",
+        "alone", "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
+        "init_slot", "inits", "load_slot", "loads", "of_bulk", "open_slots", "opened",
+        "ordered", "read_slot", "readers", "reads",
         "reads_known", "reads_met", "slot", "slots", "store_slot", "stores", "unfenced", "unsynced",
         "wait_slot", "waits", "warp", "wgmma_slot", "who",
     )  # fmt: skip
@@ -98,6 +124,8 @@ class WarpClock:
         self.slot = slots.new(warp.who)
         self.warp = warp
         self.read_slot = slots.new(warp.who)
+        self.open_slots: dict[int, int] = {}
+        self.opened: dict[int, int] = {}
         self.reads, self.reads_known, self.readers, self.reads_met = 0, 0, 0, -1
         self.init_slot = slots.new(f"mbarrier.init of {warp.who}")
         self.wait_slot = slots.new(f"waits of {warp.who}")
@@ -107,9 +135,10 @@ class WarpClock:
         self.wgmma_slot = slots.new(f"wgmma of {warp.who}") if slots.wgmma else -1
         self.copy_slot = slots.new(f"cp.async of {warp.who}") if slots.copies else -1
         self.of_bulk: dict[int, tuple[int, int]] = {}
-        self.loads = self.stores = self.inits = self.init_fence = self.waits = 0
+        self.loads = self.stores = self.inits = self.init_fence = 0
+        self.waits = 1  # that it has begun, which any arrival brings along
         self.clock = slots.clock()
-        self.clock[0, self.slot], self.clock[0, self.read_slot] = 1, ALWAYS
+        self.clock[0, self.slot], self.clock[0, self.read_slot], self.clock[0, self.wait_slot] = 1, ALWAYS, 1
         self.foreign: Known = {}
         self.fences: dict[str, tuple[Clock, Known]] = {}
         self.unfenced: dict[Any, tuple[Known, str]] = {}
@@ -117,6 +146,7 @@ class WarpClock:
         self.arrivals: dict[int, int] = {}
         self.arrivals_met, self.heard = -1, 0
         self.ordered: NDArray[np.int64] | None = None
+        self.alone: Alone | None = None
 
     @property
     def epoch(self) -> int:
@@ -160,6 +190,42 @@ class WarpClock:
                 return epoch - 1
         return self.epoch
 
+    def waits_alone(self, lanes: int, site: int) -> None:
+        """These lanes are about to acquire something. The others of the warp know of it when they have met them."""
+        alone = self.alone
+        if alone is not None and alone.meetings != self.warp.meetings:
+            alone = self.alone = None
+        if not self.warp.alive & ~lanes:
+            if alone is not None:
+                alone.hears = True
+            return
+        if alone is None:
+            self.alone = Alone(lanes, self.warp.meetings, site, self.clock.copy(), self.foreign)
+        else:
+            alone.lanes = alone.lanes | lanes if site == alone.site else alone.lanes & lanes
+            alone.site, alone.hears = site, False
+
+    def known_to(self, lanes: int) -> contextlib.AbstractContextManager[None]:
+        """The clock as these lanes have it, while an access of theirs is checked."""
+        alone = self.alone
+        if (
+            alone is None
+            or alone.meetings != self.warp.meetings
+            or not lanes & self.warp.alive & ~alone.lanes
+        ):
+            return _UNCHANGED
+        return self._without(alone)
+
+    @contextlib.contextmanager
+    def _without(self, alone: Alone) -> Iterator[None]:
+        clock, foreign = self.clock, self.foreign
+        alone.clock[0, self.slot] = clock[0, self.slot]
+        self.clock, self.foreign = alone.clock, alone.foreign
+        try:
+            yield
+        finally:
+            self.clock, self.foreign = clock, foreign
+
     # -- orders --------------------------------------------------------------------------------------------------
     def waited(self) -> int:
         """The number of a wait on an mbarrier that is over, or of an arrival."""
@@ -197,13 +263,37 @@ class WarpClock:
         if self.unsynced and lanes != FULL:
             copy[0, self.slot] = self.known(lanes)
         self.clock[0, self.slot] += 1
-        copy[0, self.read_slot] = self._reads_before(lanes)
+        copy[0, self.read_slot] = reads = self._reads_before(lanes)
+        for slot, over in self._reads_over():
+            copy[0, slot], copy[ASYNC_SHARED, slot] = reads, min(reads, over)
         return copy
 
-    def reading(self, lanes: int) -> int:
-        """The number of a read of shared memory: reads without a meeting of the lanes between them have one."""
+    def open_slot(self, site: int, number: int) -> int:
+        """The slot of a load that may stay open; this is its last read."""
+        slot = self.open_slots.get(site)
+        if slot is None:
+            slot = self.open_slots[site] = self.slots.new(self.who)
+            self.slots.of_open_reads.add(slot)
+            self.clock[0, slot] = ALWAYS
+        self.opened[slot] = number
+        return slot
+
+    def _reads_over(self) -> Iterator[tuple[int, int]]:
+        """(slot of a load, its last read that is over)."""
+        if self.opened:
+            opened = frozenset().union(*self.warp.open_loads.values())
+            for slot, number in self.opened.items():
+                yield slot, number - 1 if number in opened else number
+
+    def reading(self, lanes: int, *, stays_open: bool) -> int:
+        """The number of a read of shared memory: reads without a meeting of the lanes between them have one.
+
+        One that may not be over for a while has its own.
+        """
         if self.reads_met != self.warp.meetings:
             self.reads_known, self.readers, self.reads_met = self.reads, 0, self.warp.meetings
+            self.reads += 1
+        elif stays_open:
             self.reads += 1
         self.readers |= lanes
         return self.reads
@@ -217,22 +307,36 @@ class WarpClock:
 
     def join(self, other: Clock) -> None:
         np.maximum(self.clock, other, out=self.clock)
+        if self.alone is not None and self.alone.hears:
+            np.maximum(self.alone.clock, other, out=self.alone.clock)
         if self.unsynced:
             heard = other[0, self.slot]  # lanes of this warp arrived where others of them waited
             self.unsynced = [write for write in self.unsynced if write[0] > heard]
 
+    def seen_by_copies(self) -> NDArray[np.int64]:
+        """What an asynchronous write of shared memory that this warp issues comes behind."""
+        seen = self.clock[ASYNC_SHARED]
+        for slot, over in self._reads_over():
+            seen[slot] = over
+        return seen
+
     def raise_slot(self, slot: int, value: int) -> None:
         """An asynchronous operation is known to have completed: both proxies see it."""
-        column = self.clock[:, slot]
-        np.maximum(column, value, out=column)
+        for clock in (self.clock,) if self.alone is None else (self.clock, self.alone.clock):
+            column = clock[:, slot]
+            np.maximum(column, value, out=column)
 
     def know(self, slot: int, value: int) -> None:
         """A generic operation is known to have completed."""
         self.clock[0, slot] = max(self.clock[0, slot], value)
+        if self.alone is not None:
+            self.alone.clock[0, slot] = max(self.alone.clock[0, slot], value)
 
     def proxy_fence(self, rows: tuple[int, ...], lanes: int) -> None:
         """What has happened before is there for the async proxy; what these lanes write from now on is not."""
         seen = self.clock[0].copy()
+        if self.warp.open_loads and ASYNC_SHARED in rows:
+            self.warp.fence_loads(self._reads_before(lanes))
         for row in rows:
             seen[self.slot] = self.known(lanes, int(self.clock[row, self.slot]))
             np.maximum(self.clock[row], seen, out=self.clock[row])
@@ -261,6 +365,8 @@ class WarpClock:
     def hear(self, foreign: Known) -> None:
         """Clocks of other clusters, which came along with a synchronisation."""
         self.foreign = merged(self.foreign, foreign)
+        if self.alone is not None and self.alone.hears:
+            self.alone.foreign = merged(self.alone.foreign, foreign)
 
 
 class SyncObject:

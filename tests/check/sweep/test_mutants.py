@@ -157,3 +157,31 @@ def test_no_rule_excuses_a_missing_fence(mutants: list[Mutant], seen: Seen) -> N
         one for one in mutants if one.kind == "removed" and one.statement.tokens[0] != "griddepcontrol"
     ]
     assert {why_harmless(kernel, one, FACTS) for one in missing} == {""}
+
+
+READS = """
+mov.u32 %r1, %tid.x;
+mov.u32 %r10, smem;
+bar.sync 1, 64;
+mad.lo.u32 %r11, %r1, 4, %r10;
+ld.shared.u32 %r5, [%r11];
+{use}fence.proxy.async.shared::cta;
+bar.sync 1, 64;
+add.u32 %r6, %r5, 1;
+"""
+
+
+@pytest.mark.parametrize(("use", "excused"), [("", False), ("add.u32 %r7, %r5, 2;\n", True)])
+def test_a_fence_behind_reads_that_are_over_is_excused(use: str, excused: bool) -> None:
+    """And not behind one whose register nobody has needed yet."""
+    text = program(READS.format(use=use))
+    coverage = Coverage()
+    run_ptx(text, np.zeros(32, np.uint32), block=(64, 1, 1), smem_bytes=1024, observer=coverage)
+    found = [
+        one
+        for one in mutants_of(text, coverage.seen)
+        if one.statement.tokens[0] == "fence" and one.kind in ("removed", "weakened")
+    ]
+    kernel = Kernel(source=Source(text), seen=coverage.seen)
+    assert len(found) > 1
+    assert {"under way" in why_harmless(kernel, one, FACTS) for one in found} == {excused}
