@@ -69,7 +69,15 @@ CASES = {
     "one waits and reads": (by(WAIT, 0) + "@%p1 " + READ, False),
     "one waits, another reads": (by(WAIT, 0) + "@%p5 " + READ, True),
     "one waits, then all": (by(WAIT, 0) + by(WAIT, n=1, at=520) + READ, False),
-    "one by one": (by(WAIT, 0) + by(WAIT, 1, n=1) + "@%p5 " + READ, True),
+    "one by one": (by(WAIT, 0) + by(WAIT, 1, n=1) + "@%p5 " + READ, False),
+    "one by one, all read": (by(WAIT, 0) + by(WAIT, 1, n=1) + READ, True),
+    "in two branches": (
+        "@!%p1 bra OTHERS;\n" + by(WAIT) + READ + "bra BOTH;\nOTHERS:\n" + by(WAIT, n=1, at=520) + READ + "BOTH:\n",
+        False,
+    ),
+    "in two branches, one without": (
+        "@!%p1 bra OTHERS;\n" + by(WAIT) + READ + "bra BOTH;\nOTHERS:\n" + READ + "BOTH:\n", True,
+    ),
     "all poll": (by(POLL) + READ_GLOBAL, False),
     "one polls": (by(POLL, 0) + READ_GLOBAL, True),
     "one polls and they meet": (by(POLL, 0) + MEETING + READ_GLOBAL, False),

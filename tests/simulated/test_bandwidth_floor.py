@@ -22,6 +22,7 @@ from tuner.simulated.time import SimulatedTime, simulate
 B200 = DEVICE_CLASSES["b200"]
 CHIP = Chip(name=B200.name, arch=B200.arch, sm_count=B200.sm_count)
 SMALL = "tile_mk=8x256 threads_per_row=16 vector_width=16 row_loads=1 ctas_per_sm=16"
+UNSPILLED = SMALL.replace("ctas_per_sm=16", "ctas_per_sm=8")
 WIDE = "tile_mk=128x512 threads_per_cta=1024 threads_per_row=32 row_loads=1 ctas_per_sm=1"
 LARGE = ("4352,3840", "16384,4096")
 KERNEL = {"nvfp4_quantize": "kernel=rows "}
@@ -71,7 +72,7 @@ def test_no_set_of_constants_beats_the_memory(operator: str, config: str, shape:
 
 @pytest.mark.parametrize(
     ("operator", "config", "most"),
-    [("rowstats", "vec=8 rows=4", 1.5), ("nvfp4_quantize", SMALL, 3.5)],
+    [("rowstats", "vec=8 rows=4", 1.5), ("nvfp4_quantize", UNSPILLED, 2.6)],
     ids=["rowstats", "nvfp4_quantize, some 30 instructions an element"],
 )
 def test_a_good_config_comes_near(operator: str, config: str, most: float) -> None:

@@ -11,9 +11,7 @@ from collections.abc import Callable
 
 from kernel_space.check.sweep.mutant import LANES, Kernel, Mutant, is_relevant, is_wait, orders
 from kernel_space.check.sweep.text import Statement
-from kernel_space.machine.ptx.cfg import build_graph
-from kernel_space.machine.ptx.parse import parse_ptx
-from kernel_space.machine.units.shared_loads import open_loads
+from kernel_space.machine.units.shared_loads import lines_of_open_loads
 
 _GENERIC = ("ld", "st", "atom", "red", "ldmatrix", "stmatrix")
 
@@ -231,15 +229,10 @@ def _reads_are_over(kernel: Kernel, mutant: Mutant, facts: Facts) -> str:
             break
         if one.tokens[0] in ("st", "stmatrix", "atom", "red", "cp"):
             return ""
-    if _open_lines(mutant.text, fence.entry) - _open_lines("\n".join(kernel.source.lines), fence.entry):
+    source = "\n".join(kernel.source.lines)
+    if lines_of_open_loads(mutant.text, fence.entry) - lines_of_open_loads(source, fence.entry):
         return ""
     return "a register of every load has been used before it: none is under way any more"
-
-
-def _open_lines(ptx: str, entry: str) -> set[int]:
-    """Lines of loads that may be under way at some release."""
-    kernel = parse_ptx(ptx, entry)
-    return {kernel.instrs[site].line for site in open_loads(build_graph(kernel))[0]}
 
 
 _RULES: tuple[Rule, ...] = (_launches, _resources, _scopes, _nothing_to_release, _doubled, _lanes, _commuting,

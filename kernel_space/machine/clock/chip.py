@@ -12,7 +12,7 @@ import numpy as np
 from kernel_space.core.errors import InputError
 from kernel_space.launch.capture import Launch
 from kernel_space.machine.clock.clock import Clock, Times
-from kernel_space.machine.clock.maps import TimedMap, timed_map
+from kernel_space.machine.clock.engines import TimedMap, timed_map
 from kernel_space.machine.clock.occupancy import l1_sectors
 from kernel_space.machine.clock.pipe import TimedPipe
 from kernel_space.machine.clock.plain import Touched

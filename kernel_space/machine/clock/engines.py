@@ -7,6 +7,9 @@ owes. What stores write for the first time passes DRAM too: that holds up no loa
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 from numpy import maximum
@@ -17,9 +20,35 @@ from kernel_space.machine.values.address_windows import PARAM_WINDOW
 from kernel_space.machine.values.faults import IllegalAccess, Unsupported
 
 if TYPE_CHECKING:
+    from kernel_space.launch.tensor_map import TensorMap
     from kernel_space.machine.clock.chip import TimedCta, TimedWarp
     from kernel_space.machine.clock.clock import Times
-    from kernel_space.machine.clock.maps import TimedMap
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimedMap:
+    """A TMA descriptor. ``rows``: longest side of the box but the contiguous one; ``tensor_bytes``: of the whole tensor."""
+
+    index: int
+    name: str
+    box_bytes: int
+    rows: int
+    tensor_bytes: int
+
+    @functools.cached_property
+    def cause(self) -> str:
+        return f"tma {self.name}"
+
+
+def timed_map(index: int, tensor: TensorMap, name: str) -> TimedMap:
+    elements = math.prod(tensor.dims)
+    return TimedMap(
+        index=index,
+        name=name,
+        box_bytes=tensor.box_bytes,
+        rows=max(tensor.box[1:], default=1),
+        tensor_bytes=elements * tensor.element_type.bits // 8,
+    )
 
 
 def _map(w: TimedWarp, address: int) -> TimedMap:

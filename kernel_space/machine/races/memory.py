@@ -187,7 +187,7 @@ class MemoryRaces(LaneRaces):
         conflict = shadow.readers_before(cells, clock[GENERIC], w.clock.slot)
         if conflict is not None:
             self._shared_conflict(w, cta, conflict, access, GENERIC, f"{what} overwrites", "WAR")
-        elif proxy == ASYNC_SHARED:
+        elif proxy == ASYNC_SHARED and w.clock.slots.of_open_reads:
             self._check_open_reads(w, cta, cells, access, what)
         shadow.note_write(cells, access)
 

@@ -105,7 +105,7 @@ class SyncRaces:
     def launch_waited(self, w: Warp, mask: int) -> None:
         """All of the launch before is performed and visible, to both proxies."""
         assert self.before is not None
-        w.clock.waits_alone(mask, w.site)
+        w.clock.acquires(mask)
         w.clock.hear({**self.before.passed_on, ended_key(self.before.machine.number): _ENDED})
 
     def launches_over(self, w: Warp) -> Known:
@@ -188,7 +188,7 @@ class SyncRaces:
 
     def observe(self, w: Warp, barrier: MBarrier, acquire: bool, mask: int, site: int) -> None:
         self.check_made(w, barrier, site)
-        w.clock.waits_alone(mask, site)
+        w.clock.acquires(mask)
         barrier.seen[w] = (w.clock.waited(), site)
         w.clock.hear_lanes(barrier.clock.released)
         if acquire:
@@ -246,7 +246,7 @@ class SyncRaces:
     def memory_fence(self, w: Warp, order: str, scope: str, mask: int) -> None:
         """A fence releases for the relaxed accesses behind it and acquires for those before it."""
         scope = scope_of(scope)
-        w.clock.waits_alone(mask, w.site)
+        w.clock.acquires(mask)
         w.meetings += 1  # of lanes that run together, as they do wherever this matters
         for key, (_, read) in list(w.clock.unfenced.items()):
             if SCOPES.index(read) <= SCOPES.index(scope):
@@ -288,7 +288,7 @@ class SyncRaces:
     def sync_load(self, w: Warp, cell: tuple[int, int], order: str, scope: str, mask: int) -> None:
         scope = scope_of(scope)
         if order in _ACQUIRES:
-            w.clock.waits_alone(mask, w.site)
+            w.clock.acquires(mask)
             self._take(w, self._seen(w, cell, scope))
         elif order != "weak":
             w.clock.unfenced[cell] = (self._seen(w, cell, scope), scope)

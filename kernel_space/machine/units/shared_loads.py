@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kernel_space.machine.ptx.cfg import EXIT
+from kernel_space.machine.ptx.cfg import EXIT, build_graph
+from kernel_space.machine.ptx.parse import parse_ptx
 
 if TYPE_CHECKING:
     from kernel_space.machine.opcodes.writer import Writer
@@ -45,6 +46,12 @@ def open_loads(graph: Graph) -> tuple[frozenset[int], frozenset[int]]:
     instrs = graph.kernel.instrs
     needed = frozenset(site for site in opened if instrs[site].written_bits & graph.used)
     return needed, frozenset(_touching(graph, needed))
+
+
+def lines_of_open_loads(ptx: str, entry: str) -> set[int]:
+    """Lines of loads of shared memory that may be under way at some release."""
+    kernel = parse_ptx(ptx, entry)
+    return {kernel.instrs[site].line for site in open_loads(build_graph(kernel))[0]}
 
 
 def reads_shared(instr: Instr) -> bool:

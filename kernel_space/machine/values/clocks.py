@@ -83,20 +83,18 @@ class Slots:
 
 
 @dataclasses.dataclass(slots=True)
-class Alone:
-    """``lanes`` have acquired something, last at ``site``, since all lanes met; the others have what was known before.
-
-    Lanes that acquire one after the other at one place have all done so. ``hears``: all lanes acquire what comes now.
-    """
+class View:
+    """What ``lanes`` know where others of their warp have acquired more since all met: ``clock`` [1, slots], row 0."""
 
     lanes: int
-    meetings: int
-    site: int
     clock: Clock
     foreign: Known
-    hears: bool = False
+
+    def part(self, lanes: int) -> View:
+        return View(lanes, self.clock.copy(), self.foreign)
 
 
+MOST_VIEWS = 4  # more are taken together: each then knows what any of them does
 _UNCHANGED = contextlib.nullcontext()
 
 
@@ -108,15 +106,16 @@ class WarpClock:
     last waited for each other: what one lane does then says nothing of writes by others. ``arrivals``: lanes -> their
     first arrival on an mbarrier since meeting ``arrivals_met``; ``heard``: those that a wait has come behind.
     ``ordered``: the tcgen05 operations that those of this warp come behind. ``open_slots``: load that may stay open ->
-    slot; ``opened``: slot -> its last read.
+    slot; ``opened``: slot -> its last read. ``views``: of lanes that have not acquired all that is in ``clock``, as of
+    meeting ``views_met``; ``acquiring``: the lanes that acquire what comes next.
     """
 
     __slots__ = (
-        "alone", "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
+        "acquiring", "arrivals", "arrivals_met", "clock", "copy_slot", "fences", "foreign", "heard", "init_fence",
         "init_slot", "inits", "load_slot", "loads", "of_bulk", "open_slots", "opened",
         "ordered", "read_slot", "readers", "reads",
         "reads_known", "reads_met", "slot", "slots", "store_slot", "stores", "unfenced", "unsynced",
-        "wait_slot", "waits", "warp", "wgmma_slot", "who",
+        "views", "views_met", "wait_slot", "waits", "warp", "wgmma_slot", "who",
     )  # fmt: skip
 
     def __init__(self, slots: Slots, warp: Warp) -> None:
@@ -146,7 +145,8 @@ class WarpClock:
         self.arrivals: dict[int, int] = {}
         self.arrivals_met, self.heard = -1, 0
         self.ordered: NDArray[np.int64] | None = None
-        self.alone: Alone | None = None
+        self.views: list[View] = []
+        self.views_met, self.acquiring = -1, FULL
 
     @property
     def epoch(self) -> int:
@@ -190,37 +190,46 @@ class WarpClock:
                 return epoch - 1
         return self.epoch
 
-    def waits_alone(self, lanes: int, site: int) -> None:
+    def acquires(self, lanes: int) -> None:
         """These lanes are about to acquire something. The others of the warp know of it when they have met them."""
-        alone = self.alone
-        if alone is not None and alone.meetings != self.warp.meetings:
-            alone = self.alone = None
-        if not self.warp.alive & ~lanes:
-            if alone is not None:
-                alone.hears = True
+        if self.views and self.views_met != self.warp.meetings:
+            self.views = []
+        self.acquiring = lanes
+        others = self.warp.alive & ~lanes
+        if not others:
             return
-        if alone is None:
-            self.alone = Alone(lanes, self.warp.meetings, site, self.clock.copy(), self.foreign)
-        else:
-            alone.lanes = alone.lanes | lanes if site == alone.site else alone.lanes & lanes
-            alone.site, alone.hears = site, False
+        views, self.views_met = [], self.warp.meetings
+        for view in self.views:
+            others &= ~view.lanes
+            if view.lanes & lanes and view.lanes & ~lanes:
+                views.append(view.part(view.lanes & ~lanes))
+                view.lanes &= lanes
+            views.append(view)
+        if others:
+            views.append(View(others, self.clock[:1].copy(), self.foreign))
+        while len(views) > MOST_VIEWS:
+            last = views.pop()
+            views[-1] = View(views[-1].lanes | last.lanes, np.maximum(views[-1].clock, last.clock),
+                             merged(views[-1].foreign, last.foreign))  # fmt: skip
+        self.views = views
 
     def known_to(self, lanes: int) -> contextlib.AbstractContextManager[None]:
-        """The clock as these lanes have it, while an access of theirs is checked."""
-        alone = self.alone
-        if (
-            alone is None
-            or alone.meetings != self.warp.meetings
-            or not lanes & self.warp.alive & ~alone.lanes
-        ):
+        """The clock as these lanes have it, while a generic access of theirs is checked."""
+        if not self.views or self.views_met != self.warp.meetings:
             return _UNCHANGED
-        return self._without(alone)
+        lanes &= self.warp.alive
+        views = [view for view in self.views if view.lanes & lanes]
+        return self._seen_as(views) if views else _UNCHANGED
 
     @contextlib.contextmanager
-    def _without(self, alone: Alone) -> Iterator[None]:
+    def _seen_as(self, views: list[View]) -> Iterator[None]:
+        """What is in all of these views."""
         clock, foreign = self.clock, self.foreign
-        alone.clock[0, self.slot] = clock[0, self.slot]
-        self.clock, self.foreign = alone.clock, alone.foreign
+        self.clock, self.foreign = views[0].clock.copy(), views[0].foreign
+        for view in views[1:]:
+            np.minimum(self.clock, view.clock, out=self.clock)
+            self.foreign = common(self.foreign, view.foreign)
+        self.clock[0, self.slot] = clock[0, self.slot]
         try:
             yield
         finally:
@@ -307,8 +316,9 @@ class WarpClock:
 
     def join(self, other: Clock) -> None:
         np.maximum(self.clock, other, out=self.clock)
-        if self.alone is not None and self.alone.hears:
-            np.maximum(self.alone.clock, other, out=self.alone.clock)
+        for view in self.views:
+            if not view.lanes & ~self.acquiring:
+                np.maximum(view.clock, other[:1], out=view.clock)
         if self.unsynced:
             heard = other[0, self.slot]  # lanes of this warp arrived where others of them waited
             self.unsynced = [write for write in self.unsynced if write[0] > heard]
@@ -322,15 +332,16 @@ class WarpClock:
 
     def raise_slot(self, slot: int, value: int) -> None:
         """An asynchronous operation is known to have completed: both proxies see it."""
-        for clock in (self.clock,) if self.alone is None else (self.clock, self.alone.clock):
-            column = clock[:, slot]
-            np.maximum(column, value, out=column)
+        column = self.clock[:, slot]
+        np.maximum(column, value, out=column)
+        for view in self.views:
+            view.clock[0, slot] = max(view.clock[0, slot], value)
 
     def know(self, slot: int, value: int) -> None:
         """A generic operation is known to have completed."""
         self.clock[0, slot] = max(self.clock[0, slot], value)
-        if self.alone is not None:
-            self.alone.clock[0, slot] = max(self.alone.clock[0, slot], value)
+        for view in self.views:
+            view.clock[0, slot] = max(view.clock[0, slot], value)
 
     def proxy_fence(self, rows: tuple[int, ...], lanes: int) -> None:
         """What has happened before is there for the async proxy; what these lanes write from now on is not."""
@@ -365,8 +376,9 @@ class WarpClock:
     def hear(self, foreign: Known) -> None:
         """Clocks of other clusters, which came along with a synchronisation."""
         self.foreign = merged(self.foreign, foreign)
-        if self.alone is not None and self.alone.hears:
-            self.alone.foreign = merged(self.alone.foreign, foreign)
+        for view in self.views:
+            if not view.lanes & ~self.acquiring:
+                view.foreign = merged(view.foreign, foreign)
 
 
 class SyncObject:
@@ -407,3 +419,8 @@ def merged(a: Known, b: Known) -> Known:
         own = result.get(number)
         result[number] = clock if own is None else np.maximum(own, clock)
     return result
+
+
+def common(a: Known, b: Known) -> Known:
+    """Clocks by cluster number; what both sides know."""
+    return {number: np.minimum(clock, b[number]) for number, clock in a.items() if number in b}

@@ -127,6 +127,7 @@ def per_thread(
     maps: tuple[MapSpec, ...] = (),
     target: Target = Target.SM90,
     in_vain: bool = False,
+    race_free: bool = True,
 ) -> Probe:
     """Every thread stores ``words`` words from %x.. after ``code``; words it never reaches stay 0xEE bytes."""
     body = f"""\
@@ -148,4 +149,5 @@ mad.wide.u32 %at, %r299, {4 * words}, %out;
         smem_bytes=smem_bytes,
         maps=maps,
         in_vain=in_vain,
+        race_free=race_free,
     )
