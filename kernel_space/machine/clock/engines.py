@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TimedMap:
-    """A TMA descriptor. ``rows``: longest side of the box but the contiguous one; ``tensor_bytes``: of the whole tensor."""
+    """A TMA descriptor. ``rows``: longest side of the box but the contiguous one; ``tensor_bytes``: of all of it."""
 
     index: int
     name: str

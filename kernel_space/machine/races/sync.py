@@ -178,13 +178,13 @@ class SyncRaces:
         near = barrier.cta is w.cta
         if release and (near or release != "cta"):
             return barrier.clock.gather(w.clock.release(mask), w.clock.foreign)
-        barrier.clock.gather(w.clock.slots.only_waits(w.clock.clock), {})
+        barrier.clock.gather_waits(w.clock.slots, w.clock.clock)
         if not release and (found := w.clock.fences.get("cta" if near else "cluster")):
             barrier.clock.gather(*found)
 
     def copy_issued(self, w: Warp, barrier: MBarrier) -> None:
         """Its bytes are of a phase that cannot complete before them."""
-        barrier.clock.gather(w.clock.slots.only_waits(w.clock.clock), {})
+        barrier.clock.gather_waits(w.clock.slots, w.clock.clock)
 
     def observe(self, w: Warp, barrier: MBarrier, acquire: bool, mask: int, site: int) -> None:
         self.check_made(w, barrier, site)
@@ -215,7 +215,7 @@ class SyncRaces:
         clock = w.clock
         if release:
             return cluster.sync.gather(clock.release(), clock.foreign)
-        cluster.sync.gather(clock.slots.only_waits(clock.clock), {})
+        cluster.sync.gather_waits(clock.slots, clock.clock)
         if "cluster" in clock.fences:
             cluster.sync.gather(*clock.fences["cluster"])
         if clock.init_fence:

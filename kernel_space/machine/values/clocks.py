@@ -400,6 +400,14 @@ class SyncObject:
         if foreign:
             self.foreign = merged(self.foreign, foreign)
 
+    def gather_waits(self, slots: Slots, clock: Clock) -> None:
+        """What any arrival brings along."""
+        if self.gathered is None:
+            self.gathered = slots.only_waits(clock)
+        else:
+            row, waits = self.gathered[0], slots.waits
+            row[waits] = np.maximum(row[waits], clock[0, waits])
+
     def complete(self) -> None:
         if self.gathered is not None:
             self.released = self.gathered.copy()
@@ -417,7 +425,8 @@ def merged(a: Known, b: Known) -> Known:
     result = dict(a)
     for number, clock in b.items():
         own = result.get(number)
-        result[number] = clock if own is None else np.maximum(own, clock)
+        if own is not clock:
+            result[number] = clock if own is None else np.maximum(own, clock)
     return result
 
 
