@@ -28,6 +28,9 @@ NEEDS = {"flux": "diffusers", "qwen-image": "diffusers", "llama": "transformers"
 CAPTURED = ("flux", "llama")  # diffusers' Qwen-Image copies numbers of the CPU to the card in its forward
 OTHER_MASK = ("llama",)  # transformers makes a mask while it is captured (is_tracing) and none otherwise
 ROUNDED = 2.0**-6  # of y in bf16, after a handful of layers
+# Where a y rounds the other way, codes of the next layer do too: on the CPU alone, 3 % of all y's moved by a unit move
+# the output of these models by 0.027 with fp8 and by 0.020 with nvfp4; the three kinds differ by 0.046 to 0.071.
+FLIPPED = {"fp8": 2.0**-5}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -65,15 +68,16 @@ def test_a_model_eager_compiled_and_captured(name: str, activations: str) -> Non
     wanted = output(model, call)
     model, call = model.cuda(), moved(call, "cuda")
     eager = output(model, call)
-    assert relative(eager.cpu(), wanted) < ROUNDED
+    most = FLIPPED.get(activations, ROUNDED)
+    assert relative(eager.cpu(), wanted) < most
     assert torch.equal(output(model, call), eager)
     if name in CAPTURED:
-        replayed(model, call, eager, exact=name not in OTHER_MASK)
+        replayed(model, call, eager, most=most if name in OTHER_MASK else 0.0)
     compiled = torch.compile(model, fullgraph=name != "llama")
-    assert relative(output(compiled, call), eager) < ROUNDED
+    assert relative(output(compiled, call), eager) < most
 
 
-def replayed(model: torch.nn.Module, call: dict[str, Any], eager: torch.Tensor, *, exact: bool) -> None:
+def replayed(model: torch.nn.Module, call: dict[str, Any], eager: torch.Tensor, *, most: float) -> None:
     with torch.inference_mode():
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -84,7 +88,7 @@ def replayed(model: torch.nn.Module, call: dict[str, Any], eager: torch.Tensor, 
             graph.replay()
             found.append(y.clone())
     assert torch.equal(found[0], found[1])
-    assert torch.equal(found[0], eager) if exact else relative(found[0], eager) < ROUNDED
+    assert torch.equal(found[0], eager) or relative(found[0], eager) < most
 
 
 def test_quantized_on_the_card_as_on_the_cpu() -> None:
