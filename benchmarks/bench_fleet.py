@@ -21,6 +21,7 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -66,7 +67,7 @@ def nothing(number: int) -> int:
 class Cpu:
     """CPU seconds of this process and of those that it started, by what their command line has."""
 
-    KINDS = {"scheduler_main": "scheduler", "host": "hosts", "card": "cards"}
+    KINDS = {"scheduler_main": "scheduler", "tuner_main": "tuner", "host": "hosts", "card": "cards"}
 
     def __init__(self) -> None:
         self._before, self._start = self._now(), time.perf_counter()
@@ -266,32 +267,27 @@ def simulated_hosts(address: str, slower: float) -> Iterator[None]:
 
 
 def busy(slower: float = 1.0, per_card: int = PER_CARD) -> None:
-    """Each card has a problem, whose candidates are compiled up to ``CARD_WINDOW`` ahead."""
+    """Each card has a problem and a tuner process, as in a sweep; up to ``CARD_WINDOW`` candidates are compiled ahead."""
     with contextlib.ExitStack() as stack:
         access = stack.enter_context(local_cluster(0))
         stack.enter_context(simulated_hosts(access.address, slower))
         fleet = stack.enter_context(fleet_at(access))
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         wait_for(
             lambda: fleet.members.slots(COMPILE) == HOSTS * CORES and fleet.members.slots(OFFER) == CARDS
         )
+        tuners = [stack.enter_context(a_tuner(access.address, slower, per_card)) for _ in range(CARDS)]
+        for tuner in tuners:
+            assert tuner.stdout is not None and tuner.stdout.readline()
         idle = at_rest()
-        cards = [
-            stack.enter_context(contextlib.closing(FleetCard(fleet, "h200", say=print))) for _ in range(CARDS)
-        ]
-        assert all(card.health for card in cards)
-        spans: list[list[Span]] = [[] for _ in cards]
         cpu, start = Cpu(), time.perf_counter()
-        problems = [
-            threading.Thread(target=problem, args=(fleet, card, folder, slower, per_card, found))
-            for card, found in zip(cards, spans, strict=True)
+        for tuner in tuners:
+            assert tuner.stdin is not None
+            print("go", file=tuner.stdin, flush=True)
+        found = [
+            [Span(*one) for one in json.loads(tuner.stdout.readline())] for tuner in tuners if tuner.stdout
         ]
-        for thread in problems:
-            thread.start()
-        for thread in problems:
-            thread.join()
         took = time.perf_counter() - start
-        shares = [sum(one.end - one.start for one in each) / (each[-1].end - each[0].start) for each in spans]
+        shares = [sum(one.end - one.start for one in each) / (each[-1].end - each[0].start) for each in found]
         count = CARDS * per_card
         print(
             f"busy: {HOSTS} compile hosts, {CARDS} cards{f', all {slower:g} times as slow' if slower != 1 else ''}: "
@@ -299,6 +295,38 @@ def busy(slower: float = 1.0, per_card: int = PER_CARD) -> None:
             f"{100 * min(shares):.1f} to {100 * max(shares):.1f} %; {cpu.per(count, idle)}; "
             f"at rest {sum(idle.values()):.2f} cores"
         )
+
+
+@contextlib.contextmanager
+def a_tuner(address: str, slower: float, per_card: int) -> Iterator[subprocess.Popen[str]]:
+    arguments = (address, slower, per_card, os.getpid())
+    code = f"from benchmarks.bench_fleet import tuner_main; tuner_main(*{arguments})"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def tuner_main(address: str, slower: float, per_card: int, parent: int) -> None:
+    """Says when it has a card; told to go on, judges candidates, and says when the card was at one."""
+    from tuner.processes import die_with
+
+    die_with(parent)
+    with (
+        fleet_at(Access(address=address)) as fleet,
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.closing(FleetCard(fleet, "h200", say=lambda line: None)) as card,
+    ):
+        assert card.health
+        print("ready", flush=True)
+        sys.stdin.readline()
+        spans: list[Span] = []
+        problem(fleet, card, Path(folder), slower, per_card, spans)
+        print(json.dumps([(one.start, one.end) for one in spans]), flush=True)
+        sys.stdin.readline()  # until killed: its CPU time is still to be read
 
 
 def problem(
