@@ -43,7 +43,7 @@ from tuner.fleet.fleet import Fleet
 from tuner.fleet.host import Host, OwnCard
 from tuner.fleet.identity import COMPILE, Identity, card_offer
 from tuner.fleet.local import local_cluster
-from tuner.search.search import CARD_WINDOW
+from tuner.search.window import CARD_WINDOW
 
 OBJECT_BYTES = 250_000  # PTX, cubin and object of one
 COMPILE_S = 1.88  # of a candidate on a host with 16 cores and as many compilers (docs/evidence/cards.md)
@@ -267,7 +267,7 @@ def simulated_hosts(address: str, slower: float) -> Iterator[None]:
 
 
 def busy(slower: float = 1.0, per_card: int = PER_CARD) -> None:
-    """Each card has a problem and a tuner process, as in a sweep; up to ``CARD_WINDOW`` candidates are compiled ahead."""
+    """Each card has a problem and a tuner process, as in a sweep; ``CARD_WINDOW`` candidates are compiled ahead."""
     with contextlib.ExitStack() as stack:
         access = stack.enter_context(local_cluster(0))
         stack.enter_context(simulated_hosts(access.address, slower))

@@ -19,7 +19,8 @@ from tuner.devices.classes import DeviceClass
 from tuner.search.prefilter import Prefilter
 from tuner.search.ranked import ranked
 from tuner.search.sampler import Sampler
-from tuner.search.search import WINDOW, Search
+from tuner.search.search import Search
+from tuner.search.window import WINDOW
 from tuner.space.published import published_config
 from tuner.space.space import SearchSpace
 from tuner.tune.promising import MOST, estimate_for

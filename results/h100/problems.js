@@ -100,6 +100,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 256,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/512x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 512,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/1024x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 1024,3072,9216,128"
 },
@@ -126,6 +130,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/256x3072x12288x128-bf16",
 "name": "svdquant_linear_16bit 256,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/512x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 512,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/4096x3072x12288x128-bf16",
@@ -210,6 +218,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/512x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 512,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/1024x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 1024,12288,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/4096x12288x3072x128-bf16",

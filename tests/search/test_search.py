@@ -11,7 +11,8 @@ from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tests.fakes import fake_us, small_space
-from tuner.search.search import WINDOW, Candidate, Search
+from tuner.search.search import Candidate, Search
+from tuner.search.window import WINDOW
 from tuner.space.space import SearchSpace
 from tuner.trials.outcome import Origin
 

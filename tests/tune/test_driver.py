@@ -29,6 +29,7 @@ from tests.fakes import CHECKS_ALL, FakeDevice, FakePool, fake_us, small_space
 from tuner.compile.pool import WorkerError
 from tuner.report.write import read_trials
 from tuner.search.progress import Progress
+from tuner.search.window import WINDOW
 from tuner.stages.run import LEADERS
 from tuner.tables.dispatch import DispatchTable
 from tuner.trials.outcome import Kind, Origin, Status, Trial
@@ -435,7 +436,7 @@ def test_kill_twice_then_resume(tmp_path: Path) -> None:
 
 def test_two_tuners_of_one_problem(tmp_path: Path) -> None:
     """Each tries what it tries alone, to the last candidates, which depend on times told."""
-    each = 20  # more than are asked for at once, fewer than there is a look around for
+    each = WINDOW + 4  # fewer than there is a look around for
     alone = [run(tmp_path / f"alone{seed}", trials=each, seed=seed) for seed in (0, 1)]
     logs = [tmp_path / f"log{seed}" for seed in (0, 1)]
     processes = [start(tmp_path / "both", log, each, seed, logs) for seed, log in enumerate(logs)]

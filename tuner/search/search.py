@@ -24,6 +24,7 @@ from tuner.search.guided import Guide
 from tuner.search.prefilter import PREFILTER, Prefilter, count_filtered
 from tuner.search.ranked import Estimate, with_fast_links
 from tuner.search.sampler import Proposal, Sampler
+from tuner.search.window import WINDOW
 from tuner.space.changes import one_knob_changes, several_knobs_changed
 from tuner.space.count import Legalize
 from tuner.space.space import SearchSpace
@@ -33,9 +34,6 @@ from tuner.trials.outcome import Origin
 TRIALS = 200
 COUNT_LIMIT = 2000  # legal points counted before a search starts, to know whether it can have all it wants
 EXHAUSTIVE_LIMIT = 300  # at most this many legal points: all of them are tried
-# Results that the sampler may lag behind; fixed, so that the sequence is the same for any number of jobs.
-WINDOW = 16
-CARD_WINDOW = 32  # on a card, which judges faster than 16 cores compile: no core may wait for a value
 FRUITLESS_LIMIT = 16  # asks in a row that gave nothing new before a random legal point is taken instead
 # Where candidates come from in turn: one knob of the best known changed, the sampler, several of a good one changed.
 # A sampler alone needs many results before it knows that most of a large space is slow or illegal.

@@ -22,6 +22,7 @@ from tuner.devices.select import class_of_device
 from tuner.search.prefilter import Prefilter
 from tuner.search.progress import Progress
 from tuner.search.ranked import Estimate
+from tuner.search.window import CARD_WINDOW, WINDOW
 from tuner.space.published import published_config
 from tuner.space.space import SearchSpace
 from tuner.stages.ask import IN_FLIGHT_PER_JOB
@@ -110,11 +111,7 @@ def _search(
     problem: Problem,
     device: Device,
 ) -> Asks:
-    from tuner.search.search import (  # Optuna: a machine that only measures has none
-        CARD_WINDOW,
-        WINDOW,
-        Search,
-    )
+    from tuner.search.search import Search  # Optuna: a machine that only measures has none
 
     published = published_config(problem, device.arch)
     return Search(

@@ -53,7 +53,7 @@ def words_of(offset: int | NDArray[np.int64], size: int) -> Cells:
     if type(offset) is not ndarray:
         return slice(offset >> 2, (offset + size + 3) >> 2)
     first, last = int(offset[0]), int(offset[-1])
-    if last - first == (len(offset) - 1) * size and not (size | first) & 3:
+    if last - first == (len(offset) - 1) * size and not (size | first) & 3:  # noqa: SIM102  # the cheap part first
         # Lanes side by side are the usual case: a slice is several times as fast as indices.
         if np.count_nonzero(offset[1:] - offset[:-1] == size) == len(offset) - 1:
             return slice(first >> 2, (last + size) >> 2)
