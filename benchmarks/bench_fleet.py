@@ -30,8 +30,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+from kernel_space.build import key
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.worker.bench import QUICK
 from tuner.card.worker.candidate import Case, Loadable
@@ -205,6 +207,11 @@ class SleepingCard:
         return Span(start, time.time())
 
 
+def pretend_compiler() -> None:
+    """This process has a compiler by name: no host here compiles anything, and a machine with cores may have none."""
+    key.toolchain = lambda: SimpleNamespace(packages=("made up",))  # type: ignore[assignment,return-value]  # all that is asked
+
+
 def members_main(address: str, members: list[dict[str, Any]], slower: float, parent: int) -> None:
     """Members of the cluster in one process; says when they have joined."""
     import asyncio
@@ -213,6 +220,7 @@ def members_main(address: str, members: list[dict[str, Any]], slower: float, par
     from tuner.processes import die_with
 
     die_with(parent)
+    pretend_compiler()
     require_engine()
     cards = [one["name"] for one in members if OFFER in one["resources"]]
     Host(CORES, {name: sleeping_card(name, slower) for name in cards}).install()
@@ -268,6 +276,7 @@ def simulated_hosts(address: str, slower: float) -> Iterator[None]:
 
 def busy(slower: float = 1.0, per_card: int = PER_CARD) -> None:
     """Each card has a problem and a tuner process, as in a sweep; ``CARD_WINDOW`` candidates are compiled ahead."""
+    pretend_compiler()
     with contextlib.ExitStack() as stack:
         access = stack.enter_context(local_cluster(0))
         stack.enter_context(simulated_hosts(access.address, slower))
@@ -315,6 +324,7 @@ def tuner_main(address: str, slower: float, per_card: int, parent: int) -> None:
     from tuner.processes import die_with
 
     die_with(parent)
+    pretend_compiler()
     with (
         fleet_at(Access(address=address)) as fleet,
         tempfile.TemporaryDirectory() as folder,
