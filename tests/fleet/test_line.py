@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -16,9 +18,10 @@ import pytest
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tuner.card.card_worker import CandidateFault
 from tuner.card.worker.candidate import Case, Loadable
+from tuner.devices.classes import Card
 from tuner.fleet.cards import LINE, FleetCard
-from tuner.fleet.fleet import HostLost
-from tuner.fleet.host import Fault
+from tuner.fleet.fleet import Fleet, HostLost
+from tuner.fleet.host import Fault, Host, OwnCard, Seated, _installed
 from tuner.trials.outcome import Status
 
 CASE = Case(problem=GemmProblem.parse("16,512,256,0"))
@@ -178,3 +181,64 @@ def test_a_card_that_is_given_back_while_it_is_taken_is_free(tmp_path: Path, sai
     with pytest.raises(concurrent.futures.CancelledError):
         judged(card, tmp_path, "a").result(timeout=20)
     assert not card.uuid and not fleet.held and not fleet.asked["GPU-0"]
+
+
+class SlowCard:
+    """Answers with the bytes of the object, once it may."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.may = threading.Event()
+
+    def check(self, candidate: Loadable, **_: Any) -> bytes:
+        self.begun.append(candidate.config)
+        assert self.may.wait(20)
+        return Path(candidate.object_path).read_bytes()
+
+    def close(self) -> None:
+        pass
+
+
+def test_objects_of_the_next_request_are_there_while_the_card_is_at_one() -> None:
+    """In a host. Answers come in the order of the requests."""
+    judge = SlowCard()
+    card = Card(index=0, name="H200", compute_capability=(9, 0), sm_count=132, uuid="GPU-slow")
+    host = Host(1, {"slow": OwnCard(card=card, driver="580", judge=judge)})  # type: ignore[arg-type]  # checks alone
+    host.install()
+
+    async def ask(config: str) -> Any:
+        one = Loadable(object_path="there", object_sha256="", prefix="k", arguments=(), config=config)
+        return await Seated("GPU-slow").judge("check", {"there": config.encode()}, {"candidate": one})
+
+    async def three() -> list[bytes]:
+        asked = [asyncio.ensure_future(ask(config)) for config in ("first", "second", "third")]
+        end = time.monotonic() + 20
+        while len(list(Path(host._scratch.name).glob("*.o"))) < 3 or not judge.begun:
+            assert time.monotonic() < end
+            await asyncio.sleep(0.001)
+        assert judge.begun == ["first"]
+        judge.may.set()
+        return [await one for one in asked]
+
+    try:
+        assert asyncio.run(three()) == [b"first", b"second", b"third"]
+        assert judge.begun == ["first", "second", "third"]
+    finally:
+        judge.may.set()
+        _installed.remove(host)
+        host.close()
+
+
+def test_a_card_whose_host_the_engine_knows_to_be_gone() -> None:
+    """Its actor refuses to be asked: as if the answer did not come."""
+    fleet = Fleet.__new__(Fleet)
+    fleet._lock, fleet._tasks, fleet._lost = threading.Lock(), set(), None
+    fleet._client = SimpleNamespace(as_current=contextlib.nullcontext)  # type: ignore[assignment]
+
+    class Gone:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("Worker holding Actor was lost.")
+
+    seat = SimpleNamespace(member=SimpleNamespace(address="tcp://gone"), actor=Gone())
+    with pytest.raises(HostLost, match="tcp://gone does not answer"):
+        fleet.ask(seat, "judge", "check").result(timeout=5)  # type: ignore[arg-type]

@@ -48,7 +48,8 @@ def resolved(fleet: Fleet, name: str, *, compiles: bool = True) -> str:
 
 
 def device_of(fleet: Fleet, name: str, *, say: Callable[[str], None]) -> Device:
-    """The device ``name``, which ``resolved`` gave. One of cards takes its card when it is first asked."""
+    """The device ``name``, which ``resolved`` gave. One of cards takes its card when it is first asked. Raises
+    ``InputError`` as ``require``."""
     from tuner.devices.card import ABILITIES, CudaDevice
     from tuner.devices.classes import class_of
     from tuner.devices.select import device_class_of
@@ -59,7 +60,9 @@ def device_of(fleet: Fleet, name: str, *, say: Callable[[str], None]) -> Device:
         known = device_class_of(name)
         checker = MachineChecker(pool=FleetChecks(fleet))
         return SimulatedDevice(name=name, arch=known.arch, sm_count=known.sm_count, checker=checker)
-    member = fleet.members.offering(name)[0]
+    while not (members := fleet.members.offering(name)):
+        require(fleet, name)  # the one that was there when the name was resolved may be gone
+    member = members[0]
     assert member.description is not None and member.description.card is not None
     card = member.description.card
     found = class_of(card)

@@ -161,8 +161,12 @@ class Fleet:
         task = _Task(at=seat.member.address)
         self._enlist(task)
         if not task.whole.done():
-            with self._client.as_current():
-                answer = getattr(seat.actor, method)(*arguments)
+            try:
+                with self._client.as_current():
+                    answer = getattr(seat.actor, method)(*arguments)
+            except RuntimeError as error:  # the engine has heard already that the host is gone
+                self._lose_hosts(task, f"its host {task.at} does not answer ({error})")
+                return task.whole
             loop: Any = self._client.loop
             loop.add_callback(self._hear, task, answer)
         return task.whole

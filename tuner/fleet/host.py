@@ -6,6 +6,7 @@ A process is one host, however many members of the cluster it is: what it owns l
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import dataclasses
 import functools
@@ -53,14 +54,17 @@ class Fault:
 
 @dataclasses.dataclass(kw_only=True)
 class OwnCard:
-    """A card of this host. ``judge`` is asked by a thread of its own: a worker process ends with the thread that
-    started it."""
+    """A card of this host. ``judge`` is asked by ``thread``, its own: a worker process ends with the thread that
+    started it. What a request brings is put into files by another, ``files``, while the card is at the one before."""
 
     card: Card
     driver: str
     judge: Judging
     thread: concurrent.futures.ThreadPoolExecutor = dataclasses.field(
         default_factory=lambda: concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="card")
+    )
+    files: concurrent.futures.ThreadPoolExecutor = dataclasses.field(
+        default_factory=lambda: concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="files")
     )
 
 
@@ -144,6 +148,7 @@ class Host:
         for own in self.cards.values():
             own.thread.submit(own.judge.close)
             own.thread.shutdown()
+            own.files.shutdown()
         self._scratch.cleanup()
 
     def _pool(self, key: object, make: Callable[[], Any]) -> Any:
@@ -184,18 +189,20 @@ def simulate_there(task: Any, packed: Packed) -> tuple[str, Any]:
 
 
 class Seated:
-    """The card ``uuid`` of this host for one tuner: kept by the engine, which hands it one request after another."""
+    """The card ``uuid`` of this host for one tuner: kept by the engine, which hands it requests as they come. They are
+    answered in that order: each of the two threads of the card takes them so."""
 
     def __init__(self, uuid: str) -> None:
         self._uuid = uuid
 
-    def judge(self, method: str, objects: Mapping[str, bytes], arguments: dict[str, Any]) -> Any:
+    async def judge(self, method: str, objects: Mapping[str, bytes], arguments: dict[str, Any]) -> Any:
         """``method`` of the card's worker; ``objects`` by the paths that the tuner's candidates have. A ``Fault``
         instead of what it raises for a candidate."""
         host = Host.here()
-        paths = {there: str(host.object_file(data)) for there, data in objects.items()}
         own = host.own_card(self._uuid)
-        return own.thread.submit(_judge, own.judge, method, _moved(arguments, paths)).result()
+        loop = asyncio.get_running_loop()
+        there = await loop.run_in_executor(own.files, _here, host, arguments, objects)
+        return await loop.run_in_executor(own.thread, _judge, own.judge, method, there)
 
 
 def _judge(judge: Judging, method: str, arguments: dict[str, Any]) -> Any:
@@ -209,8 +216,9 @@ def _judge(judge: Judging, method: str, arguments: dict[str, Any]) -> Any:
         return Fault(reason=str(lost), lost=True)
 
 
-def _moved(arguments: dict[str, Any], paths: Mapping[str, str]) -> dict[str, Any]:
+def _here(host: Host, arguments: dict[str, Any], objects: Mapping[str, bytes]) -> dict[str, Any]:
     """``arguments`` with the candidates where their objects lie here."""
+    paths = {there: str(host.object_file(data)) for there, data in objects.items()}
 
     def here(candidate: Any) -> Any:
         return dataclasses.replace(candidate, object_path=paths[candidate.object_path])
