@@ -209,7 +209,8 @@ class SleepingCard:
 
 def pretend_compiler() -> None:
     """This process has a compiler by name: no host here compiles anything, and a machine with cores may have none."""
-    key.toolchain = lambda: SimpleNamespace(packages=("made up",))  # type: ignore[assignment,return-value]  # all that is asked
+    made_up: Any = SimpleNamespace(packages=("made up",))
+    key.toolchain = lambda: made_up
 
 
 def members_main(address: str, members: list[dict[str, Any]], slower: float, parent: int) -> None:

@@ -175,7 +175,11 @@ def _blocks(one: Statement) -> bool:
 def _no_groups(kernel: Kernel, mutant: Mutant, facts: Facts) -> str:
     """A wait for bulk groups by fewer warps, of which the others have none."""
     one, words = mutant.statement, mutant.what.split()
-    if "wait_group" not in one.tokens or mutant.what.find("all of its warps but") < 0:
+    if (
+        "wait_group" not in one.tokens
+        or "bulk" not in one.tokens
+        or mutant.what.find("all of its warps but") < 0
+    ):
         return ""
     left_out = int(words[-1])
     groups = [other for other in kernel.source.statements if "bulk_group" in other.tokens]

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from kernel_space.build.build import build
+from kernel_space.check.problem import exercises
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
 from kernel_space.core.registry import kernel_of
@@ -142,6 +143,15 @@ def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
     """Warps poll while others, which have let the next launch begin, stand back for it: those go on then."""
     result = runs.checked(PAIR, problem("9,160,136,16"), sms=lambda config: 3, schedule="eager")
     assert result.ok, str(result)
+
+
+@pytest.mark.parametrize("text", [PAIR, FOUR])
+def test_a_problem_of_a_check_fills_every_slot_of_x_again(text: str) -> None:
+    """A slot holds 64 of K. Else nobody waits for its second turn, and what its barrier counts shows nowhere."""
+    shape = problem("24,512,128,32")
+    config = legal(text, shape).config
+    longest = max(one.k for one, _ in exercises(config, shape, SM90A))
+    assert longest // 64 // config.split_k >= 2 * int(config.num_dq_stage)
 
 
 @pytest.mark.slow

@@ -23,5 +23,5 @@ KERNEL = Kernel(
     layouts=budget.layouts,
     room=budget.room,
     traffic=fill_bytes,
-    machine="kernel_space.operators.svdquant_gemm.sm90a_parts.machine",
+    machine="kernel_space.operators.svdquant_linear_16bit.fused.machine",
 )
