@@ -19,7 +19,7 @@ MOST_STEPS = 60  # K tiles of all warps of one output tile: about what a run of 
 def turns(config: Any, problem: Any) -> tuple[Any, int]:
     """(problem, SMs of the chip). Of a kernel with one wave of CTAs, whose tiles need no order, only K is long."""
     if not hasattr(config, "raster_order"):
-        return long_k(config, problem, int(config.num_ab_stage))
+        return _long_k(config, problem)
     clusters = SHARED if config.split_k > 1 else 1
     sms = clusters * config.cluster_size
     places = config.max_active_clusters(sms)
@@ -31,13 +31,12 @@ def turns(config: Any, problem: Any) -> tuple[Any, int]:
     return _sized(config, problem, rows // 2 + 5, (tiles - 1) * columns + columns // 2 + 5, k), sms
 
 
-def long_k(config: Any, problem: Any, stages: int, most: int = MOST_STEPS) -> tuple[Any, int]:
-    """Every warp with a part of K of its own goes round its ring of ``stages`` K tiles, twice where that is no more
-    than ``most`` in all. One tile, whole but for a row of x: what lanes copy by rows matters for every copy that
-    refills a slot.
+def _long_k(config: Any, problem: Any) -> tuple[Any, int]:
+    """Every warp with a part of K of its own goes round its ring, twice where that is cheap. One tile, whole but for a
+    row of x: what lanes copy by rows matters for every copy that refills a slot.
     """
-    parts = config.partial_sums
-    each = 2 * stages + 1 if (2 * stages + 1) * parts <= most else stages + 2
+    parts, stages = config.partial_sums, int(config.num_ab_stage)
+    each = 2 * stages + 1 if (2 * stages + 1) * parts <= MOST_STEPS else stages + 2
     rows, columns = cluster_extents(config)
     k = each * parts * config.cta_tile_mnk[2] - K_MULTIPLE
     return _sized(config, problem, rows - 1, columns - 1, k), config.cluster_size * config.split_k
