@@ -22,6 +22,7 @@ from tests.operators.svdquant_linear_fp8.runs import (
 
 SHORT = PLAIN.replace("quantize_rows=2", "quantize_rows=8")
 LONG = PLAIN.replace("merge_chunks=4", "merge_chunks=16")
+BEHIND = PLAIN + " quantize_last=true"  # and more CTAs than weights need
 FOUR = LONG.replace("quantize_rows=2", "quantize_rows=4")
 FP32_ROUNDOFF = 2.0**-24
 
@@ -56,6 +57,7 @@ def test_bytes_by_hand_are_those_of_the_format() -> None:
         (FOUR, "6,4160,8,0", "fp16"),
         (FOUR, "3,8224,8,0", "fp16"),
         (FOUR, "5,17440,8,0", "fp16"),
+        (BEHIND, "11,96,136,16", "bf16"),
         pytest.param(LONG, "3,2080,8,272", "bf16", marks=pytest.mark.slow),
         pytest.param(LONG, "3,4128,8,272", "fp16", marks=pytest.mark.slow),
         pytest.param(LONG, "3,9248,8,272", "bf16", marks=pytest.mark.slow),
@@ -110,6 +112,7 @@ def test_negative_nan_in_the_last_element_is_seen() -> None:
     [
         (PLAIN, "1,352,136,48", "bf16"),
         (SHORT, "1,416,40,0", "fp16"),
+        (BEHIND.replace("=4", "=14"), "3,992,40,16", "bf16"),
         pytest.param(LONG, "1,1120,72,272", "bf16", marks=pytest.mark.slow),
         pytest.param(PLAIN.replace("=4", "=12"), "1,736,136,512", "fp16", marks=pytest.mark.slow),
         pytest.param(PLAIN.replace("=4", "=2"), "1,32,8,256", "fp16", marks=pytest.mark.slow),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from kernel_space.core.config import number, sizes
+from kernel_space.core.config import flag, number, sizes
 from kernel_space.operators.svdquant_linear_16bit.merged.config import MergingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MergedFp8Config(MergingConfig, kernel="merged_fp8"):
-    """Knobs of ``merged_fp8``, of which all but one are those of ``merged``. "Rows" are rows of weights, "columns" rows
+    """Knobs of ``merged_fp8``, of which all but two are those of ``merged``. "Rows" are rows of weights, "columns" rows
     of x: the second kernel computes y.T.
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile of the second kernel and of one slot of its ring
@@ -22,10 +22,12 @@ class MergedFp8Config(MergingConfig, kernel="merged_fp8"):
     ``swizzle_size``        clusters per band of the raster; 1 = none
     ``stream_k``            tiles of the last, ragged waves are dealt out by k-tiles, in equal shares; partial sums are
                             added in a fixed order, through the workspace
-    ``merge_chunks``        chunks of 64 K that a merging CTA of the first kernel merges of its rows
+    ``merge_chunks``        chunks of 64 K that a CTA of the first kernel merges of its rows of weights
     ``use_pdl``             programmatic dependent launch: the first kernel loads while the kernel before still works
-    ``quantize_rows``       rows of x that a quantizing CTA of the first kernel takes
+    ``quantize_rows``       rows of x that a CTA of the first kernel quantizes
+    ``quantize_last``       it does so behind the weights that it merges, not while these are on their way
     """
 
     tile_mnk: tuple[int, int, int] = sizes(128, 128, 128, form="RxCxK such as 128x128x128")
     quantize_rows: int = number(16)
+    quantize_last: bool = flag()

@@ -4,9 +4,9 @@
 ``x8[M,K] = e4m3(x[M,K] * (448 / xpeak[M]))``, xpeak the largest magnitude of each row
 ``y[M,N] = f((x8 @ merged8.T) * (xpeak[M] / 448) * (wpeak[N] / 448 * wcscale[N]) + bias[N])``
 
-Two kernels a launch. Of the first some CTAs merge weights (``merge.py``), the others quantize x (``rows.py``): one is
-bound by what an SM's L1 can move, the other by global memory, and they share SMs. The second is the GEMM of ``merged``
-with FP8 operands and twice as many K in a slot and an instruction.
+Two kernels a launch. A CTA of the first asks for the weights that it merges (``merge.py``), quantizes its rows of x
+(``rows.py``), and merges; or merges first (``quantize_last``). The second is the GEMM of ``merged`` with FP8 operands
+and twice as many K in a slot and an instruction.
 
 | warps of the second | role |
 |---|---|
@@ -16,8 +16,7 @@ with FP8 operands and twice as many K in a slot and an instruction.
 
 Rings, clusters and stream-K are those of ``merged`` (``svdquant_linear_16bit/merged/kernel.py``). Everything that the
 second kernel reads of the first, a thread reads after a wait of its own warp for the end of that: the loading warp
-before it loads, consumer warps before they read scales. CTAs that quantize come first in the grid, so that an SM has
-both kinds.
+before it loads, consumer warps before they read scales.
 """
 
 from typing import Any
@@ -138,15 +137,16 @@ class MergedFp8Layer(ProductFp8, QuantizeRows, MergeFp8, MergedLayer):
         k: Int32,
         stream: Any,
     ):
-        """CTAs that quantize, then those that merge; with ``use_pdl`` their launch overlaps the kernel before."""
+        """As many CTAs as rows of x and weights need; with ``use_pdl`` their launch overlaps the kernel before."""
         lay = self._merge_layouts()
         up = self._tma_up(lay, lora_up, n)
         codes = self._tma_packed(lay.codes_box, pointers[0], n, k, 1)
         quantizing = cute.ceil_div(m, self.config.quantize_rows)
         row_tiles = cute.ceil_div(n, lay.rows)
-        parts = cute.ceil_div(cute.ceil_div(k, CHUNK_K), lay.chunks)
-        self.first_kernel(up, codes, pointers, merged, x, made, m, n, k, quantizing, row_tiles).launch(
-            grid=(quantizing + row_tiles * parts, 1, 1),
+        merging = row_tiles * cute.ceil_div(cute.ceil_div(k, CHUNK_K), lay.chunks)
+        stored = self.tma_merged(lay, merged, n, k)
+        self.first_kernel(up, codes, stored, pointers, merged, x, made, m, n, k, row_tiles).launch(
+            grid=(cutlass.max(quantizing, merging), 1, 1),
             block=[lay.threads, 1, 1],
             stream=stream,
             min_blocks_per_mp=2,
@@ -160,6 +160,7 @@ class MergedFp8Layer(ProductFp8, QuantizeRows, MergeFp8, MergedLayer):
         self,
         up: Any,
         codes: Any,
+        stored: Any,
         pointers: Any,
         merged: cute.Pointer,
         x: cute.Pointer,
@@ -167,7 +168,6 @@ class MergedFp8Layer(ProductFp8, QuantizeRows, MergeFp8, MergedLayer):
         m: Int32,
         n: Int32,
         k: Int32,
-        quantizing: Int32,
         row_tiles: Int32,
     ):
         # The GEMM may be launched now: it waits for the end of this grid before it reads what is made here.
@@ -175,17 +175,29 @@ class MergedFp8Layer(ProductFp8, QuantizeRows, MergeFp8, MergedLayer):
         lay = self._merge_layouts()
         buffers = self._allocate_merge(lay)
         block, _, _ = cute.arch.block_idx()
-        if block < quantizing:
-            if cutlass.const_expr(self.config.use_pdl):
-                cute.arch.griddepcontrol_wait()
-            first = block * self.config.quantize_rows
-            last = cutlass.min(first + self.config.quantize_rows, m)
-            x8, scales = made
+        where = (block % row_tiles, block // row_tiles)
+        place = self._merge_place(lay, pointers, merged, buffers, where, n, k)
+        held = self.make_held(lay)
+        self.ask_for_weights(lay, place, buffers, up, codes, held)
+        if cutlass.const_expr(self.config.use_pdl):
+            # For x; and the GEMM of the launch before reads what was made for it until it ends.
+            cute.arch.griddepcontrol_wait()
+        rows = (x, made, m, k)
+        if cutlass.const_expr(not self.config.quantize_last):
+            self._quantize_own(lay, rows, buffers, block)
+        if place["count"] > 0:
+            self.merge_fp8_part(lay, place, buffers, codes, stored, held)
+        if cutlass.const_expr(self.config.quantize_last):
+            self._quantize_own(lay, rows, buffers, block)
+
+    @cute.jit
+    def _quantize_own(self, lay: MergeFp8Layouts, rows: Any, buffers: Any, block: Int32):
+        """The rows of x of CTA ``block``, if there are any. ``rows``: x, addresses for x8 and scales, M, K."""
+        x, (x8, scales), m, k = rows
+        first = block * self.config.quantize_rows
+        last = cutlass.min(first + self.config.quantize_rows, m)
+        if first < last:
             self.quantize_part(lay, x, (x8.toint(), scales.toint()), buffers, first, last, k)
-        else:
-            piece = block - quantizing
-            where = (piece % row_tiles, piece // row_tiles)
-            self.merge_fp8_part(up, codes, pointers, merged, buffers, where, n, k)
 
     @cute.kernel
     def product_fp8_kernel(

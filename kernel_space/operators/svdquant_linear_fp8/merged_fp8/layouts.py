@@ -7,9 +7,10 @@ from cutlass import cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.core.problem import ProblemClass
+from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 from kernel_space.operators.svdquant_gemm.parts.allocations import MBARRIER_BYTES, Allocation
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
-from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import SWIZZLE_ALIGN, LayoutsSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import SWIZZLE_ALIGN, WARP_ROWS, LayoutsSm90a
 from kernel_space.operators.svdquant_linear_16bit.merged.layouts import (
     MERGE,
     MergedLayouts,
@@ -21,6 +22,7 @@ from kernel_space.operators.svdquant_linear_fp8.merged_fp8.config import MergedF
 FP8 = cutlass.Float8E4M3FN
 BOX_BYTES = 64  # of a row of packed codes: two chunks
 SLOTS = 2  # of lora_down: one that is multiplied, one on its way
+BOXES = 3  # of packed codes: one that is merged, two on their way
 HELD = 4  # vectors of x that a thread holds, of as many rows at most
 
 
@@ -51,15 +53,18 @@ class ProductFp8Layouts(ProductLayouts):
 
 
 class MergeFp8Layouts(MergeLayouts):
-    """Of the first kernel: merged weights are bytes; CTAs that quantize x have maxima of each warp."""
+    """Of the first kernel: merged weights are bytes; for rows of x there are maxima of each warp."""
 
     def __init__(self, config: MergedFp8Config, problem_class: ProblemClass):
         super().__init__(config, problem_class)
         self.codes_box = LayoutsSm90a.k_major_box(cutlass.Uint8, "K_SW64", (self.rows, BOX_BYTES))
         self.codes_bytes = self.rows * BOX_BYTES
         atom = warpgroup.make_smem_layout_atom(warpgroup.SmemLayoutAtomKind.K_SW64, cutlass.Uint8)
-        boxes = -(-self.chunks // 2)
-        self.codes = cute.tile_to_shape(atom, (self.rows, BOX_BYTES, boxes), order=(0, 1, 2))
+        # What a warp merges of a chunk, twice: while one is stored the next is written.
+        self.store_box = LayoutsSm90a.k_major_box(cutlass.Uint8, "K_SW64", (WARP_ROWS, CHUNK_K))
+        self.staged = cute.tile_to_shape(atom, (WARP_ROWS, CHUNK_K, 2 * self.warps), order=(0, 1, 2))
+        self.boxes = min(-(-self.chunks // 2), BOXES)
+        self.codes = cute.tile_to_shape(atom, (self.rows, BOX_BYTES, self.boxes), order=(0, 1, 2))
 
     def _merged_dtype(self) -> Any:
         return cutlass.Uint8
@@ -75,7 +80,12 @@ class MergeFp8Layouts(MergeLayouts):
             Allocation("codes", cutlass.Uint8, self.codes, MERGE, SWIZZLE_ALIGN),
             *super().allocations(),
             Allocation("maxima", cutlass.Float32, maxima, MERGE, 16),
-            Allocation("codes_full", cutlass.Int64, cute.make_layout(1), MERGE, MBARRIER_BYTES),
+            *(
+                Allocation(
+                    f"codes_{side}", cutlass.Int64, cute.make_layout(self.boxes), MERGE, MBARRIER_BYTES
+                )
+                for side in ("full", "empty")
+            ),
         ]
 
 

@@ -6,6 +6,38 @@ from cutlass import Int32
 
 from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 
+# Bits ``eem`` of a code at bits 11..9 of an fp16 number are the code times 2^-14, its sign at bit 15
+# (``svdquant_gemm/sm90a_parts/dequant.py``). A byte of each of two words lies in a half of ``v``, what else is there is
+# masked off; low nibbles are one pair of numbers, high ones the other.
+_PAIRS = """{
+.reg .b32 v, s, t;
+prmt.b32 v, $2, $3, $4;
+shl.b32 t, v, 9;
+and.b32 t, t, 0x0E000E00;
+shl.b32 s, v, 12;
+lop3.b32 t, s, 0x80008000, t, 0xEA;
+mul.rn.f16x2 $0, t, $5;
+shl.b32 t, v, 5;
+and.b32 t, t, 0x0E000E00;
+shl.b32 s, v, 8;
+lop3.b32 t, s, 0x80008000, t, 0xEA;
+mul.rn.f16x2 $1, t, $5;
+}"""
+
+
+def pairs_of_bytes(words: Any, first: int, selector: Any, factor: Any) -> list[Any]:
+    """Codes of a byte of ``words[first]`` and of the same byte of the next word, times ``factor``: two pairs of fp16
+    numbers, each times 2^-DEQUANT_SHIFT, low nibbles and then high ones, that of the first word in the low half.
+    """
+    return list(
+        inline(_PAIRS, "rr", *(("r", one) for one in (words[first], words[first + 1], selector, factor)))
+    )
+
+
+def bytes_selector(number: Any) -> Any:
+    """For ``pairs_of_bytes``: byte ``number`` of either word as bytes 0 and 2."""
+    return number * 0x101 + 0x400
+
 
 def e4m3_word(first: Any, second: Any) -> Any:
     """Two pairs of fp32 numbers as four E4M3 numbers in a word, the first pair low; beyond 448 448."""

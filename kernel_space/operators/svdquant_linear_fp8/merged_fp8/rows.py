@@ -1,4 +1,4 @@
-"""Of the first kernel of ``merged_fp8`` the CTAs that quantize rows of x.
+"""What a CTA of the first kernel of ``merged_fp8`` does to its rows of x.
 
     factor = 448 / max |x|,  x8 = e4m3(x * factor),  scale = max |x| / 448        of each row
 
@@ -41,7 +41,7 @@ SPAN = 32 * PIECE  # from the first piece of a lane to the second
 
 
 class QuantizeRows:
-    """Mixin with the quantizing CTAs."""
+    """Mixin with what CTAs do to x."""
 
     config: Any
 

@@ -10,8 +10,8 @@ from kernel_space.operators.svdquant_linear_fp8.merged_fp8.config import MergedF
 from kernel_space.operators.svdquant_linear_fp8.problem import Fp8LinearProblem
 
 TILE_K = 128  # 128 bytes a row: one span of the swizzle
-MERGE_CHUNKS = (2, 4, 6, 8, 10, 12, 16)  # codes come by boxes of two chunks
-QUANTIZE_ROWS = (1, 2, 4, 8, 16, 32, 64)
+MERGE_CHUNKS = (2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32)  # codes come by boxes of two
+QUANTIZE_ROWS = (1, 2, 4, 8, 12, 16, 20, 24, 32, 64)
 MAX_ACCUMULATORS = 108  # fp32, of the tensor core's own sums and of those in fp32 each
 
 
