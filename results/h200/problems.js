@@ -304,6 +304,10 @@ window.problems = [
 "name": "svdquant_linear 512,3072,3072,128"
 },
 {
+"page": "svdquant_linear/1024x3072x3072x128-bf16",
+"name": "svdquant_linear 1024,3072,3072,128"
+},
+{
 "page": "svdquant_linear/4352x3072x12288x128-bf16",
 "name": "svdquant_linear 4352,3072,12288,128"
 },
