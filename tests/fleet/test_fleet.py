@@ -55,6 +55,13 @@ def compiled(hosts: Cluster, *names: str) -> list[str]:
     return [line.removeprefix("compile ") for name in names for line in hosts.log(name)]
 
 
+def test_who_joined_before_the_tuner_is_known_when_it_has_settled(hosts: Cluster) -> None:
+    """``--device auto`` looks then whether there are cards: what it does not know of it takes for missing."""
+    with Fleet(Access(address=hosts.address), say=lambda line: None) as fleet:
+        assert fleet.members.wait_for(fleet.members.settled, 20)
+        assert fleet.members.slots(COMPILE) == 4
+
+
 def test_objects_travel_and_strangers_are_refused(hosts: Cluster, tmp_path: Path) -> None:
     """Each is compiled once, by a host of these sources and this compiler, and lies in this machine's cache whole."""
     said: list[str] = []

@@ -62,6 +62,7 @@ class Members:
         self._say, self._left, self._lost = say, left, lost
         self._known: dict[str, Member] = {}
         self._refused: set[str] = set()
+        self._listed = False  # once by the scheduler
         self._changed = threading.Condition()
         self._stop = threading.Event()
         self._news = threading.Event()
@@ -106,9 +107,9 @@ class Members:
         return sorted({one.description.host for one in members if one.description})
 
     def settled(self) -> bool:
-        """Has everybody who is there said what it is?"""
+        """Has everybody who is there said what it is? Before the first list nobody knows who is there."""
         with self._changed:
-            return all(one.vetted for one in self._known.values() if offers_in(one.resources))
+            return self._listed and all(one.vetted for one in self._known.values() if offers_in(one.resources))
 
     def wait_for(self, ready: Callable[[], bool], limit_s: float) -> bool:
         """Whether ``ready`` came true within the limit."""
@@ -141,6 +142,9 @@ class Members:
                 continue
             failures = 0
             self._compare(there)
+            with self._changed:
+                self._listed = True
+                self._changed.notify_all()
             self._news.wait(min(POLL_S, self._silent_s / 4))
 
     def _hear(self, event: Any) -> None:
