@@ -109,7 +109,9 @@ class Members:
     def settled(self) -> bool:
         """Has everybody who is there said what it is? Before the first list nobody knows who is there."""
         with self._changed:
-            return self._listed and all(one.vetted for one in self._known.values() if offers_in(one.resources))
+            return self._listed and all(
+                one.vetted for one in self._known.values() if offers_in(one.resources)
+            )
 
     def wait_for(self, ready: Callable[[], bool], limit_s: float) -> bool:
         """Whether ``ready`` came true within the limit."""
