@@ -68,8 +68,9 @@ two H200, driver 580.159.04, 2026-11-23)."""
 SAME_ELSEWHERE = 1.2
 """The same where the faster time is expected from a row of other sizes: of NVFP4 activations 17.3, 23.4, 20.0 and 23.1
 us were expected and 22.7, 28.8, 29.7 and 39.8 found at 16,12288,3072, 64,12288,3072, 1,15360,3840 and 16,15360,3840,
-R = 128; 16 bits took 21.1, 26.4, 21.8 and 26.2. Of the 84 layers of docs/evidence/results_h100.md and results_h200.md
-``auto`` takes a kind within 3 % of the fastest with 1.2, and not with 1.1 nor with 1.25."""
+R = 128; 16 bits took 21.1, 26.4, 21.8 and 26.2 (measured, H200, driver 580.159.04, 2026-11-28). Of the 84 layers of
+docs/evidence/results_h100.md and results_h200.md ``auto`` takes a kind within 3 % of the fastest with 1.2, and not with
+1.1 nor with 1.25."""
 
 
 @dataclasses.dataclass(frozen=True)
