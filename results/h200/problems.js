@@ -488,6 +488,14 @@ window.problems = [
 "name": "svdquant_linear_16bit 4352,12288,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/64x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 64,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/128x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 128,15360,3840,128"
+},
+{
 "page": "svdquant_linear_fp8/512x3072x3072x128-bf16",
 "name": "svdquant_linear_fp8 512,3072,3072,128"
 },

@@ -1,0 +1,401 @@
+"""The kernel ``staged``: a layer on a middle number of rows of 16-bit activations in one launch.
+
+``lora_act_in[M,R] = x[M,K] @ lora_down[K,R]``,
+``y[M,N] = f((x @ round16(wgt[N,K] * round16(1 / smooth[K])).T + lora_act_in @ lora_up[N,R].T) * wcscale[N] + bias[N])``
+
+The formula is that of ``fused``. There the warps that multiply dequantize, too: 64 rows of weights at a time, in
+registers, between two wgmma. Here other warps dequantize into shared memory, and both operands of wgmma come from
+there. So a tile has as many columns (rows of weights) as make one wave of CTAs, nobody who dequantizes waits for a
+product, and a lane has 16 neighbours along K of a row, in their order.
+
+| clusters of a tile of rows of x | B operand | result |
+|---|---|---|
+| the first: a tile's columns are columns of lora_down | lora_down as it is packed | lora_act_in |
+| the others | weights, dequantized (``dequant.py``) | y |
+
+| warps | role |
+|---|---|
+| 0 | TMA loads of packed weights and their scale factors, or bulk copies of lora_down |
+| 1 | waits for lora_act_in and copies it |
+| 2 | TMA loads of x |
+| 3 | 1 / smooth of a k-tile, beside its weights |
+| dequantizing warpgroups | packed slots -> slots of weights |
+| multiplying warpgroups | wgmma; sums of the cluster; low-rank branch; epilogue (``multiply.py``, ``finish.py``) |
+
+| ring | producer -> consumer | slots | full barrier | empty barrier |
+|---|---|---|---|---|
+| smooth | bulk copies -> warp 3 | the same slots | bytes of one slot | none: that of ab |
+| ab | TMA, warp 3 -> dequantizing warps | num_ab_stage | bytes of one k-tile, warp 3 | a lane of a warpgroup's warps |
+| dq | dequantizing -> multiplying warps | num_dq_stage | a lane of a warpgroup's warps | of every multiplying warp |
+| down | bulk copies -> multiplying warps | the same memory, in CTAs of lora_act_in | bytes of one slot | the same |
+| x | TMA, multicast -> multiplying warps | num_x_stage | bytes of one slot | of every multiplying warp of all sharers |
+| branch | bulk copy -> multiplying warps | once | bytes of the tile's rows of lora_act_in | none |
+| peers | multiplying warps of the cluster -> multiplying warps | once | a lane of each of those with this tile | none |
+| sums | multiplying warps of the cluster -> multiplying warps | once | bytes of a strip of all CTAs | none |
+
+| counter, of each tile of rows of x | counted up by | waited for by |
+|---|---|---|
+| ready | CTAs of the first kind, their part written (release) | warp 1 of the others (acquire) |
+| taken | those CTAs, when they have seen that | nobody; the last one sets both to 0 |
+
+CTAs of the first kind wait for nobody of another cluster, and come first in the launch: so they are under way or done
+wherever another waits.
+
+With ``use_pdl`` everything but x is read before the previous kernel has ended (``griddepcontrol.wait``, in warp 2):
+that kernel must not be the one that writes weights. Dependents are let go after that wait. Counters, lora_act_in and y
+are touched only behind x, which comes after it, or behind a wait of its own (warp 1).
+"""
+
+from typing import Any
+
+import cuda.bindings.driver as cuda
+import cutlass
+import cutlass.pipeline as pipeline
+from cutlass import Float32, Int32, Int64, cute
+from cutlass.cute.nvgpu import cpasync
+
+from kernel_space.core.arch import Arch
+from kernel_space.core.problem import ProblemClass
+from kernel_space.operators.nvfp4_quantize.parts.ptx import multiply, of_bits, unless_zero
+from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
+    DEQUANT_SHIFT,
+    load_shared,
+    prefetch_global_if,
+    store_shared,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
+    SF_BLOCK_K,
+    SF_BLOCK_ROWS,
+    SF_BLOCK_WORDS,
+    WARPS_PER_GROUP,
+)
+from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
+from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk
+from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
+from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.dequant import Dequantizer
+from kernel_space.operators.svdquant_linear_16bit.staged.finish import Finish
+from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
+    BRANCH_FULL,
+    HALVES,
+    INVERSE,
+    LINE,
+    PACKED,
+    PEERS_DONE,
+    SCALES,
+    SMOOTH,
+    SUMS_FULL,
+    WEIGHTS,
+    WORD_BYTES,
+    StagedLayouts,
+    X,
+)
+from kernel_space.operators.svdquant_linear_16bit.staged.multiply import Multiplier
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import inverse, round_pair
+
+
+class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
+    """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
+
+    def __init__(self, config: StagedConfig, problem_class: ProblemClass):
+        self.config = config
+        self.problem_class = problem_class
+        self.split_k, self.share = config.split_k, config.share
+        self.has_lora = problem_class.r > 0
+        self.dequant_groups = config.num_dequant_warpgroups
+        self.threads = GROUP_THREADS * (1 + self.dequant_groups + config.consumer_warpgroups)
+
+    def _layouts(self) -> StagedLayouts:
+        return StagedLayouts(self.config, self.problem_class)
+
+    @cute.jit
+    def __call__(
+        self,
+        x: cute.Pointer,
+        smooth: cute.Pointer,
+        lora_down: cute.Pointer,
+        wgt: cute.Pointer,
+        wscales: cute.Pointer,
+        lora_up: cute.Pointer,
+        wcscale: cute.Pointer,
+        bias: cute.Pointer,
+        xs: cute.Pointer,
+        lora_act_in: cute.Pointer,
+        y: cute.Pointer,
+        workspace: cute.Pointer,
+        m: Int32,
+        k: Int32,
+        n: Int32,
+        max_active_clusters: Int32,
+        stream: cuda.CUstream,
+    ):
+        """Launch ``split_k`` CTAs for every tile of lora_act_in and of y, ``share`` tiles a cluster; not persistent.
+        Tiles that fill up the last cluster have no columns. ``xs``, which the links of a chain hand on, is not written.
+        """
+        lay = self._layouts()
+        tma_w, mW = self._tma_halves(lay, wgt, n, k)
+        tma_sf, mSF = self._tma_blocks(lay, wscales, n, k)
+        gmem = cute.make_tensor(x, cute.make_layout((m, k), stride=(cute.assume(k, 32), 1)))
+        tma_x, mX = cpasync.make_tiled_tma_atom(
+            self._load_op(self.share), gmem, lay.x_box, (lay.rows, HALF_K)
+        )
+        tiles = cute.round_up(lay.down_tiles + cute.ceil_div(n, lay.columns), self.share)
+        self.kernel(
+            (tma_w, tma_sf, tma_x),
+            (mW, mSF, mX),
+            (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace),
+            m,
+            n,
+            k,
+        ).launch(
+            grid=(self.split_k, tiles, cute.ceil_div(m, lay.rows)),
+            block=[self.threads, 1, 1],
+            cluster=(self.split_k, self.share, 1),
+            stream=stream,
+            min_blocks_per_mp=self.config.ctas_per_sm,
+            preferred_smem_carveout=100,
+            use_pdl=self.config.use_pdl,
+        )
+
+    def _tma_halves(self, lay: StagedLayouts, wgt: cute.Pointer, n: Int32, k: Int32) -> Any:
+        """Packed codes: boxes of a k-tile overlap, so that coordinate i along K begins at the ith 64 of it."""
+        atom, coords = self._tma_packed(lay.packed_box, wgt, n, k, 1)
+        tile, half = lay.k // 2, HALF_K // 2
+        shape, stride = coords.shape, coords.stride
+        overlapping = cute.make_layout(
+            (shape[0], (tile, cute.ceil_div(shape[1], half))),
+            stride=(stride[0], (stride[1], half * stride[1])),
+        )
+        return atom, cute.make_tensor(coords.iterator, overlapping)
+
+    def _tma_blocks(self, lay: StagedLayouts, wscales: cute.Pointer, n: Int32, k: Int32) -> Any:
+        """Scale-factor blocks as ``[row blocks, K blocks, 128 words]``; coordinates of both begin at any block."""
+        blocks, k_blocks = cute.ceil_div(n, SF_BLOCK_ROWS), cute.ceil_div(k, SF_BLOCK_K)
+        words = cute.recast_ptr(wscales, dtype=cutlass.Int32)
+        stride = (k_blocks * SF_BLOCK_WORDS, SF_BLOCK_WORDS, 1)
+        gmem = cute.make_tensor(words, cute.make_layout((blocks, k_blocks, SF_BLOCK_WORDS), stride=stride))
+        box = cute.slice_(lay.scales, (None, None, None, 0))
+        tiler = (lay.sf_row_blocks, lay.sf_k_blocks, SF_BLOCK_WORDS)
+        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
+        shape, stride = coords.shape, coords.stride
+        overlapping = cute.make_layout(
+            ((tiler[0], shape[0]), (tiler[1], shape[1]), shape[2]),
+            stride=((stride[0], stride[0]), (stride[1], stride[1]), stride[2]),
+        )
+        return atom, cute.make_tensor(coords.iterator, overlapping)
+
+    @cute.kernel
+    def kernel(self, atoms: Any, tensors: Any, pointers: Any, m: Int32, n: Int32, k: Int32):
+        lay = self._layouts()
+        warp_idx = cute.arch.make_warp_uniform(cute.arch.warp_idx())
+        if warp_idx == 0:
+            for atom in atoms:
+                cpasync.prefetch_descriptor(atom)
+        buffers = self._allocate(lay)
+        self._init_barriers(lay, buffers, warp_idx)
+        if cutlass.const_expr(self.split_k * self.share > 1):
+            # Others write into this CTA's shared memory, and count at its barriers: who does so waits first.
+            cute.arch.cluster_arrive_relaxed()
+        place = self._place(lay, pointers[7], pointers[5], k)
+        loaders, dequantizers, multipliers = self.config.registers
+        multiplying = WARPS_PER_GROUP * (1 + self.dequant_groups)
+        if warp_idx < WARPS_PER_GROUP:
+            cute.arch.setmaxregister_decrease(loaders)
+            self._load(lay, place, atoms, tensors, pointers, buffers, warp_idx, m, k)
+        elif warp_idx < multiplying:
+            cute.arch.setmaxregister_decrease(dequantizers)
+            if place["tile"] >= lay.down_tiles:
+                self.dequantize(place, buffers, warp_idx - WARPS_PER_GROUP)
+        else:
+            cute.arch.setmaxregister_increase(multipliers)
+            _, _, lora_up, wcscale, bias, lora_act_in, y, _ = pointers
+            if place["tile"] < lay.down_tiles:
+                if cutlass.const_expr(self.has_lora):
+                    self.down_consumers(place, lora_act_in, m, buffers)
+            else:
+                self.up_consumers(place, y, (wcscale, bias, lora_up), m, n, buffers)
+
+    @cute.jit
+    def _place(self, lay: StagedLayouts, workspace: cute.Pointer, lora_act_in: cute.Pointer, k: Int32):
+        """Which tile this CTA works on, and its 64s of K: first and number of them, and of slots. ``beyond``: their
+        number in K. The last CTAs of a cluster have one more where they cannot be equal. ``sharer``: which of those of
+        its cluster that multiply the same x; ``peers``: the first of the cluster's ranks with its tile.
+        """
+        rank, tile, row_tile = cute.arch.block_idx()
+        beyond = cute.ceil_div(k, HALF_K)
+        each = beyond // self.split_k
+        fewer = self.split_k - (beyond - each * self.split_k)
+        first, halves = rank * each + cutlass.max(rank - fewer, Int32(0)), each + Int32(rank >= fewer)
+        column_tile = tile
+        if tile >= lay.down_tiles:
+            column_tile = tile - lay.down_tiles
+        return {
+            "rank": rank, "tile": tile, "row_tile": row_tile, "column_tile": column_tile,
+            "first": first, "halves": halves, "slots": cute.ceil_div(halves, HALVES), "beyond": beyond,
+            "sharer": tile % self.share, "peers": tile % self.share * self.split_k,
+            "lora_act_in": lora_act_in.toint(),
+            "ready": cute.recast_ptr(workspace, dtype=Int32) + 2 * row_tile,
+        }  # fmt: skip
+
+    # ------------------------------------------------------------ loading warps
+
+    @cute.jit
+    def _load(
+        self,
+        lay: StagedLayouts,
+        place: Any,
+        atoms: Any,
+        tensors: Any,
+        pointers: Any,
+        buffers: Any,
+        warp_idx: Int32,
+        m: Int32,
+        k: Int32,
+    ):
+        smooth, lora_down = pointers[0], pointers[1]
+        if place["tile"] < lay.down_tiles:
+            if cutlass.const_expr(self.has_lora):
+                if warp_idx == 0:
+                    self._down_warp(lay, place, lora_down, buffers)
+        else:
+            if warp_idx == 0:
+                self._weight_warp(lay, place, atoms, tensors, smooth, buffers, k)
+            if warp_idx == 3:
+                self._smooth_warp(lay, place, buffers, k)
+            if cutlass.const_expr(self.has_lora):
+                if warp_idx == 1:
+                    self.branch_warp(lay, place, buffers, m)
+        if warp_idx == 2:
+            self._x_warp(lay, place, atoms[2], tensors[2], buffers)
+
+    @cute.jit
+    def _weight_warp(
+        self,
+        lay: StagedLayouts,
+        place: Any,
+        atoms: Any,
+        tensors: Any,
+        smooth: cute.Pointer,
+        buffers: Any,
+        k: Int32,
+    ):
+        tWsW, tWgW = self._partition(atoms[0], buffers[PACKED], tensors[0], (lay.columns, lay.k // 2))
+        tSsS, tSgS = self._partition_scales(lay, atoms[1], buffers[SCALES], tensors[1], lay.sf_row_blocks)
+        full, empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_ab_stage)
+        tile, sf_block = place["column_tile"], place["column_tile"] * lay.columns // SF_BLOCK_ROWS
+        for i in cutlass.range(place["slots"], unroll=1):
+            slot, at = state.index, place["first"] + HALVES * i
+            barrier = full + slot
+            cute.arch.mbarrier_wait(empty + slot, state.phase)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(barrier, lay.packed_bytes + lay.scales_bytes)
+                size = cutlass.min(k - at * HALF_K, Int32(lay.k)) * WORD_BYTES
+                arrived = buffers["smooth_full"].iterator + slot
+                cute.arch.mbarrier_arrive_and_expect_tx(arrived, size)
+                target = buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes
+                copy_bulk(target, smooth.toint() + Int64(at * HALF_K) * WORD_BYTES, size, arrived.toint())
+            cute.copy(atoms[0], tWgW[(None, tile, at)], tWsW[(None, slot)], tma_bar_ptr=barrier)
+            cute.copy(atoms[1], tSgS[(None, sf_block, at)], tSsS[(None, slot)], tma_bar_ptr=barrier)
+            state.advance()
+
+    @cute.jit
+    def _smooth_warp(self, lay: StagedLayouts, place: Any, buffers: Any, k: Int32):
+        """2^DEQUANT_SHIFT / smooth, rounded to fp32, then to 16 bits; 0 beyond K. A lane has four neighbours."""
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.config.num_ab_stage)
+        lane = cute.arch.lane_idx()
+        for i in cutlass.range(place["slots"], unroll=1):
+            slot, inside = state.index, (place["first"] + HALVES * i) * HALF_K + lane * 4 < k
+            cute.arch.mbarrier_wait(buffers["smooth_full"].iterator + slot, state.phase)
+            words = load_shared(buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes + lane * 16, 4)
+            given = [of_bits(unless_zero(Int32(inside), word)) for word in words]
+            values = [multiply(inverse(one), Float32(2.0**DEQUANT_SHIFT)) for one in given]
+            at = buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + lane * 8
+            for pair in cutlass.range_constexpr(2):
+                word = round_pair(values[2 * pair], values[2 * pair + 1], is_bf16=lay.is_bf16)
+                store_shared(at + pair * 4, [word])
+            self._arrive(buffers["ab_full"].iterator + slot)
+            state.advance()
+
+    @cute.jit
+    def _down_warp(self, lay: StagedLayouts, place: Any, lora_down: cute.Pointer, buffers: Any):
+        """Chunks of 64 K of this CTA's columns of packed lora_down, in the order of K."""
+        full, empty = buffers["down_full"].iterator, buffers["down_empty"].iterator
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, lay.down_stages)
+        column = place["column_tile"] * lay.down_columns
+        size = cutlass.min(Int32(lay.r) - column, Int32(lay.down_columns)) * LINE
+        lane = cute.arch.lane_idx()
+        # What the ring has no room for yet comes into the L2: it is a weight.
+        for i in cutlass.range(Int32(HALVES * lay.down_stages), place["halves"], unroll=1):
+            chunk = lora_down.toint() + (Int64(place["first"] + i) * lay.r + column) * LINE
+            for line in cutlass.range_constexpr(0, lay.down_columns, 32):
+                own = line + lane
+                prefetch_global_if(chunk + Int64(own * LINE), Int32(own * LINE < size))
+        for i in cutlass.range(place["slots"], unroll=1):
+            slot = state.index
+            cute.arch.mbarrier_wait(empty + slot, state.phase)
+            barrier = full + slot
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(barrier, HALVES * size)
+                for half in cutlass.range_constexpr(HALVES):
+                    # Behind the last chunk it again: x is zero there.
+                    chunk = cutlass.min(place["first"] + HALVES * i + half, place["beyond"] - 1)
+                    source = lora_down.toint() + (Int64(chunk) * lay.r + column) * LINE
+                    target = buffers[WEIGHTS].iterator.toint() + (HALVES * slot + half) * lay.down_bytes
+                    copy_bulk(target, source, size, barrier.toint())
+            state.advance()
+
+    @cute.jit
+    def _x_warp(self, lay: StagedLayouts, place: Any, atom: Any, tensor: Any, buffers: Any):
+        """x of this CTA's part of K; zeros for the second half of a slot that has none."""
+        tXsX, tXgX = self._partition(atom, buffers[X], tensor, (lay.rows, HALF_K))
+        full, empty = buffers["x_full"].iterator, buffers["x_empty"].iterator
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_x_stage)
+        if cutlass.const_expr(self.config.use_pdl):
+            if place["tile"] < lay.down_tiles:
+                # The first CTAs bring all of x into the L2, where what the kernel before still writes replaces it.
+                for i in cutlass.range(place["halves"], unroll=1):
+                    cute.prefetch(atom, tXgX[(None, place["row_tile"], place["first"] + i)])
+            cute.arch.griddepcontrol_wait()
+            # The next launch reads its weights early: they may come from any kernel but the one before it.
+            cute.arch.griddepcontrol_launch_dependents()
+        if cutlass.const_expr(self.share > 1):
+            cute.arch.cluster_wait()
+        for i in cutlass.range(place["slots"], unroll=1):
+            slot = state.index
+            cute.arch.mbarrier_wait(empty + slot, state.phase)
+            with cute.arch.elect_one():
+                cute.arch.mbarrier_arrive_and_expect_tx(full + slot, HALVES * lay.x_bytes)
+            for half in cutlass.range_constexpr(HALVES):
+                at = place["first"] + HALVES * i + half
+                if HALVES * i + half >= place["halves"]:
+                    at = place["beyond"]
+                source, target = tXgX[(None, place["row_tile"], at)], tXsX[(None, HALVES * slot + half)]
+                if cutlass.const_expr(self.share == 1):
+                    cute.copy(atom, source, target, tma_bar_ptr=full + slot)
+                else:
+                    # Each loads its share of slots for all.
+                    if i % self.share == place["sharer"]:
+                        peers = sum(1 << self.split_k * other for other in range(self.share))
+                        mask = cutlass.Int16(Int32(peers) << place["rank"])
+                        cute.copy(atom, source, target, tma_bar_ptr=full + slot, mcast_mask=mask)
+            state.advance()
+
+    # ------------------------------------------------------------ what bases ask
+
+    def _arrivals(self, lay: Any) -> dict[str, int]:
+        warps, dequantizing = lay.multiplying_warps, WARPS_PER_GROUP
+        return {
+            "smooth_full": 1, "ab_full": 2, "ab_empty": dequantizing,
+            "dq_full": dequantizing, "dq_empty": warps,
+            "x_full": 1, "x_empty": warps * self.share,
+            "down_full": 1, "down_empty": warps, BRANCH_FULL: 1, SUMS_FULL: 1, PEERS_DONE: warps * self.split_k,
+        }  # fmt: skip
+
+
+def host_function(
+    config: StagedConfig, problem_class: ProblemClass, arch: Arch
+) -> tuple[Any, tuple[Any, ...]]:
+    """The function to compile and arguments that give it the types of a call, in the order of the signature."""
+    return StagedLayer(config, problem_class), typed_arguments(problem_class)

@@ -1,0 +1,53 @@
+"""PTX of the kernel ``staged``: eight codes to bf16 in the order of K."""
+
+from typing import Any
+
+from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
+
+# 2^120 and 2^119 in both halves: together what a scale's bits lack of ``scale * 2^119``.
+_FACTOR = """{
+.reg .b32 t, first, second;
+prmt.b32 t, $1, 0, $2;
+shl.b32 t, t, 4;
+mov.b32 first, 0x7B807B80;
+mov.b32 second, 0x7B007B00;
+mul.rn.bf16x2 t, t, first;
+mul.rn.bf16x2 $0, t, second;
+}"""
+# Byte j of the word holds codes 2 j, below, and 2 j + 1. Both come to the top of a half, the lower one out of the word
+# shifted by a nibble: then the sign is in place and bits eem are six to the right.
+_PAIR = """prmt.b32 q, v, $4, {selector:#06x};
+shr.b32 t, q, 6;
+and.b32 t, t, 0x01C001C0;
+lop3.b32 t, q, 0x80008000, t, 0xEA;
+mul.rn.bf16x2 t, t, $5;
+mul.rn.bf16x2 ${out}, t, ${inverse};
+"""
+
+
+def block_factor(scales: Any, selector: Any) -> Any:
+    """One of four E4M3 bytes as a factor of bf16 pairs of ``weights_of_word``; ``selector``: ``factor_selector``."""
+    return inline(_FACTOR, "r", ("r", scales), ("r", selector))[0]
+
+
+def factor_selector(block: Any) -> Any:
+    """For ``block_factor``: byte ``block`` at the bottom of both halves, zeros at their top."""
+    return block | block << 8 | 0x4040
+
+
+def weights_of_word(word: Any, factor: Any, inverses: Any) -> tuple[Any, ...]:
+    """Eight codes times a factor, exact, times eight numbers (four bf16 pairs), rounded: four bf16 pairs in the order
+    of K. The exact products are 2^-7 of the values.
+    """
+    lines = ["{", ".reg .b32 v, q, t;", "shl.b32 v, $4, 4;"]
+    for j in range(4):
+        selector = (4 + j) << 12 | (4 + j) << 8 | j << 4 | j
+        lines.append(_PAIR.format(selector=selector, out=j, inverse=6 + j))
+    lines.append("}")
+    operands = [("r", word), ("r", factor), *(("r", one) for one in inverses)]
+    return inline("\n".join(lines), "rrrr", *operands)
+
+
+def load_pair(address: Any) -> tuple[Any, ...]:
+    """Two 32-bit words at an 8-byte aligned shared address."""
+    return inline("ld.shared.v2.b32 {$0, $1}, [$2];", "rr", ("r", address), effects=True)

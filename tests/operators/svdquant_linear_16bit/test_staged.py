@@ -1,0 +1,268 @@
+"""``staged`` executed: y and lora_act_in against float64, ragged shapes, every schedule, races on; who waits for whom,
+by breaking it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_space.build.build import build
+from kernel_space.check.problem import exercises
+from kernel_space.check.validate import check_candidate
+from kernel_space.core.arch import SM90A
+from kernel_space.core.registry import kernel_of
+from kernel_space.core.rules import Legal, Rejection
+from kernel_space.launch.capture import capture
+from kernel_space.machine.run.run import run_compiled
+from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
+from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+from kernel_space.operators.svdquant_linear_16bit.staged.strips import Strips
+from tests.operators.svdquant_linear_16bit import runs
+from tests.operators.svdquant_linear_16bit.runs import OPERATOR, compiled, legal, problem
+from tests.operators.svdquant_linear_16bit.test_fused import ALIGN, weights_by_hand, y_by_hand
+
+FEW = "num_ab_stage=2 num_x_stage=2"
+WHOLE_K = f"kernel=staged tile_mnk=64x32x128 num_dequant_warpgroups=1 num_dq_stage=3 {FEW} split_k=1"
+PAIR = (
+    f"kernel=staged tile_mnk=64x24x128 num_dequant_warpgroups=2 num_dq_stage=4 {FEW} split_k=2 use_pdl=true"
+)
+THREE = "kernel=staged tile_mnk=64x40x128 split_k=4 use_pdl=true"
+SHARED = (
+    "kernel=staged tile_mnk=64x24x128 num_dequant_warpgroups=1 split_k=2 share=2 num_x_stage=2 use_pdl=true"
+)
+FOUR = "kernel=staged tile_mnk=64x16x128 num_dequant_warpgroups=1 split_k=1 share=4 num_x_stage=2"
+TALL = (
+    "kernel=staged tile_mnk=128x40x128 consumer_warpgroups=2 num_dequant_warpgroups=2 split_k=4 use_pdl=true"
+)
+BLOCKS = "kernel=staged tile_mnk=128x32x128 num_dequant_warpgroups=1 split_k=2"
+TWO = "kernel=staged tile_mnk=64x64x128 num_dequant_warpgroups=2 split_k=2 ctas_per_sm=2 use_pdl=true"
+SMALL = "9,352,8,16"  # one tile of y and one of the low-rank branch
+checked = functools.partial(runs.checked, sms=lambda config: 4 * config.split_k * config.share)
+
+
+@functools.cache
+def run(text: str, shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
+    """All tensors of one launch on usual numbers, the counters behind it among them; not to change."""
+    kernel, config = compiled(text, shape)
+    named = {
+        **OPERATOR.inputs(shape, 3, "gaussian", "cpu"),
+        "xs": torch.zeros(shape.m, -(-shape.k // 64) * 64, dtype=torch.bfloat16),
+        "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=torch.bfloat16),
+        "y": torch.full((shape.m, shape.n), torch.nan, dtype=torch.bfloat16),
+    }
+    room = kernel_of(config, shape).room(config, shape)
+    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
+    begin = -space.data_ptr() % ALIGN
+    named["workspace"] = space[begin : begin + room.size]
+    values = OPERATOR.signature.values(shape, named, clusters=2)
+    assert run_compiled(kernel, *values, sms=8, schedule="eager", check_races=True).ok
+    return named
+
+
+@pytest.mark.parametrize("text", [WHOLE_K, pytest.param(THREE, marks=pytest.mark.slow)])
+def test_y_is_the_layer_by_hand(text: str) -> None:
+    sizes = problem("21,672,136,48")
+    tensors = run(text, sizes)
+    branch = tensors["x"].double() @ unpack_lora_down(tensors["lora_down"], sizes.k).double()
+    assert (tensors["lora_act_in"].double() - branch).norm() / branch.norm() < 2**-8
+    wanted = y_by_hand(tensors, sizes, weights_by_hand(tensors, sizes))
+    assert (tensors["y"].double() - wanted).norm() / wanted.norm() < 2**-8
+    assert not tensors["workspace"].any(), "counters of the next launch"
+
+
+def test_an_identity_reads_its_weights() -> None:
+    """x with a single one in each row: y is the weight that the kernel has made, to the bit."""
+    sizes = problem("16,160,72,0")
+    kernel, config = compiled(PAIR, sizes)
+    tensors = {
+        **OPERATOR.inputs(sizes, 5, "gaussian", "cpu"),
+        "xs": torch.zeros(16, 192, dtype=torch.bfloat16),
+        "lora_act_in": torch.zeros(16, 0, dtype=torch.bfloat16),
+        "y": torch.zeros(16, 72, dtype=torch.bfloat16),
+    }
+    tensors["wcscale"].fill_(1.0)
+    tensors["bias"].fill_(0.0)
+    wanted = weights_by_hand(tensors, sizes)
+    for begin in range(0, sizes.k, 16):
+        tensors["x"] = torch.zeros(16, sizes.k, dtype=torch.bfloat16)
+        tensors["x"][torch.arange(16), begin + torch.arange(16)] = 1.0
+        values = OPERATOR.signature.values(
+            sizes, {**tensors, "workspace": torch.zeros(0, dtype=torch.uint8)}, clusters=2
+        )
+        assert run_compiled(kernel, *values, sms=8, schedule="eager").ok
+        assert torch.equal(tensors["y"].float(), wanted[:, begin : begin + 16].T)
+
+
+CASES: list[tuple[str, str, dict[str, str]]] = [
+    (WHOLE_K, "21,352,72,16", {}),
+    (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
+]
+SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
+    (PAIR, "29,480,8,80", {}),  # of its second tile of R a half lies beyond
+    (THREE, "61,1184,264,128", {}),
+    (WHOLE_K, "37,672,136,16", {}),
+    (FOUR, "33,1312,88,16", {}),  # the last cluster is filled up with tiles that have no columns
+    (TALL, "118,992,136,48", {}),
+    (BLOCKS, "130,1024,136,256", {}),
+    (TWO, "61,992,136,128", {}),
+    (PAIR, "1,160,8,0", {}),
+    (PAIR.replace("64x24", "64x16"), "61,352,272,0", {"activation": "swiglu"}),
+    (WHOLE_K, "30,352,272,64", {"activation": "swiglu"}),
+    (PAIR, "61,352,264,48", {"activation": "gelu_tanh"}),
+    ("kernel=staged tile_mnk=64x48x128 split_k=3 use_pdl=true", "130,1312,72,80", {}),
+    (
+        "kernel=staged tile_mnk=256x48x128 consumer_warpgroups=2 num_dequant_warpgroups=1 split_k=2",
+        "300,736,136,32",
+        {},
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "options"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES)],
+)
+@pytest.mark.parametrize(
+    "schedule",
+    ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in SCHEDULES if name != "random")],
+)
+def test_y_is_right(schedule: str, text: str, shape: str, options: dict[str, str]) -> None:
+    result = checked(text, problem(shape, **options), schedule=schedule)
+    assert result.ok, str(result)
+
+
+def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
+    """Warps poll while others, which have let the next launch begin, stand back for it: those go on then."""
+    result = runs.checked(PAIR, problem("9,160,136,16"), sms=lambda config: 3, schedule="eager")
+    assert result.ok, str(result)
+
+
+@pytest.mark.parametrize("text", [PAIR, THREE, SHARED])
+def test_a_problem_of_a_check_fills_every_slot_again(text: str) -> None:
+    """Else nobody waits for its second turn, and what its barrier counts shows nowhere."""
+    shape = problem("24,512,128,32")
+    config = legal(text, shape).config
+    longest = max(one.k for one, _ in exercises(config, shape, SM90A))
+    slots = max(int(getattr(config, name)) for name in config.stage_names())
+    assert longest // 128 // config.split_k >= 2 * slots
+
+
+@pytest.mark.slow
+def test_all_that_a_search_checks() -> None:
+    shape = problem("61,352,264,48")
+    kernel, config = compiled(PAIR, shape)
+    result = check_candidate(kernel, config, shape)
+    assert result.ok, str(result)
+    assert result.bitwise
+    assert result.runs[0].calls > 1
+
+
+def test_strips_are_all_octets_once() -> None:
+    for octets, unit, split in ((13, 1, 4), (6, 1, 4), (16, 2, 3), (2, 1, 8)):
+        dealt = Strips(octets, unit, split)
+        owned = [dealt.of(owner) for owner in range(split)]
+        assert [at for first, count in owned for at in range(first, first + count)] == list(range(octets))
+        assert max(count for _, count in owned) == dealt.most
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype", "rule"),
+    [
+        (PAIR, "40,416,72,16", "fp16", "dtype"),
+        (PAIR.replace("64x24x128", "64x24x64"), "40,416,72,16", "bf16", "tile"),
+        (PAIR.replace("64x24x128", "96x24x128"), "40,416,72,16", "bf16", "tile"),
+        (PAIR.replace("split_k=2", "split_k=9"), "40,4160,72,16", "bf16", "cluster"),
+        (SHARED.replace("split_k=2", "split_k=8"), "40,4160,72,16", "bf16", "cluster"),
+        (PAIR.replace("split_k=2", "split_k=8"), "40,416,72,16", "bf16", "cluster"),
+        (PAIR.replace("num_ab_stage=2", "num_ab_stage=3"), "40,416,72,16", "bf16", "stages"),
+        (PAIR.replace("num_dq_stage=4", "num_dq_stage=2"), "40,416,72,64", "bf16", "stages"),
+        (BLOCKS.replace("128x32", "256x256"), "40,416,72,16", "bf16", "registers"),
+        (PAIR.replace("64x24x128", "64x208x128"), "40,416,72,16", "bf16", "registers"),
+        (
+            TALL.replace("consumer_warpgroups=2", "consumer_warpgroups=3"),
+            "40,416,72,16",
+            "bf16",
+            "warpgroups",
+        ),
+        (TWO.replace("ctas_per_sm=2", "ctas_per_sm=3"), "40,416,72,16", "bf16", "warpgroups"),
+        (THREE.replace("split_k=4", "split_k=4 num_ab_stage=48"), "40,4160,72,16", "bf16", "smem_capacity"),
+    ],
+)
+def test_rules(text: str, shape: str, dtype: str, rule: str) -> None:
+    found = legal(text, problem(shape, dtype))
+    assert isinstance(found, Rejection) and found.rule == rule, found
+
+
+@pytest.mark.parametrize(
+    ("text", "r"), [(WHOLE_K, 48), pytest.param(TALL, 256, marks=pytest.mark.slow), (PAIR, 0)]
+)
+def test_the_budget_is_what_the_launch_asks_for(text: str, r: int) -> None:
+    shape = problem(f"17,672,72,{r}")
+    found = legal(text, shape)
+    assert isinstance(found, Legal), found
+    kernel = build(found.config, shape.problem_class, SM90A)
+    pointers = {name: 1 << 20 for name in OPERATOR.signature.pointers}
+    (launch,) = capture(kernel, *OPERATOR.signature.values(shape, pointers, clusters=2))
+    assert launch.smem_bytes == found.budget.smem_bytes
+
+
+# -- y that is wrong --
+
+
+@pytest.fixture(scope="module")
+def right() -> tuple[dict[str, torch.Tensor], HalfLinearProblem, Any]:
+    sizes = problem("21,672,136,48")
+    return run(WHOLE_K, sizes), sizes, compiled(WHOLE_K, sizes)[1]
+
+
+def judged(right: Any, **changed: torch.Tensor) -> dict[str, bool]:
+    tensors, sizes, config = right
+    return {name: one.ok for name, one in OPERATOR.check(sizes, {**tensors, **changed}, config).items()}
+
+
+def test_a_right_y_is_right(right: Any) -> None:
+    tensors, sizes, _ = right
+    assert all(judged(right).values())
+    assert judged(right, y=y_by_hand(tensors, sizes, weights_by_hand(tensors, sizes)).bfloat16())["y"]
+
+
+def test_a_part_of_k_that_is_lost_is_seen(right: Any) -> None:
+    tensors, sizes, _ = right
+    weights = weights_by_hand(tensors, sizes)
+    weights[:, 128:192] = 0
+    assert not judged(right, y=y_by_hand(tensors, sizes, weights).bfloat16())["y"]
+
+
+# -- kernels that are wrong --
+
+
+@pytest.mark.parametrize(
+    ("pattern", "into"),
+    [
+        pytest.param(r"griddepcontrol\.wait;", "", marks=pytest.mark.slow),
+        (r"fence\.proxy\.async\.shared::cta;", ""),
+        pytest.param(r"atom\.global\.release\.add", "atom.global.relaxed.add", marks=pytest.mark.slow),
+        pytest.param(r"cp\.async\.wait_group\s+0;", "", marks=pytest.mark.slow),
+        pytest.param(r"ld\.acquire\.gpu", "ld.relaxed.gpu", marks=pytest.mark.slow),
+        pytest.param(r"barrier\.cluster\.wait[^;]*;", "", marks=pytest.mark.slow),
+    ],
+    ids=[
+        "nobody waits",
+        "weights not fenced",
+        "stores after the count",
+        "copies not waited for",
+        "count not acquired",
+        "barriers of others not ready",
+    ],
+)
+def test_a_broken_kernel_is_seen(pattern: str, into: str) -> None:
+    shape = problem(SMALL)
+    changed, found = re.subn(pattern, into, compiled(PAIR, shape)[0].ptx)
+    assert found
+    assert not checked(PAIR, shape, ptx=changed).ok
