@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
+
+import torch
 
 from kernel_space.build.build import build
 from kernel_space.check.one_problem import ProblemCheck
 from kernel_space.check.result import CheckResult
 from kernel_space.core.arch import SM90A
-from kernel_space.core.registry import operator, parse_config
+from kernel_space.core.registry import kernel_of, operator, parse_config
 from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.machine.run.run import run_compiled
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
+from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
 OPERATOR = operator("svdquant_linear_16bit")
+ALIGN = 256
 
 
 def problem(shape: str, dtype: str = "bf16", **options: Any) -> HalfLinearProblem:
@@ -40,3 +47,76 @@ def checked(
     )
     check.run(schedule, None)
     return check.result()
+
+
+def outputs(shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
+    """Filled so that what is not written is seen; ``xs``, which nobody writes, with zeros."""
+    return {
+        "xs": torch.zeros(shape.m, -(-shape.k // 64) * 64, dtype=torch.bfloat16),
+        "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=torch.bfloat16),
+        "y": torch.full((shape.m, shape.n), torch.nan, dtype=torch.bfloat16),
+    }
+
+
+@functools.cache
+def launched(text: str, shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
+    """All tensors of one launch on usual numbers, the counters behind it among them; not to change."""
+    kernel, config = compiled(text, shape)
+    named = {**OPERATOR.inputs(shape, 3, "gaussian", "cpu"), **outputs(shape)}
+    room = kernel_of(config, shape).room(config, shape)
+    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
+    begin = -space.data_ptr() % ALIGN
+    named["workspace"] = space[begin : begin + room.size]
+    values = OPERATOR.signature.values(shape, named, clusters=2)
+    assert run_compiled(kernel, *values, sms=8, schedule="eager", check_races=True).ok
+    return named
+
+
+def weights_by_hand(tensors: dict[str, torch.Tensor], shape: HalfLinearProblem) -> torch.Tensor:
+    """``wgt * (1 / smooth)``, the reciprocal in 16 bits, rounded once: fp32 of 16-bit numbers."""
+    codes = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
+    inverse = (1 / tensors["smooth"]).bfloat16()
+    return (dequantize_nvfp4(codes).double() * inverse.double()).bfloat16().float()
+
+
+def y_by_hand(
+    tensors: dict[str, torch.Tensor], shape: HalfLinearProblem, weights: torch.Tensor
+) -> torch.Tensor:
+    sums = tensors["x"].double() @ weights.double().T
+    if shape.r:
+        sums += tensors["lora_act_in"].double() @ tensors["lora_up"].double().T
+    return sums * tensors["wcscale"].double() + tensors["bias"].double()
+
+
+def is_the_layer_by_hand(text: str, sizes: HalfLinearProblem) -> None:
+    """One launch against the formula, and counters that the next one finds zero."""
+    tensors = launched(text, sizes)
+    branch = tensors["x"].double() @ unpack_lora_down(tensors["lora_down"], sizes.k).double()
+    assert (tensors["lora_act_in"].double() - branch).norm() / branch.norm() < 2**-8
+    wanted = y_by_hand(tensors, sizes, weights_by_hand(tensors, sizes))
+    assert (tensors["y"].double() - wanted).norm() / wanted.norm() < 2**-8
+    assert not tensors["workspace"].any(), "counters of the next launch"
+
+
+def reads_its_weights(text: str, sizes: HalfLinearProblem, **given: torch.Tensor) -> None:
+    """x with a single one in each of 16 rows, R = 0: y is the weight that the kernel has made, to the bit. ``given``:
+    inputs in place of usual ones.
+    """
+    kernel, _ = compiled(text, sizes)
+    tensors = {**OPERATOR.inputs(sizes, 5, "gaussian", "cpu"), **outputs(sizes), **given}
+    tensors["wcscale"].fill_(1.0)
+    tensors["bias"].fill_(0.0)
+    wanted = weights_by_hand(tensors, sizes)
+    for begin in range(0, sizes.k, sizes.m):
+        tensors["x"] = torch.zeros(sizes.m, sizes.k, dtype=torch.bfloat16)
+        tensors["x"][torch.arange(sizes.m), begin + torch.arange(sizes.m)] = 1.0
+        values = OPERATOR.signature.values(
+            sizes, {**tensors, "workspace": torch.zeros(0, dtype=torch.uint8)}, clusters=2
+        )
+        assert run_compiled(kernel, *values, sms=8, schedule="eager").ok
+        assert torch.equal(tensors["y"].float(), wanted[:, begin : begin + sizes.m].T)
+
+
+def judged(tensors: dict[str, torch.Tensor], sizes: HalfLinearProblem, config: Any) -> dict[str, bool]:
+    """Of each output whether the check takes it."""
+    return {name: one.ok for name, one in OPERATOR.check(sizes, tensors, config).items()}

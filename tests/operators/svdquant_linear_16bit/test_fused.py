@@ -15,18 +15,23 @@ from kernel_space.build.build import build
 from kernel_space.check.problem import exercises
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
-from kernel_space.core.registry import kernel_of
 from kernel_space.core.rules import Legal, Rejection
 from kernel_space.launch.capture import capture
-from kernel_space.machine.run.run import run_compiled
 from kernel_space.machine.run.schedules import SCHEDULES
-from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
-from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 from tests.operators.svdquant_linear_16bit import runs
-from tests.operators.svdquant_linear_16bit.runs import OPERATOR, compiled, legal, problem
+from tests.operators.svdquant_linear_16bit.runs import (
+    OPERATOR,
+    compiled,
+    is_the_layer_by_hand,
+    launched,
+    legal,
+    problem,
+    reads_its_weights,
+    weights_by_hand,
+    y_by_hand,
+)
 
-ALIGN = 256
 WHOLE_K = "kernel=fused tile_mnk=64x16x128 consumer_warpgroups=1 num_ab_stage=4 num_dq_stage=3 split_k=1"
 PAIR = "kernel=fused tile_mnk=64x24x128 consumer_warpgroups=1 num_ab_stage=4 split_k=2 ctas_per_sm=2 use_pdl=true"
 FOUR = "kernel=fused tile_mnk=128x40x128 consumer_warpgroups=2 num_ab_stage=4 split_k=4 use_pdl=true"
@@ -35,73 +40,13 @@ TALL = "kernel=fused tile_mnk=256x16x128 consumer_warpgroups=2 num_ab_stage=4 sp
 checked = functools.partial(runs.checked, sms=lambda config: 4 * config.split_k)
 
 
-@functools.cache
-def run(text: str, shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
-    """All tensors of one launch on usual numbers, the counters behind it among them; not to change."""
-    kernel, config = compiled(text, shape)
-    named = {
-        **OPERATOR.inputs(shape, 3, "gaussian", "cpu"),
-        "xs": torch.zeros(shape.m, -(-shape.k // 64) * 64, dtype=torch.bfloat16),
-        "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=torch.bfloat16),
-        "y": torch.full((shape.m, shape.n), torch.nan, dtype=torch.bfloat16),
-    }
-    room = kernel_of(config, shape).room(config, shape)
-    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
-    begin = -space.data_ptr() % ALIGN
-    named["workspace"] = space[begin : begin + room.size]
-    values = OPERATOR.signature.values(shape, named, clusters=2)
-    assert run_compiled(kernel, *values, sms=8, schedule="eager", check_races=True).ok
-    return named
-
-
-def weights_by_hand(tensors: dict[str, torch.Tensor], shape: HalfLinearProblem) -> torch.Tensor:
-    """``wgt * (1 / smooth)``, the reciprocal in 16 bits, rounded once: fp32 of 16-bit numbers."""
-    codes = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
-    inverse = (1 / tensors["smooth"]).bfloat16()
-    return (dequantize_nvfp4(codes).double() * inverse.double()).bfloat16().float()
-
-
-def y_by_hand(
-    tensors: dict[str, torch.Tensor], shape: HalfLinearProblem, weights: torch.Tensor
-) -> torch.Tensor:
-    sums = tensors["x"].double() @ weights.double().T
-    if shape.r:
-        sums += tensors["lora_act_in"].double() @ tensors["lora_up"].double().T
-    return sums * tensors["wcscale"].double() + tensors["bias"].double()
-
-
 @pytest.mark.parametrize("text", [pytest.param(WHOLE_K, marks=pytest.mark.slow), FOUR])
 def test_y_is_the_layer_by_hand(text: str) -> None:
-    sizes = problem("21,672,136,48")
-    tensors = run(text, sizes)
-    branch = tensors["x"].double() @ unpack_lora_down(tensors["lora_down"], sizes.k).double()
-    assert (tensors["lora_act_in"].double() - branch).norm() / branch.norm() < 2**-8
-    wanted = y_by_hand(tensors, sizes, weights_by_hand(tensors, sizes))
-    assert (tensors["y"].double() - wanted).norm() / wanted.norm() < 2**-8
-    assert not tensors["workspace"].any(), "counters of the next launch"
+    is_the_layer_by_hand(text, problem("21,672,136,48"))
 
 
 def test_an_identity_reads_its_weights() -> None:
-    """x with a single one in each row: y is the weight that the kernel has made, to the bit."""
-    sizes = problem("16,160,72,0")
-    kernel, config = compiled(PAIR, sizes)
-    tensors = {
-        **OPERATOR.inputs(sizes, 5, "gaussian", "cpu"),
-        "xs": torch.zeros(16, 192, dtype=torch.bfloat16),
-        "lora_act_in": torch.zeros(16, 0, dtype=torch.bfloat16),
-        "y": torch.zeros(16, 72, dtype=torch.bfloat16),
-    }
-    tensors["wcscale"].fill_(1.0)
-    tensors["bias"].fill_(0.0)
-    wanted = weights_by_hand(tensors, sizes)
-    for begin in range(0, sizes.k, 16):
-        tensors["x"] = torch.zeros(16, sizes.k, dtype=torch.bfloat16)
-        tensors["x"][torch.arange(16), begin + torch.arange(16)] = 1.0
-        values = OPERATOR.signature.values(
-            sizes, {**tensors, "workspace": torch.zeros(0, dtype=torch.uint8)}, clusters=2
-        )
-        assert run_compiled(kernel, *values, sms=8, schedule="eager").ok
-        assert torch.equal(tensors["y"].float(), wanted[:, begin : begin + 16].T)
+    reads_its_weights(PAIR, problem("16,160,72,0"))
 
 
 CASES = [(WHOLE_K, "21,352,72,16", {})]
@@ -202,12 +147,12 @@ def test_the_budget_is_what_the_launch_asks_for(text: str, r: int) -> None:
 @pytest.fixture(scope="module")
 def right() -> tuple[dict[str, torch.Tensor], HalfLinearProblem, Any]:
     sizes = problem("21,672,136,48")
-    return run(FOUR, sizes), sizes, compiled(FOUR, sizes)[1]
+    return launched(FOUR, sizes), sizes, compiled(FOUR, sizes)[1]
 
 
 def judged(right: Any, **changed: torch.Tensor) -> dict[str, bool]:
     tensors, sizes, config = right
-    return {name: one.ok for name, one in OPERATOR.check(sizes, {**tensors, **changed}, config).items()}
+    return runs.judged({**tensors, **changed}, sizes, config)
 
 
 def test_a_right_y_is_right(right: Any) -> None:
