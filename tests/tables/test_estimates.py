@@ -188,6 +188,43 @@ def test_without_an_estimate_the_nearest_stands() -> None:
     )  # what has none comes last
 
 
+def timed(asked: str, *known: tuple[str, float, str]) -> list[str]:
+    """Shapes in the order in which their kernels are tried for ``asked``; nothing is estimated."""
+    told = Told({1: None, 4: None}, error=0.1)
+    config = parse_config("svdquant_gemm", SM90A, PLAIN)
+    problem = GemmProblem.parse(asked)
+    rows = [
+        Offer(
+            item=shape,
+            config=config,
+            launched=problem,
+            known=GemmProblem.parse(shape),
+            took_us=us,
+            origin=origin,
+        )
+        for shape, us, origin in known
+    ]
+    return by_estimate(rows, told)
+
+
+def test_a_row_near_by_is_chosen_by_what_it_is_expected_to_take() -> None:
+    """Of 24 columns of tiles of 128 rows 132 SMs take five rows at once. So for 720 rows, six rows of tiles, the
+    kernel of 640 takes twice its time, and that of 1024, eight, its own.
+    """
+    few, many = "640,3840,3072,128", "1024,3840,3072,128"
+    assert timed("720,3840,3072,128", (few, 10.0, "a"), (many, 14.0, "a"))[0] == many
+    assert timed("720,3840,3072,128", (few, 10.0, "a"), (many, 30.0, "a"))[0] == few
+    assert timed("720,3840,3072,128", (few, 10.0, "a"), (many, 14.0, "b"))[0] == few, "of another card"
+    assert timed("630,3840,3072,128", (few, 10.0, "a"), (many, 14.0, "a"))[0] == few
+
+
+def test_the_very_layer_comes_before_a_lent_row_of_another_within_a_doubling() -> None:
+    other, own, far = "300,4096,3072,128", "512,3840,3072,128", "640,3840,3072,128"
+    assert timed("300,3840,3072,128", (other, 5.0, "b"), (own, 14.0, "a"))[0] == own
+    assert timed("300,3840,3072,128", (other, 5.0, "b"), (far, 14.0, "a"))[0] == other
+    assert timed("300,3840,3072,128", (other, 5.0, "a"), (own, 14.0, "a"))[0] == other, "of one card"
+
+
 def test_batches_are_decided_in_steps() -> None:
     sizes = {1: 1, 15: 15, 17: 24, 256: 256, 257: 288, 1025: 1088, 4352: 4352}
     assert {m: in_steps(GemmProblem(m=m, k=256, n=256, r=0)).m for m in sizes} == sizes

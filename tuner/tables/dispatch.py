@@ -203,7 +203,14 @@ class DispatchTable:
             return bucket
         asked = in_steps(problem)
         offers = [
-            Offer(item=row, config=config, launched=asked, known=row.key.problem)
+            Offer(
+                item=row,
+                config=config,
+                launched=asked,
+                known=row.key.problem,
+                took_us=row.time_us,
+                origin=self.origins.get(row.key),
+            )
             for row in self._near(problem, self._of_class(key))
             if (config := _config_of(row, self.arch)) is not None
         ]

@@ -14,6 +14,8 @@ from typing import Generic, TypeVar
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
+from kernel_space.core.registry import kernel_of
+from kernel_space.core.traits import Effort, Rates, traits_of
 from tuner.tables.distance import batch_names, times_larger
 from tuner.tables.estimates import Estimates
 
@@ -25,7 +27,8 @@ STEPS = ((16, 1), (256, 8), (1024, 32), (math.inf, 64))
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer(Generic[Item]):
     """``item`` may be launched: ``config`` for the problem ``launched``, after ``adapting_us`` of making its inputs
-    from those of the asked one. ``known``: the problem that it was tuned for, None if for none.
+    from those of the asked one. ``known``: the problem that it was tuned for, None if for none. ``took_us``: what it
+    took there, None if nobody timed it; comparable among those of one ``origin``.
     """
 
     item: Item
@@ -33,10 +36,13 @@ class Offer(Generic[Item]):
     launched: Problem
     known: Problem | None
     adapting_us: float = 0.0
+    took_us: float | None = None
+    origin: object = None
 
 
 def by_estimate(offers: Sequence[Offer[Item]], estimates: Estimates | None) -> list[Item]:
-    """``offers`` come nearest first, and stay so where the nearest has no estimate. Others without one come last.
+    """``offers`` come nearest first, and stay so where the nearest has no estimate, but for rows of the very layer
+    (``_by_rows``). Others without one come last.
 
     A row of the launched layer was the fastest of many at its batch. So near that batch another kernel must be
     estimated faster by more than estimates err, at a doubling from it no more.
@@ -45,9 +51,47 @@ def by_estimate(offers: Sequence[Offer[Item]], estimates: Estimates | None) -> l
         return [offer.item for offer in offers]
     times = [_us(offer, estimates) for offer in offers]
     if times[0] is None:
-        return [offer.item for offer in offers]
+        return [offer.item for offer in _by_rows(offers, estimates.device)]
     places = sorted(range(len(offers)), key=lambda at: math.inf if (us := times[at]) is None else us)
     return [offers[at].item for at in places]
+
+
+def _by_rows(offers: Sequence[Offer[Item]], rates: Rates) -> list[Offer[Item]]:
+    """``offers``, nearest first, but in front of all the row of the very layer within a doubling of the batch that is
+    expected to be the fastest, unless one of the same origin is nearer for another layer.
+
+    A tile of 64 rows multiplies 65 in two: the row of 128 is further, and faster. Compared are rows of one origin, that
+    of the nearest of them.
+    """
+    near = [(offer, us) for offer in offers if (us := _expected(offer, rates)) is not None]
+    if not near or (offers[0] is not near[0][0] and offers[0].origin == near[0][0].origin):
+        return list(offers)
+    of_one = [(offer, us) for offer, us in near if offer.origin == near[0][0].origin]
+    first = min(of_one, key=lambda pair: pair[1])[0]
+    return [first, *(offer for offer in offers if offer is not first)]
+
+
+def _expected(offer: Offer[Item], rates: Rates) -> float | None:
+    """Microseconds of a row near by. For fewer rows than it was timed with no more than it took; for more of them as
+    many times that as its kernel has more to do by its own formula, or as the batch grows.
+    """
+    known = offer.known
+    if known is None or offer.took_us is None or not _nearness(known, offer.launched):
+        return None
+    batch = batch_names(known)
+    grown = 1.0
+    if any(getattr(known, name) < getattr(offer.launched, name) for name in batch):
+        grown = float(times_larger(known, offer.launched, batch))
+        effort = traits_of(kernel_of(offer.config, known)).effort
+        if effort is not None and rates.dram_bytes_s is not None:
+            more, had = (_nominal(effort(offer.config, one, rates)) for one in (offer.launched, known))
+            grown = max(more / had, 1.0)
+    return offer.took_us * grown + offer.adapting_us
+
+
+def _nominal(effort: Effort) -> float:
+    """Microseconds where every need has its nominal rate."""
+    return float(effort.us(dict.fromkeys(effort.needs, 1.0), dict.fromkeys(effort.choices, 0.0)))
 
 
 def _us(offer: Offer[Item], estimates: Estimates) -> float | None:

@@ -236,6 +236,8 @@ class Library:
             launched=stand_in.problem,
             known=None if candidate.spare else candidate.known,
             adapting_us=stand_in.us,
+            took_us=candidate.row.time_us if candidate.row else None,
+            origin=self.table.origins.get(candidate.row.key) if candidate.row else None,
         )
 
     def _of_layer(self, problem: Problem) -> list[Candidate]:
