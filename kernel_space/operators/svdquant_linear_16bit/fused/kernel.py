@@ -47,21 +47,22 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.pipeline as pipeline
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.operators.nvfp4_quantize.parts.ptx import load_four_if, multiply, of_bits
+from kernel_space.operators.nvfp4_quantize.parts.ptx import of_bits
 from kernel_space.operators.svdquant_gemm.sm90a_expand.epilogue import EpilogueExpandSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
-    DEQUANT_SHIFT,
     FROM_DEQUANT_SCALE,
+    load_shared,
     store_shared,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import DQ_K, SWIZZLE_ALIGN, WARPS_PER_GROUP
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import copy_async
 from kernel_space.operators.svdquant_linear_16bit.fused.config import REGISTERS, FusedConfig
 from kernel_space.operators.svdquant_linear_16bit.fused.consumer import FusedConsumer
 from kernel_space.operators.svdquant_linear_16bit.fused.down import DownRoles
@@ -72,7 +73,7 @@ from kernel_space.operators.svdquant_linear_16bit.fused.layouts import (
     FusedLayouts,
 )
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
-from kernel_space.operators.svdquant_linear_16bit.whole.ptx import inverse, round_pair
+from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses
 
 SLOTS = 2  # of x in a k-tile
 
@@ -250,25 +251,42 @@ class FusedLayer(EpilogueExpandSm90a, FusedConsumer, DownRoles, BarriersSm90a):
 
     @cute.jit
     def _smooth_warp(self, lay: FusedLayouts, place: Any, smooth: cute.Pointer, buffers: Any, k: Int32):
-        """2^DEQUANT_SHIFT / smooth, rounded to fp32, then to 16 bits; 0 beyond K. A lane has four columns."""
+        """1 / smooth of every k-tile, 0 beyond K. A lane has four columns, and copies them for itself, some k-tiles
+        ahead: a load from the L2 takes as long as a k-tile is multiplied.
+        """
         full, empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_ab_stage)
         lane = cute.arch.lane_idx()
         octets = lay.k // 8
         # Two lanes an octet: pairs of quarters 0 and 1, or 2 and 3.
         offset = (lane % 2 * (2 * octets) + lane // 2) * 4
-        for kt in cutlass.range(place["k_begin"], place["k_begin"] + place["k_count"], unroll=1):
-            first = kt * lay.k + lane * 4
-            words = load_four_if(smooth.toint() + Int64(first) * 4, Int32(first < k))
-            slot = state.index
+        # Where y is to lie at the end.
+        many = lay.smooth_ahead
+        own, first = buffers["C"].iterator.toint() + lane * 16, place["k_begin"] * lay.k + lane * 4
+        for i in cutlass.range_constexpr(many):
+            self._copy_smooth(own + i * lay.smooth_bytes, smooth, first + i * lay.k, k, place["k_count"] > i)
+        for i in cutlass.range(place["k_count"], unroll=1):
+            slot, at = state.index, own + i % many * lay.smooth_bytes
+            cute.arch.cp_async_wait_group(many - 1)
+            given = load_shared(at, 4)
             cute.arch.mbarrier_wait(empty + slot, state.phase)
-            values = [multiply(inverse(of_bits(word)), Float32(2.0**DEQUANT_SHIFT)) for word in words]
-            at = buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + offset
+            pairs = inverses([of_bits(word) for word in given], lay.is_bf16)
+            target = buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + offset
             for pair in cutlass.range_constexpr(2):
-                word = round_pair(values[2 * pair], values[2 * pair + 1], is_bf16=lay.is_bf16)
-                store_shared(at + pair * (octets * 4), [word])
+                store_shared(target + pair * (octets * 4), [pairs[pair]])
             self._arrive(full + slot)
             state.advance()
+            ahead = i + many
+            self._copy_smooth(at, smooth, first + ahead * lay.k, k, ahead < place["k_count"])
+
+    @cute.jit
+    def _copy_smooth(self, target: Int32, smooth: cute.Pointer, first: Int32, k: Int32, wanted: Any):
+        """Four neighbours from ``first`` on, zeros beyond K. Not ``wanted`` behind the last k-tile: nobody would wait
+        for it before y lies there.
+        """
+        if wanted:
+            copy_async(target, smooth.toint() + Int64(first) * 4, Int32(first < k) * 16, 16)
+        cute.arch.cp_async_commit_group()
 
     @cute.jit
     def _x_warp(self, lay: FusedLayouts, place: Any, atoms: Any, tensors: Any, buffers: Any):

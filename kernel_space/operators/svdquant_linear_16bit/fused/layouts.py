@@ -13,9 +13,10 @@ from kernel_space.operators.svdquant_linear_16bit.fused.config import OCTET, Fus
 
 SUMS = "sums_full"  # the barrier at which a strip's sums of all CTAs of a cluster have arrived
 INVERSE, BRANCH, BRANCH_FULL = "1 / smooth", "lora_act_in", "branch_full"
+MOST_SMOOTH_AHEAD = 3  # k-tiles of smooth that are on their way
 UNIT_R = 32  # of which a lane of a quad has eight neighbours, 16 bytes
 LINE = 128  # bytes of all banks of shared memory
-HALF_BYTES = 2
+HALF_BYTES, WORD_BYTES = 2, 4
 
 
 class FusedLayouts(WideLayouts):
@@ -24,6 +25,8 @@ class FusedLayouts(WideLayouts):
     def __init__(self, config: FusedConfig, problem_class: ProblemClass):
         super().__init__(config, problem_class)  # type: ignore[arg-type]  # has all knobs that are asked for
         self.down_tiles = -(-self.r // self.rows)  # of columns of lora_down, for each tile of rows of x
+        # They lie where y is to lie at the end; the smallest part of it has two.
+        self.smooth_ahead = min(MOST_SMOOTH_AHEAD, cute.cosize(self.c) * HALF_BYTES // self.smooth_bytes)
 
     def _make_rings(self) -> None:
         if self.r:
@@ -39,6 +42,7 @@ class FusedLayouts(WideLayouts):
         # 16-bit 1 / smooth of a k-tile: of each quarter of a quad its pairs of neighbours, octet after octet.
         self.inverse = cute.make_layout((self.k // 2, stages))
         self.inverse_bytes = self.k * HALF_BYTES
+        self.smooth_bytes = self.k * WORD_BYTES
         # lora_down has slots of 64 K where packed weights have slots of 128: four times the bytes a K element.
         self.down_slots = stages // 2
         self.down_bytes = self.rows * DQ_K * HALF_BYTES

@@ -19,16 +19,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.rules import LEAST, LEA
 
 SIZED_BY = ("tile_mnk", "consumer_warpgroups", "split_k")  # knobs that allocations depend on
 RINGS = ("ab", "dq", "x")
-WISHES = (
-    ("x", 3),
-    ("ab", 4),
-    ("x", 4),
-    ("ab", 6),
-    ("x", 5),
-    ("dq", 6),
-    ("x", 8),
-    ("ab", 12),
-)  # up to how many
+WISHES = (("x", 3), ("ab", 6), ("x", 4), ("dq", 6), ("x", 6), ("ab", 12), ("x", 8))  # up to how many
 COUNTERS = 8  # bytes of a tile of rows of x: CTAs that are ready, and that have seen it
 ROOM_ALIGN = 256
 
@@ -84,8 +75,9 @@ def solve_stages(config: StagedConfig, problem_class: ProblemClass, arch: Arch) 
     """Replace every ``auto`` by a count that fits, in this order of preference.
 
     1. What the rules ask for: two slots of each ring, a multiple of the dequantizing warpgroups where these share them
-       out, and as many of x as the sums of a strip need beside those of weights.
-    2. Three of x, four of packed weights, then in turn up to 8 of x, 12 of packed weights and 6 of weights.
+       out, and as many of weights as the sums of a strip need.
+    2. Three of x, six of packed weights, which come from DRAM, then in turn up to 8 of x, 6 of weights and 12 of packed
+       ones.
 
     A count that cannot be met ends at its minimum; the budget of the result says by how much it is over.
     """
@@ -106,13 +98,13 @@ def solve_stages(config: StagedConfig, problem_class: ProblemClass, arch: Arch) 
 
 def _least(config: StagedConfig, r: int) -> dict[str, int]:
     """Slots of each ring that the rules ask for."""
-    groups, (rows, columns, _) = config.num_dequant_warpgroups, config.tile_mnk
+    groups, columns = config.num_dequant_warpgroups, config.tile_mnk[1]
     least = {name.removeprefix("num_").removesuffix("_stage"): count for name, count in LEAST.items()}
     if r:
-        least["dq"] = max(least["dq"], math.ceil(LEAST_DOWN_SLOTS * config.down_columns(r) / columns))
+        least["dq"] = max(least["dq"], math.ceil(LEAST_DOWN_SLOTS * config.down_tile(r) / columns))
     for ring in ("ab", "dq"):
         least[ring] = math.ceil(least[ring] / groups) * groups
-    few = config.replace(num_x_stage=least["x"], num_dq_stage=least["dq"])
+    few = config.replace(num_ab_stage=least["ab"], num_dq_stage=least["dq"])
     lacking = max(0, config.sums_bytes - few.sums_room)
-    least["x"] += math.ceil(lacking / (rows * SLOT_BYTES))
+    least["dq"] += math.ceil(lacking / (columns * SLOT_BYTES * groups)) * groups
     return least

@@ -14,13 +14,9 @@ if TYPE_CHECKING:
 
 OCTET = 8  # columns of a tile of which a thread has a vector of four sums in a block of 64 rows
 PARTIAL_BYTES = 4
-SLOT_BYTES = 256  # of a row of a slot of x or of dequantized weights
+SLOT_BYTES, PACKED_SLOT_BYTES = 256, 64  # of a row of a slot of x or of dequantized weights, of packed ones
 HALF_K = 64  # K elements of half a slot: 128 bytes a row of bf16, one swizzle span
-LEAST_DOWN_COLUMNS, MOST_DOWN_COLUMNS, DOWN_STEP = (
-    64,
-    128,
-    16,
-)  # of lora_down in a CTA; the least if R has so many
+MOST_DOWN_COLUMNS, DOWN_STEP = 128, 16  # of lora_down in a CTA
 LOADER_REGISTERS = 24
 MOST_REGISTERS, REGISTER_STEP = 232, 8
 MOST_DEQUANT_REGISTERS = 104
@@ -38,6 +34,7 @@ class StagedConfig(Sm90aConfig, kernel="staged"):
     ``num_dq_stage``        SMEM ring slots of dequantized weights
     ``num_x_stage``         SMEM ring slots of x
     ``split_k``             CTAs of a cluster that share one tile along K; reduced in a fixed order
+    ``down_columns``        columns of lora_down of a CTA, fewer where R shared out evenly gives fewer
     ``share``               tiles of columns in a cluster: their CTAs multiply the same x, which is multicast to them
     ``ctas_per_sm``         CTAs that registers and shared memory of an SM are shared out to
     ``use_pdl``             programmatic dependent launch: prologue, loads of weights and the first slots of
@@ -51,6 +48,7 @@ class StagedConfig(Sm90aConfig, kernel="staged"):
     num_dq_stage: int | str = stages()
     num_x_stage: int | str = stages()
     split_k: int = number(4)
+    down_columns: int = number(32)
     share: int = number(1)
     ctas_per_sm: int = number(1)
     use_pdl: bool = flag()
@@ -84,10 +82,9 @@ class StagedConfig(Sm90aConfig, kernel="staged"):
         multiply = left // multiplying // REGISTER_STEP * REGISTER_STEP
         return LOADER_REGISTERS, dequant, min(multiply, MOST_REGISTERS)
 
-    def down_columns(self, r: int) -> int:
+    def down_tile(self, r: int) -> int:
         """Columns of lora_down of a CTA: R shared out as evenly as may be."""
-        columns = max(self.tile_mnk[1] // DOWN_STEP * DOWN_STEP, LEAST_DOWN_COLUMNS)
-        tiles = -(-r // min(columns, MOST_DOWN_COLUMNS))
+        tiles = -(-r // self.down_columns)
         return -(-r // tiles // DOWN_STEP) * DOWN_STEP
 
     @property
@@ -95,14 +92,14 @@ class StagedConfig(Sm90aConfig, kernel="staged"):
         """fp32 sums of a strip of all CTAs of a cluster; a strip may be of pairs of octets, or of lora_down."""
         if self.split_k == 1:
             return 0
-        pairs = -(-max(self.tile_mnk[1], LEAST_DOWN_COLUMNS) // (2 * OCTET) // self.split_k)
+        pairs = -(-max(self.tile_mnk[1], self.down_columns) // (2 * OCTET) // self.split_k)
         return self.tile_mnk[0] * pairs * 2 * OCTET * self.split_k * PARTIAL_BYTES
 
     @property
     def sums_room(self) -> int:
-        """Bytes of the slots of x and of dequantized weights."""
-        rows, columns, _ = self.tile_mnk
-        return SLOT_BYTES * (rows * int(self.num_x_stage) + columns * int(self.num_dq_stage))
+        """Bytes of the slots of weights, dequantized and packed: rows of lora_act_in lie in one of x."""
+        slots = SLOT_BYTES * int(self.num_dq_stage) + PACKED_SLOT_BYTES * int(self.num_ab_stage)
+        return self.tile_mnk[1] * slots
 
     # Of kernels whose tiles are counted alike.
 

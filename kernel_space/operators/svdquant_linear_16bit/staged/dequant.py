@@ -11,7 +11,7 @@ Rows 2, 3 and 4, 5 of an octet are exchanged among the lanes, so that four rows 
 from typing import Any
 
 import cutlass
-from cutlass import Int32, cute
+from cutlass import Boolean, Int32, cute
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_shared, store_shared
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
@@ -53,14 +53,24 @@ class Dequantizer:
         config = self.config
         within = warp % WARPS_PER_GROUP
         half = within % HALVES
+        ab_there = Boolean(False)
         for i in cutlass.range(warp // WARPS_PER_GROUP, place["slots"], self.dequant_groups, unroll=1):
             packed, slot = i % config.num_ab_stage, i % config.num_dq_stage
             # Of an odd number of octets the warps have one more in turn.
             first = (within // HALVES + i // self.dequant_groups) % SHARERS
-            cute.arch.mbarrier_wait(buffers["ab_full"].iterator + packed, i // config.num_ab_stage & 1)
+            if not ab_there:
+                cute.arch.mbarrier_wait(buffers["ab_full"].iterator + packed, i // config.num_ab_stage & 1)
+            # What a wait at a barrier that is ready takes passes while other work is under way.
+            given, parity = buffers["dq_empty"].iterator + slot, i // config.num_dq_stage & 1 ^ 1
+            dq_there = cute.arch.mbarrier_test_wait(given, parity)
             held = self._read(lay, place, buffers, packed, half, first)
-            cute.arch.mbarrier_wait(buffers["dq_empty"].iterator + slot, i // config.num_dq_stage & 1 ^ 1)
+            if not dq_there:
+                cute.arch.mbarrier_wait(given, parity)
             self._write(lay, buffers, held, HALVES * slot + half, first)
+            ahead = i + self.dequant_groups
+            ab_there = cute.arch.mbarrier_test_wait(
+                buffers["ab_full"].iterator + ahead % config.num_ab_stage, ahead // config.num_ab_stage & 1
+            )
             # What wgmma reads it reads in another proxy.
             cute.arch.fence_proxy("async.shared", space="cta")
             self._arrive(buffers["dq_full"].iterator + slot)

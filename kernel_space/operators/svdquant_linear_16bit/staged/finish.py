@@ -3,10 +3,10 @@
 1. Every multiplying warp is done with the rings of x and weights, of its own CTA and of those with the same tile, which
    tell one another.
 2. A thread sends each vector of four sums (``st.async``) to the CTA that owns its octet of columns, itself included.
-   There they lie where x and weights have been, at the place of the sender's rank and of the thread, and the owner's
-   barrier counts bytes.
-3. Meanwhile it multiplies the low-rank branch of its strip, by ``mma.sync``: lora_act_in, which warp 1 has copied when
-   it was ready, and rows of lora_up, which lie beside it from the start. A lane has eight neighbours of 32 of R of
+   There they lie where weights have been, at the place of the sender's rank and of the thread, and the owner's barrier
+   counts bytes.
+3. Meanwhile it multiplies the low-rank branch of its strip, by ``mma.sync``: lora_act_in, which the warp that loads x
+   has copied behind it, and rows of lora_up, which are there from the start. A lane has eight neighbours of 32 of R of
    both: a sum over R may be taken in any order.
 4. The same thread of the owner adds the vectors of all ranks, in their order: bits are those of any launch.
 
@@ -42,10 +42,12 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     AFFINE,
     BRANCH_FULL,
     HALF_BYTES,
+    HALVES,
     PEERS_DONE,
     SUMS_FULL,
     UNIT_R,
     UPS,
+    WEIGHTS,
     WORD_BYTES,
     StagedLayouts,
     X,
@@ -60,22 +62,26 @@ UNITS_AT_ONCE = 4  # of 32 of R, of which rows of lora_act_in are on their way t
 
 
 class Finish:
-    """Mixin with what multiplying warps do before and after their loop, and warp 1 beside it."""
+    """Mixin with what multiplying warps do before and after their loop, and the warp that loads x beside it."""
 
     config: Any
     split_k: int
     has_lora: bool
 
-    # -- warp 1 ---------------------------------------------------------------------------------------------------
+    # -- the warp that loads x ------------------------------------------------------------------------------------
+
+    def _acts(self, lay: StagedLayouts, place: Any, buffers: Any) -> Any:
+        """Where rows of lora_act_in lie: in the slot after the last of x, if they are no wider."""
+        if not lay.acts_in_slot:
+            return buffers[ACTS].iterator.toint()
+        slot = place["slots"] % self.config.num_x_stage
+        return buffers[X].iterator.toint() + slot * (HALVES * lay.x_bytes)
 
     @cute.jit
-    def branch_warp(self, lay: StagedLayouts, place: Any, buffers: Any, m: Int32):
+    def load_acts(self, lay: StagedLayouts, place: Any, buffers: Any, m: Int32):
         """Waits until all CTAs of the low-rank branch have written theirs, and copies lora_act_in of the tile's rows;
         counts this CTA as one that has seen it. The last one makes both counters ready for the next launch.
         """
-        if cutlass.const_expr(self.config.use_pdl):
-            # Until then the counters may be those of the launch before.
-            cute.arch.griddepcontrol_wait()
         writers = lay.down_tiles * self.split_k
         ready = load_acquire(place["ready"].toint())
         while ready < writers:
@@ -90,7 +96,7 @@ class Finish:
         with cute.arch.elect_one():
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, size)
             source = place["lora_act_in"] + Int64(first) * (lay.r * HALF_BYTES)
-            copy_bulk(buffers[ACTS].iterator.toint(), source, size, barrier.toint())
+            copy_bulk(self._acts(lay, place, buffers), source, size, barrier.toint())
         if cute.arch.lane_idx() == 0:
             _, tiles, _ = cute.arch.grid_dim()
             before = cute.arch.atomic_add(place["ready"] + 1, Int32(1), sem="acq_rel", scope="gpu")
@@ -126,7 +132,7 @@ class Finish:
             self.send_sums(lay, lay.strips, accs, buffers, place, thread)
             strips = self._make_strips(lay.strips)
         if cutlass.const_expr(self.has_lora):
-            self._add_branch(lay, strips, buffers, thread, group)
+            self._add_branch(lay, place, strips, buffers, thread, group)
         if cutlass.const_expr(self.split_k > 1):
             self.add_sums(lay, lay.strips, strips, buffers, thread)
         self._store(lay, place, strips, (first, count), y, m, n, buffers, thread, group)
@@ -223,7 +229,7 @@ class Finish:
         if lane < self.split_k:
             cute.arch.mbarrier_arrive(buffers[PEERS_DONE].iterator, place["peers"] + lane)
         cute.arch.mbarrier_wait(buffers[PEERS_DONE].iterator, 0)
-        self._send(lay, dealt, accs, buffers[X].iterator.toint(), arrived, place, thread)
+        self._send(lay, dealt, accs, buffers[WEIGHTS].iterator.toint(), arrived, place, thread)
 
     def _send(
         self, lay: StagedLayouts, dealt: Strips, accs: Any, base: Any, arrived: Any, place: Any, thread: Any
@@ -244,7 +250,7 @@ class Finish:
     ):
         """Of all CTAs of the cluster to ``strips``, when they are here."""
         cute.arch.mbarrier_wait(buffers[SUMS_FULL].iterator, 0)
-        base = buffers[X].iterator.toint()
+        base = buffers[WEIGHTS].iterator.toint()
         for b in cutlass.range_constexpr(self.config.row_blocks):
             for i in cutlass.range_constexpr(dealt.most):
                 for source in cutlass.range_constexpr(self.split_k):
@@ -265,6 +271,7 @@ class Finish:
     def _add_branch(
         self,
         lay: StagedLayouts,
+        place: Any,
         strips: Any,
         buffers: Any,
         thread: Int32,
@@ -272,16 +279,17 @@ class Finish:
     ):
         """Of the strip of this CTA."""
         cute.arch.mbarrier_wait(buffers[BRANCH_FULL].iterator, 0)
+        acts = self._acts(lay, place, buffers)
         for block in cutlass.range_constexpr(self.config.row_blocks):
             row = self._row(thread, group, block)
             for unit in cutlass.range_constexpr(0, lay.branch_units, UNITS_AT_ONCE):
                 units = min(UNITS_AT_ONCE, lay.branch_units - unit)
-                self._add_units(lay, strips[block], buffers, row, range(unit, unit + units))
+                self._add_units(lay, strips[block], (buffers, acts), row, range(unit, unit + units))
 
-    def _add_units(self, lay: StagedLayouts, strip: Any, buffers: Any, row: Any, units: range) -> None:
+    def _add_units(self, lay: StagedLayouts, strip: Any, places: Any, row: Any, units: range) -> None:
         lane = cute.arch.lane_idx()
         acts = []
-        begin = buffers[ACTS].iterator.toint()
+        buffers, begin = places
         for unit in units:
             column = unit * UNIT_R + lane % 4 * PIECE
             for half in range(2):

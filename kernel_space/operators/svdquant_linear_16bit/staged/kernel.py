@@ -16,26 +16,25 @@ product, and a lane has 16 neighbours along K of a row, in their order.
 | warps | role |
 |---|---|
 | 0 | TMA loads of packed weights and their scale factors, or bulk copies of lora_down |
-| 1 | waits for lora_act_in and copies it |
-| 2 | TMA loads of x |
-| 3 | 1 / smooth of a k-tile, beside its weights |
+| 1, 3 | 1 / smooth of k-tiles in even or in odd places of their ring, beside the weights |
+| 2 | TMA loads of x; then waits for lora_act_in and copies it |
 | dequantizing warpgroups | packed slots -> slots of weights |
 | multiplying warpgroups | wgmma; sums of the cluster; low-rank branch; epilogue (``multiply.py``, ``finish.py``) |
 
 | ring | producer -> consumer | slots | full barrier | empty barrier |
 |---|---|---|---|---|
-| smooth | bulk copies -> warp 3 | the same slots | bytes of one slot | none: that of ab |
-| ab | TMA, warp 3 -> dequantizing warps | num_ab_stage | bytes of one k-tile, warp 3 | a lane of a warpgroup's warps |
+| smooth | bulk copies -> warps 1, 3 | the same slots | bytes of one slot | none: that of ab |
+| ab | TMA, warps 1, 3 -> dequantizing warps | num_ab_stage | bytes, a lane of a warp | a lane of a warpgroup's warps |
 | dq | dequantizing -> multiplying warps | num_dq_stage | a lane of a warpgroup's warps | of every multiplying warp |
 | down | bulk copies -> multiplying warps | the same memory, in CTAs of lora_act_in | bytes of one slot | the same |
 | x | TMA, multicast -> multiplying warps | num_x_stage | bytes of one slot | of every multiplying warp of all sharers |
-| branch | bulk copy -> multiplying warps | once | bytes of the tile's rows of lora_act_in | none |
+| branch | bulk copy -> multiplying warps | once, in a slot of x | bytes of the tile's rows of lora_act_in | none |
 | peers | multiplying warps of the cluster -> multiplying warps | once | a lane of each of those with this tile | none |
 | sums | multiplying warps of the cluster -> multiplying warps | once | bytes of a strip of all CTAs | none |
 
 | counter, of each tile of rows of x | counted up by | waited for by |
 |---|---|---|
-| ready | CTAs of the first kind, their part written (release) | warp 1 of the others (acquire) |
+| ready | CTAs of the first kind, their part written (release) | warp 2 of the others (acquire) |
 | taken | those CTAs, when they have seen that | nobody; the last one sets both to 0 |
 
 CTAs of the first kind wait for nobody of another cluster, and come first in the launch: so they are under way or done
@@ -43,7 +42,7 @@ wherever another waits.
 
 With ``use_pdl`` everything but x is read before the previous kernel has ended (``griddepcontrol.wait``, in warp 2):
 that kernel must not be the one that writes weights. Dependents are let go after that wait. Counters, lora_act_in and y
-are touched only behind x, which comes after it, or behind a wait of its own (warp 1).
+are touched only behind x, which comes after it.
 """
 
 from typing import Any
@@ -51,28 +50,28 @@ from typing import Any
 import cuda.bindings.driver as cuda
 import cutlass
 import cutlass.pipeline as pipeline
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Int32, Int64, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.operators.nvfp4_quantize.parts.ptx import multiply, of_bits, unless_zero
+from kernel_space.operators.nvfp4_quantize.parts.ptx import of_bits, unless_zero
 from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
-    DEQUANT_SHIFT,
     load_shared,
     prefetch_global_if,
-    store_shared,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     SF_BLOCK_K,
     SF_BLOCK_ROWS,
     SF_BLOCK_WORDS,
+    SWIZZLE_ALIGN,
     WARPS_PER_GROUP,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
+from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses, store_pair
 from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig
 from kernel_space.operators.svdquant_linear_16bit.staged.dequant import Dequantizer
 from kernel_space.operators.svdquant_linear_16bit.staged.finish import Finish
@@ -82,6 +81,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     INVERSE,
     LINE,
     PACKED,
+    PART_ROWS,
     PEERS_DONE,
     SCALES,
     SMOOTH,
@@ -92,7 +92,8 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     X,
 )
 from kernel_space.operators.svdquant_linear_16bit.staged.multiply import Multiplier
-from kernel_space.operators.svdquant_linear_16bit.whole.ptx import inverse, round_pair
+
+SMOOTH_WARPS = 2
 
 
 class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
@@ -140,10 +141,13 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         tma_x, mX = cpasync.make_tiled_tma_atom(
             self._load_op(self.share), gmem, lay.x_box, (lay.rows, HALF_K)
         )
+        tma_part, mPart = cpasync.make_tiled_tma_atom(
+            self._load_op(self.share), gmem, lay.part_box, (PART_ROWS, HALF_K)
+        )
         tiles = cute.round_up(lay.down_tiles + cute.ceil_div(n, lay.columns), self.share)
         self.kernel(
-            (tma_w, tma_sf, tma_x),
-            (mW, mSF, mX),
+            (tma_w, tma_sf, tma_x, tma_part),
+            (mW, mSF, mX, mPart),
             (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace),
             m,
             n,
@@ -261,13 +265,18 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         else:
             if warp_idx == 0:
                 self._weight_warp(lay, place, atoms, tensors, smooth, buffers, k)
-            if warp_idx == 3:
-                self._smooth_warp(lay, place, buffers, k)
-            if cutlass.const_expr(self.has_lora):
-                if warp_idx == 1:
-                    self.branch_warp(lay, place, buffers, m)
+            if warp_idx % 2 == 1:
+                self._smooth_warp(lay, place, buffers, warp_idx // 2, k)
         if warp_idx == 2:
-            self._x_warp(lay, place, atoms[2], tensors[2], buffers)
+            self._x_warp(lay, place, atoms[2:], tensors[2:], buffers, m)
+            if cutlass.const_expr(lay.acts_in_slot):
+                # Those of lora_act_in, too, for sharers count at their barriers.
+                stages = self.config.num_x_stage
+                empty = buffers["x_empty"].iterator + place["slots"] % stages
+                cute.arch.mbarrier_wait(empty, place["slots"] // stages & 1 ^ 1)
+            if cutlass.const_expr(self.has_lora):
+                if place["tile"] >= lay.down_tiles:
+                    self.load_acts(lay, place, buffers, m)
 
     @cute.jit
     def _weight_warp(
@@ -301,22 +310,27 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             state.advance()
 
     @cute.jit
-    def _smooth_warp(self, lay: StagedLayouts, place: Any, buffers: Any, k: Int32):
-        """2^DEQUANT_SHIFT / smooth, rounded to fp32, then to 16 bits; 0 beyond K. A lane has four neighbours."""
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, self.config.num_ab_stage)
-        lane = cute.arch.lane_idx()
+    def _smooth_warp(self, lay: StagedLayouts, place: Any, buffers: Any, which: Int32, k: Int32):
+        """1 / smooth of the k-tiles in every second place of the ring, from ``which`` on: one warp is slower than all
+        who wait for it. Each has places of its own, for a barrier that another has waited at may be two rounds behind,
+        and looks like one that is ready.
+        """
+        stages = self.config.num_ab_stage
         for i in cutlass.range(place["slots"], unroll=1):
-            slot, inside = state.index, (place["first"] + HALVES * i) * HALF_K + lane * 4 < k
-            cute.arch.mbarrier_wait(buffers["smooth_full"].iterator + slot, state.phase)
-            words = load_shared(buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes + lane * 16, 4)
-            given = [of_bits(unless_zero(Int32(inside), word)) for word in words]
-            values = [multiply(inverse(one), Float32(2.0**DEQUANT_SHIFT)) for one in given]
-            at = buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + lane * 8
-            for pair in cutlass.range_constexpr(2):
-                word = round_pair(values[2 * pair], values[2 * pair + 1], is_bf16=lay.is_bf16)
-                store_shared(at + pair * 4, [word])
-            self._arrive(buffers["ab_full"].iterator + slot)
-            state.advance()
+            slot = i % stages
+            if slot % SMOOTH_WARPS == which:
+                cute.arch.mbarrier_wait(buffers["smooth_full"].iterator + slot, i // stages & 1)
+                self._invert(lay, buffers, slot, k - (place["first"] + HALVES * i) * HALF_K)
+                self._arrive(buffers["ab_full"].iterator + slot)
+
+    @cute.jit
+    def _invert(self, lay: StagedLayouts, buffers: Any, slot: Int32, left: Int32):
+        """0 beyond K, of which ``left`` begins here. A lane has four neighbours."""
+        lane = cute.arch.lane_idx()
+        words = load_shared(buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes + lane * 16, 4)
+        given = [of_bits(unless_zero(Int32(lane * 4 < left), word)) for word in words]
+        pairs = inverses(given, lay.is_bf16)
+        store_pair(buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + lane * 8, pairs)
 
     @cute.jit
     def _down_warp(self, lay: StagedLayouts, place: Any, lora_down: cute.Pointer, buffers: Any):
@@ -347,39 +361,73 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             state.advance()
 
     @cute.jit
-    def _x_warp(self, lay: StagedLayouts, place: Any, atom: Any, tensor: Any, buffers: Any):
-        """x of this CTA's part of K; zeros for the second half of a slot that has none."""
-        tXsX, tXgX = self._partition(atom, buffers[X], tensor, (lay.rows, HALF_K))
-        full, empty = buffers["x_full"].iterator, buffers["x_empty"].iterator
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_x_stage)
+    def _x_warp(self, lay: StagedLayouts, place: Any, atoms: Any, tensors: Any, buffers: Any, m: Int32):
+        """x of this CTA's part of K; zeros for the second half of a slot that has none. A tile that x does not fill
+        comes in boxes of ``PART_ROWS``: rows behind the last of them are never stored, whatever they are.
+        """
+        whole = self._partition(atoms[0], buffers[X], tensors[0], (lay.rows, HALF_K))
+        slots = cute.recast_ptr(buffers[X].iterator.align(SWIZZLE_ALIGN), lay.x_parts.inner, dtype=lay.half)
+        slots = cute.make_tensor(slots, lay.x_parts.outer)
+        part = self._partition(atoms[1], slots, tensors[1], (PART_ROWS, HALF_K))
+        filled = cutlass.min(m - place["row_tile"] * lay.rows, Int32(lay.rows))
+        boxes = cute.ceil_div(filled, PART_ROWS)
         if cutlass.const_expr(self.config.use_pdl):
             if place["tile"] < lay.down_tiles:
                 # The first CTAs bring all of x into the L2, where what the kernel before still writes replaces it.
                 for i in cutlass.range(place["halves"], unroll=1):
-                    cute.prefetch(atom, tXgX[(None, place["row_tile"], place["first"] + i)])
+                    at = place["first"] + i
+                    if boxes == lay.parts:
+                        cute.prefetch(atoms[0], whole[1][(None, place["row_tile"], at)])
+                    else:
+                        for box in cutlass.range(boxes, unroll=1):
+                            row = place["row_tile"] * lay.parts + box
+                            cute.prefetch(atoms[1], part[1][(None, row, at)])
             cute.arch.griddepcontrol_wait()
             # The next launch reads its weights early: they may come from any kernel but the one before it.
             cute.arch.griddepcontrol_launch_dependents()
         if cutlass.const_expr(self.share > 1):
             cute.arch.cluster_wait()
+        if boxes == lay.parts:
+            self._load_x(lay, place, atoms[0], whole, buffers, Int32(1), Int32(lay.rows), 1)
+        else:
+            self._load_x(lay, place, atoms[1], part, buffers, boxes, boxes * PART_ROWS, lay.parts)
+
+    @cute.jit
+    def _load_x(
+        self,
+        lay: StagedLayouts,
+        place: Any,
+        atom: Any,
+        views: Any,
+        buffers: Any,
+        boxes: Int32,
+        rows: Int32,
+        parts: cutlass.Constexpr,
+    ):
+        """All slots, ``boxes`` of the ``parts`` that make a tile: ``rows`` of them."""
+        tXsX, tXgX = views
+        full, empty = buffers["x_full"].iterator, buffers["x_empty"].iterator
+        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_x_stage)
         for i in cutlass.range(place["slots"], unroll=1):
             slot = state.index
             cute.arch.mbarrier_wait(empty + slot, state.phase)
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(full + slot, HALVES * lay.x_bytes)
+                cute.arch.mbarrier_arrive_and_expect_tx(full + slot, rows * (HALVES * LINE))
             for half in cutlass.range_constexpr(HALVES):
                 at = place["first"] + HALVES * i + half
                 if HALVES * i + half >= place["halves"]:
                     at = place["beyond"]
-                source, target = tXgX[(None, place["row_tile"], at)], tXsX[(None, HALVES * slot + half)]
-                if cutlass.const_expr(self.share == 1):
-                    cute.copy(atom, source, target, tma_bar_ptr=full + slot)
-                else:
-                    # Each loads its share of slots for all.
-                    if i % self.share == place["sharer"]:
-                        peers = sum(1 << self.split_k * other for other in range(self.share))
-                        mask = cutlass.Int16(Int32(peers) << place["rank"])
-                        cute.copy(atom, source, target, tma_bar_ptr=full + slot, mcast_mask=mask)
+                for box in cutlass.range(boxes, unroll=1):
+                    source = tXgX[(None, place["row_tile"] * parts + box, at)]
+                    target = tXsX[(None, (HALVES * slot + half) * parts + box)]
+                    if cutlass.const_expr(self.share == 1):
+                        cute.copy(atom, source, target, tma_bar_ptr=full + slot)
+                    else:
+                        # Each loads its share of slots for all.
+                        if i % self.share == place["sharer"]:
+                            peers = sum(1 << self.split_k * other for other in range(self.share))
+                            mask = cutlass.Int16(Int32(peers) << place["rank"])
+                            cute.copy(atom, source, target, tma_bar_ptr=full + slot, mcast_mask=mask)
             state.advance()
 
     # ------------------------------------------------------------ what bases ask

@@ -38,6 +38,9 @@ UNIT_R = 32  # of which a lane of a quad has eight neighbours, 16 bytes
 X, PACKED, SCALES, WEIGHTS, SMOOTH, INVERSE, UPS, ACTS, AFFINE = (
     "x", "packed", "scales", "dequantized", "smooth", "1 / smooth", "lora_up", "lora_act_in", "wcscale, bias"
 )  # fmt: skip
+PART_ROWS = (
+    16  # of x in a box of a tile that it does not fill: TMA takes five cycles for a row beyond a tensor's end
+)
 BRANCH_FULL, SUMS_FULL, PEERS_DONE = "branch_full", "sums_full", "peers_done"
 
 
@@ -63,9 +66,11 @@ class StagedLayouts:
         """Tiles of lora_act_in, and how the low-rank branch lies in shared memory."""
         self.down_tiles, self.down_columns, self.branch_units = 0, DOWN_STEP, 0
         if self.r:
-            self.down_columns = self.config.down_columns(self.r)
+            self.down_columns = self.config.down_tile(self.r)
             self.down_tiles = -(-self.r // self.down_columns)
             self.branch_units = -(-self.r // UNIT_R)
+        # A slot of x that is done with has room for them.
+        self.acts_in_slot = 0 < self.r * HALF_BYTES <= HALVES * LINE
         self.down_strips = Strips(self.down_columns // OCTET, 1, self.config.split_k)
         # Half a line more than a whole number: two neighbouring rows are in different banks.
         self.branch_pitch = -(-self.branch_units * UNIT_R * HALF_BYTES // LINE) * LINE + LINE // 2
@@ -93,6 +98,12 @@ class StagedLayouts:
         self.packed = k_major(cutlass.Uint8, "K_SW64", (self.columns, packed_k), config.num_ab_stage)
         self.x_box = box(self.half, "K_SW128", (self.rows, HALF_K))
         self.x = k_major(self.half, "K_SW128", (self.rows, HALF_K), HALVES * config.num_x_stage)
+        # The same slots in boxes of fewer rows.
+        self.part_box = box(self.half, "K_SW128", (PART_ROWS, HALF_K))
+        self.parts = self.rows // PART_ROWS
+        self.x_parts = k_major(
+            self.half, "K_SW128", (PART_ROWS, HALF_K), HALVES * config.num_x_stage * self.parts
+        )
         self.weights = k_major(self.half, "K_SW128", (self.columns, HALF_K), HALVES * config.num_dq_stage)
         self.down_stages = min(max(1, config.num_dq_stage * self.columns // self.down_columns), DOWN_BARRIERS)
         self.down = k_major(self.half, "K_SW128", (self.down_columns, HALF_K), HALVES * self.down_stages)
@@ -112,8 +123,8 @@ class StagedLayouts:
 
     @property
     def sums(self) -> Any:
-        """fp32 sums of a strip, where x and weights have been: (value, thread, row block, octet of the strip, CTA of
-        the sum).
+        """fp32 sums of a strip, where weights have been, dequantized and packed: (value, thread, row block, octet of
+        the strip, CTA of the sum).
         """
         config = self.config
         threads = 32 * self.multiplying_warps
@@ -134,8 +145,9 @@ class StagedLayouts:
         ]
         if self.r:
             ups = cute.make_layout(self.strips.most * OCTET * self.branch_pitch)
-            acts = cute.make_layout(self.rows * self.r)
             regions.append(Allocation(UPS, cutlass.Uint8, ups, "one", 16))
+        if self.r and not self.acts_in_slot:
+            acts = cute.make_layout(self.rows * self.r)
             regions.append(Allocation(ACTS, self.half, acts, "one", 16))
         return regions + [
             Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)

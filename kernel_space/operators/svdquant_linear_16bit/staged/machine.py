@@ -35,7 +35,7 @@ def turns(config: StagedConfig, problem: HalfLinearProblem) -> tuple[HalfLinearP
 def effort(config: StagedConfig, problem: HalfLinearProblem, rates: Rates) -> Effort:
     """Of one launch; a CTA's slot is a step."""
     rows, columns, step = config.tile_mnk
-    down = math.ceil(problem.r / config.down_columns(problem.r)) if problem.r else 0
+    down = math.ceil(problem.r / config.down_tile(problem.r)) if problem.r else 0
     tiles = math.ceil((down + math.ceil(problem.n / columns)) / config.share) * config.share
     pieces = tiles * math.ceil(problem.m / rows) * config.split_k
     cluster = config.split_k * config.share

@@ -4,7 +4,7 @@ from typing import Any
 
 import cutlass
 import cutlass.pipeline as pipeline
-from cutlass import Int32, cute
+from cutlass import Boolean, Int32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.operators.svdquant_gemm.parts.allocations import ACC_DTYPE
@@ -76,11 +76,14 @@ class Multiplier:
         full, empty = buffers[f"{name}_full"].iterator, buffers[f"{name}_empty"].iterator
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, stages)
         x = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_x_stage)
+        dq_there, x_there = Boolean(False), Boolean(False)
         dq_done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, stages)
         x_done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_x_stage)
         for i in cutlass.range(place["slots"], unroll=1):
-            cute.arch.mbarrier_wait(full + dq.index, dq.phase)
-            cute.arch.mbarrier_wait(buffers["x_full"].iterator + x.index, x.phase)
+            if not dq_there:
+                cute.arch.mbarrier_wait(full + dq.index, dq.phase)
+            if not x_there:
+                cute.arch.mbarrier_wait(buffers["x_full"].iterator + x.index, x.phase)
             warpgroup.fence()
             for k_block in cutlass.range_constexpr(HALVES * BLOCKS):
                 half, within = k_block // BLOCKS, k_block % BLOCKS
@@ -89,26 +92,29 @@ class Multiplier:
                     weights = b[(None, None, within, HALVES * dq.index + half)]
                     cute.gemm(mma, accs[block], a, weights, accs[block])
             warpgroup.commit_group()
+            dq.advance()
+            x.advance()
+            # What a wait at a barrier that is ready takes passes while these are multiplied.
+            dq_there = cute.arch.mbarrier_test_wait(full + dq.index, dq.phase)
+            x_there = cute.arch.mbarrier_test_wait(buffers["x_full"].iterator + x.index, x.phase)
             # All but these are done: the slots before are nobody's.
             warpgroup.wait_group(1)
             if i > 0:
                 self._arrive(empty + dq_done.index)
-                self._release_x(buffers["x_empty"].iterator + x_done.index, place, i - 1)
+                self._release_x(lay, buffers["x_empty"].iterator + x_done.index, place, i - 1)
                 dq_done.advance()
                 x_done.advance()
-            dq.advance()
-            x.advance()
         warpgroup.wait_group(0)
 
     @cute.jit
-    def _release_x(self, barrier: Any, place: Any, i: Int32):
+    def _release_x(self, lay: StagedLayouts, barrier: Any, place: Any, i: Int32):
         """Tell every CTA that loads for this one that the ``i``-th slot is read. Of sharers only as often as somebody
         waits for it: another CTA may have ended when its last slots are.
         """
         if cutlass.const_expr(self.share == 1):
             self._arrive(barrier)
         else:
-            if i + self.config.num_x_stage < place["slots"]:
+            if i + self.config.num_x_stage < place["slots"] + int(lay.acts_in_slot):
                 cute.arch.sync_warp()
                 lane = cute.arch.lane_idx()
                 if lane < self.share:

@@ -14,15 +14,16 @@ mov.b32 second, 0x7B007B00;
 mul.rn.bf16x2 t, t, first;
 mul.rn.bf16x2 $0, t, second;
 }"""
-# Byte j of the word holds codes 2 j, below, and 2 j + 1. Both come to the top of a half, the lower one out of the word
-# shifted by a nibble: then the sign is in place and bits eem are six to the right.
-_PAIR = """prmt.b32 q, v, $4, {selector:#06x};
-shr.b32 t, q, 6;
-and.b32 t, t, 0x01C001C0;
-lop3.b32 t, q, 0x80008000, t, 0xEA;
-mul.rn.bf16x2 t, t, $5;
-mul.rn.bf16x2 ${out}, t, ${inverse};
+# ``q`` has codes 0, 2, 4, 6 of the word in its bytes, ``t`` codes 1, 3, 5, 7, zeros above each. A pair of neighbours
+# comes to the bottom of both halves; one product with 2^12 + 2^6 puts the sign in place, and bits eem below it. Integer
+# products go to another pipe than logic, shifts and ``prmt``, which run at half rate: eleven of these make eight codes.
+_PAIR = """prmt.b32 v, q, t, {selector:#06x};
+mul.lo.u32 v, v, 0x1040;
+and.b32 v, v, 0x81C081C0;
+mul.rn.bf16x2 v, v, $5;
+mul.rn.bf16x2 ${out}, v, ${inverse};
 """
+_ZERO_BYTE = 8  # of a selector of ``prmt``: the sign of byte 0, which has none, eight times
 
 
 def block_factor(scales: Any, selector: Any) -> Any:
@@ -39,9 +40,15 @@ def weights_of_word(word: Any, factor: Any, inverses: Any) -> tuple[Any, ...]:
     """Eight codes times a factor, exact, times eight numbers (four bf16 pairs), rounded: four bf16 pairs in the order
     of K. The exact products are 2^-7 of the values.
     """
-    lines = ["{", ".reg .b32 v, q, t;", "shl.b32 v, $4, 4;"]
+    lines = [
+        "{",
+        ".reg .b32 v, q, t;",
+        "and.b32 q, $4, 0x0F0F0F0F;",
+        "shr.b32 t, $4, 4;",
+        "and.b32 t, t, 0x0F0F0F0F;",
+    ]
     for j in range(4):
-        selector = (4 + j) << 12 | (4 + j) << 8 | j << 4 | j
+        selector = _ZERO_BYTE << 12 | (4 + j) << 8 | _ZERO_BYTE << 4 | j
         lines.append(_PAIR.format(selector=selector, out=j, inverse=6 + j))
     lines.append("}")
     operands = [("r", word), ("r", factor), *(("r", one) for one in inverses)]

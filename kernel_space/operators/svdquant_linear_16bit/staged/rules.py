@@ -6,7 +6,12 @@ from kernel_space.core.config import AUTO, print_knob
 from kernel_space.core.kernel import Rule
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
-from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.config import (
+    DOWN_STEP,
+    HALF_K,
+    MOST_DOWN_COLUMNS,
+    StagedConfig,
+)
 
 DTYPE = "bf16"
 MAX_CLUSTER = 8  # CTAs of a portable cluster (CUDA programming guide, thread block clusters)
@@ -74,6 +79,9 @@ def _cluster(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
     if config.split_k < 1 or config.share < 1 or config.split_k * config.share > MAX_CLUSTER:
         got = f"split_k={config.split_k} share={config.share}"
         return f"a cluster has split_k times share CTAs, from 1 to {MAX_CLUSTER}, got {got}"
+    columns = config.down_columns
+    if columns % DOWN_STEP or not DOWN_STEP <= columns <= MOST_DOWN_COLUMNS:
+        return f"down_columns must be a multiple of {DOWN_STEP} up to {MOST_DOWN_COLUMNS}, got {columns}"
     if config.split_k > halves:
         return f"every CTA of a cluster needs {HALF_K} of K: K={problem.k} has {halves}, got split_k={config.split_k}"
     return None
@@ -91,15 +99,15 @@ def _stages(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
                 f"{groups} dequantizing warpgroups share out places: {name} must be a multiple, got {value}"
             )
     if problem.r and config.num_dq_stage != AUTO:
-        down, columns = config.down_columns(problem.r), config.tile_mnk[1]
+        down, columns = config.down_tile(problem.r), config.tile_mnk[1]
         if int(config.num_dq_stage) * columns < LEAST_DOWN_SLOTS * down:
             return f"num_dq_stage={config.num_dq_stage} slots of {columns} columns must hold two of lora_down, {down}"
-    if AUTO in (config.num_dq_stage, config.num_x_stage):
+    if AUTO in (config.num_dq_stage, config.num_ab_stage):
         return None
     if config.sums_room < config.sums_bytes:
         return (
-            f"the sums of a strip take {config.sums_bytes} bytes where x and weights have been, "
-            f"num_x_stage={config.num_x_stage} num_dq_stage={config.num_dq_stage} are {config.sums_room}"
+            f"the sums of a strip take {config.sums_bytes} bytes where weights have been, "
+            f"num_dq_stage={config.num_dq_stage} num_ab_stage={config.num_ab_stage} are {config.sums_room}"
         )
     return None
 
