@@ -344,6 +344,10 @@ window.problems = [
 "name": "svdquant_linear 4352,12288,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/1x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 1,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,3072,128"
 },
@@ -394,6 +398,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/4352x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 4352,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/1x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 1,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3072x12288x128-bf16",
@@ -460,6 +468,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 4352,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/1x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 1,12288,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
 },
@@ -488,12 +500,24 @@ window.problems = [
 "name": "svdquant_linear_16bit 4352,12288,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/1x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 1,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/16x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 16,15360,3840,128"
+},
+{
 "page": "svdquant_linear_16bit/64x15360x3840x128-bf16",
 "name": "svdquant_linear_16bit 64,15360,3840,128"
 },
 {
 "page": "svdquant_linear_16bit/128x15360x3840x128-bf16",
 "name": "svdquant_linear_16bit 128,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/256x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 256,15360,3840,128"
 },
 {
 "page": "svdquant_linear_fp8/512x3072x3072x128-bf16",
