@@ -99,8 +99,8 @@ def is_the_layer_by_hand(text: str, sizes: HalfLinearProblem) -> None:
 
 
 def reads_its_weights(text: str, sizes: HalfLinearProblem, off: float = 0.0, **given: torch.Tensor) -> None:
-    """x with a single one in each of 16 rows, R = 0: y is the weight that the kernel has made, to the bit, or ``off`` by
-    so much of it or of the least normal number. ``given``: inputs in place of usual ones.
+    """x with a single one in each of 16 rows, R = 0: y is the weight that the kernel has made, to the bit, or ``off``
+    by so much of it or of the least normal number. ``given``: inputs in place of usual ones.
     """
     kernel, _ = compiled(text, sizes)
     tensors = {**OPERATOR.inputs(sizes, 5, "gaussian", "cpu"), **outputs(sizes), **given}

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.config import flag, number, sizes, stages
 from kernel_space.operators.svdquant_gemm.partials import PARTIAL_BYTES
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import RingsConfig
-
-if TYPE_CHECKING:
-    from kernel_space.core.operator import Comparison
+from kernel_space.operators.svdquant_linear_16bit.one_launch import ScaledWeights
 
 USUAL_EPI_TILE_N = 32
 REGISTERS = {1: (24, 240), 2: (24, 232)}  # CTAs on an SM: of a thread that loads, and of one that multiplies
@@ -20,7 +16,7 @@ SLOT_K, X_BYTES = 64, 2  # of a slot of x: elements along K, bytes of one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FusedConfig(RingsConfig, kernel="fused"):
+class FusedConfig(ScaledWeights, RingsConfig, kernel="fused"):
     """Knobs of ``fused``. "Rows" are rows of weights or columns of lora_down, "columns" rows of x: it computes y.T.
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of packed weights
@@ -88,10 +84,6 @@ class FusedConfig(RingsConfig, kernel="fused"):
         return True
 
     @property
-    def splits_in_workspace(self) -> int:
-        return 1
-
-    @property
     def num_c_stage(self) -> int:
         """What a warp transposes of y leaves SMEM before the next piece."""
         return 1
@@ -108,27 +100,7 @@ class FusedConfig(RingsConfig, kernel="fused"):
 
     # What the links of the layer are asked.
 
-    def of(self, link: str) -> FusedConfig:
-        """What each link is judged by: this one kernel does the work of all."""
-        return self
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Outputs of the links that nobody needs in one launch."""
-        return ("xs",)
-
-    @property
-    def sums_along_k(self) -> int:
-        """Of which a result of ``lora_act_in`` is added up."""
-        return self.partial_sums
-
     @property
     def tile_mk(self) -> tuple[int, int]:
         """Rows of x and K of a step, as ``lora_down`` names them."""
         return (self.tile_mnk[1], SLOT_K)
-
-    def judge(self, problem: Any, tensors: Mapping[str, Any]) -> Mapping[str, Comparison]:
-        """How outputs compare with float64, weights rounded as this kernel rounds them: no link's own check is that."""
-        from kernel_space.operators.svdquant_linear_16bit.fused.judge import judge
-
-        return judge(problem, tensors, self)

@@ -13,12 +13,12 @@ from kernel_space.operators.nvfp4_quantize.reference import check_lora
 from kernel_space.operators.svdquant_gemm.inputs import TORCH_DTYPES
 from kernel_space.operators.svdquant_gemm.operands import CARD_CHUNK_ROWS
 from kernel_space.operators.svdquant_gemm.reference import CHUNK_ROWS, check_dense
-from kernel_space.operators.svdquant_linear_16bit.fused.config import FusedConfig
+from kernel_space.operators.svdquant_linear_16bit.one_launch import OneLaunch
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
 
 def judge(
-    problem: HalfLinearProblem, tensors: Mapping[str, torch.Tensor], config: FusedConfig
+    problem: HalfLinearProblem, tensors: Mapping[str, torch.Tensor], config: OneLaunch
 ) -> dict[str, OutputCheck]:
     """``tensors``: inputs and outputs by name. y is judged by the lora_act_in that was written, as in a chain."""
     x, lora_act_in = tensors["x"], tensors["lora_act_in"]
@@ -52,7 +52,7 @@ def smooth_weights(problem: HalfLinearProblem, tensors: Mapping[str, torch.Tenso
 
 
 def _lora(
-    problem: HalfLinearProblem, tensors: Mapping[str, torch.Tensor], config: FusedConfig, rows: int
+    problem: HalfLinearProblem, tensors: Mapping[str, torch.Tensor], config: OneLaunch, rows: int
 ) -> OutputCheck:
     x, got = tensors["x"], tensors["lora_act_in"]
     down = unpack_lora_down(tensors["lora_down"], problem.k)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernel_space.core.config import flag, number, sizes, stages, word
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import STREAM_CTAS, STREAM_PARTS, RingsConfig
+from kernel_space.operators.svdquant_linear_16bit.one_launch import OneLaunch
 
 if TYPE_CHECKING:
     from kernel_space.core.operator import Comparison
@@ -105,12 +106,8 @@ class MergingConfig(RingsConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MergedConfig(MergingConfig, kernel="merged"):
+class MergedConfig(OneLaunch, MergingConfig, kernel="merged"):
     """Knobs of ``merged``, and what the links of the layer are asked."""
-
-    def of(self, link: str) -> MergedConfig:
-        """What each link is judged by: this one kernel does the work of all."""
-        return self
 
     @property
     def left_out(self) -> tuple[str, ...]:
@@ -121,11 +118,6 @@ class MergedConfig(MergingConfig, kernel="merged"):
     def sums_along_k(self) -> int:
         """Of which a result of ``lora_act_in`` would be added up."""
         return 1
-
-    @property
-    def tile_mk(self) -> tuple[int, int]:
-        """Rows of x and K of a step, as ``lora_down`` names them."""
-        return (self.tile_mnk[1], self.tile_mnk[2])
 
     def judge(self, problem: Any, tensors: Mapping[str, Any]) -> Mapping[str, Comparison]:
         """How y compares with float64, weights rounded as the first kernel rounds them: no link's own check is that."""

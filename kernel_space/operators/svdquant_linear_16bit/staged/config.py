@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 from kernel_space.core.config import flag, number, sizes, stages
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import MMA_ROWS, Sm90aConfig
-
-if TYPE_CHECKING:
-    from kernel_space.core.operator import Comparison
+from kernel_space.operators.svdquant_linear_16bit.one_launch import ScaledWeights
 
 OCTET = 8  # columns of a tile of which a thread has a vector of four sums in a block of 64 rows
 PARTIAL_BYTES = 4
@@ -24,7 +20,7 @@ FILE_REGISTERS = 512  # of an SM, for one thread of each of its warpgroups: 65,5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StagedConfig(Sm90aConfig, kernel="staged"):
+class StagedConfig(ScaledWeights, Sm90aConfig, kernel="staged"):
     """Knobs of ``staged``. "Rows" are rows of x, "columns" rows of weights, hence of y, or columns of lora_down.
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of each ring
@@ -113,32 +109,6 @@ class StagedConfig(Sm90aConfig, kernel="staged"):
         return False
 
     @property
-    def splits_in_workspace(self) -> int:
-        return 1
-
-    # What the links of the layer are asked.
-
-    def of(self, link: str) -> StagedConfig:
-        """What each link is judged by: this one kernel does the work of all."""
-        return self
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Outputs of the links that nobody needs in one launch."""
-        return ("xs",)
-
-    @property
-    def sums_along_k(self) -> int:
-        """Of which a result of ``lora_act_in`` is added up."""
-        return self.partial_sums
-
-    @property
     def tile_mk(self) -> tuple[int, int]:
         """Rows of x and K of a step, as ``lora_down`` names them."""
         return (self.tile_mnk[0], self.tile_mnk[2])
-
-    def judge(self, problem: Any, tensors: Mapping[str, Any]) -> Mapping[str, Comparison]:
-        """How outputs compare with float64, weights rounded as this kernel rounds them: no link's own check is that."""
-        from kernel_space.operators.svdquant_linear_16bit.fused.judge import judge
-
-        return judge(problem, tensors, self)  # type: ignore[arg-type]  # both have what it asks for

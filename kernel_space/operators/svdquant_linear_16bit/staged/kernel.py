@@ -71,7 +71,6 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
-from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses, store_pair
 from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig
 from kernel_space.operators.svdquant_linear_16bit.staged.dequant import Dequantizer
 from kernel_space.operators.svdquant_linear_16bit.staged.finish import Finish
@@ -92,6 +91,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     X,
 )
 from kernel_space.operators.svdquant_linear_16bit.staged.multiply import Multiplier
+from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses, store_pair
 
 SMOOTH_WARPS = 2
 

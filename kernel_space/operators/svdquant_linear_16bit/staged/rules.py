@@ -15,7 +15,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.config import (
 
 DTYPE = "bf16"
 MAX_CLUSTER = 8  # CTAs of a portable cluster (CUDA programming guide, thread block clusters)
-TILE_ROWS = (64, 128, 192, 256)  # a box of TMA has 256 at most
+TILE_ROWS = (64, 128, 256)  # a box of TMA has 256 at most
 LEAST_COLUMNS, MOST_COLUMNS, TILE_K = 16, 256, 128  # N of one wgmma; two swizzle spans of bf16
 MOST_WARPGROUPS, MOST_CTAS = 4, 2
 BESIDE_ACCUMULATORS = 56  # registers of a multiplying thread

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 from kernel_space.operators.svdquant_gemm_16bit.narrow.config import NarrowConfig
+from kernel_space.operators.svdquant_linear_16bit.one_launch import OneLaunch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class WholeConfig(NarrowConfig, kernel="whole"):
+class WholeConfig(OneLaunch, NarrowConfig, kernel="whole"):
     """Knobs of ``whole``: those of ``narrow``. "Rows" are rows of weights or columns of lora_down, "columns" rows of x.
 
     ``tile_mnk``            rows, columns of one CTA tile; 128 K elements of one unit
@@ -21,22 +22,3 @@ class WholeConfig(NarrowConfig, kernel="whole"):
     ``split_k``             CTAs of a cluster that share one tile along K; reduced in a fixed order
     ``use_pdl``             programmatic dependent launch: prologue and loads of weights overlap the previous kernel
     """
-
-    def of(self, link: str) -> WholeConfig:
-        """What each link of the layer is judged by: this one kernel does the work of all."""
-        return self
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Outputs of the links that nobody needs in one launch."""
-        return ("xs",)
-
-    @property
-    def sums_along_k(self) -> int:
-        """Of which a result of ``lora_act_in`` is added up."""
-        return self.partial_sums
-
-    @property
-    def tile_mk(self) -> tuple[int, int]:
-        """Rows of x and K of a step, as ``lora_down`` names them."""
-        return (self.tile_mnk[1], self.tile_mnk[2])
