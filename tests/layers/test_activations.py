@@ -14,10 +14,13 @@ import torch
 from kernel_space.core.errors import InputError
 from kernel_space.core.registry import operator
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
+from kernel_space.operators.svdquant_linear_16bit.staged.config import StagedConfig
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.layers import activations
 from tuner.layers.activations import decide, decide_for, decide_on
 from tuner.runtime import SVDQuantLinear
+from tuner.runtime.choice import expected
 from tuner.tables.distance import nearness_order
 from tuner.tables.gain import translated_us
 
@@ -44,7 +47,7 @@ def test_the_faster_one_and_16_bits_where_nobody_can_tell(m: int) -> None:
 
 
 def test_both_are_taken_somewhere() -> None:
-    sizes = [(16, 3072, 12288), (64, 3840, 3072)]
+    sizes = [(4352, 3072, 9216), (64, 3840, 3072)]
     problems = [LinearProblem(m=m, k=k, n=n, r=128, dtype="bf16") for m, k, n in sizes]
     assert [decide_for(one, DEVICE_CLASSES["h200"], has_peaks=False).activations for one in problems] == [
         "nvfp4",
@@ -73,8 +76,21 @@ def chosen(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(activations, "choice_of", choice)
+    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
     library: Any = None
     return decide_on(library, DEVICE_CLASSES["h100"], asked, has_peaks=has_peaks)
+
+
+def test_a_row_of_other_sizes_counts_by_the_waves_of_its_tiles() -> None:
+    """Tiles of 96 columns: 128 for N = 12288, one wave of 132 SMs, 299 for N = 28672, three, with K 4 / 3 as long."""
+    known, asked = (
+        HalfLinearProblem(m=1, k=k, n=n, r=0, dtype="bf16") for k, n in ((3072, 12288), (4096, 28672))
+    )
+    config = StagedConfig(tile_mnk=(64, 96, 128), split_k=1, num_ab_stage=6, num_dq_stage=3, num_x_stage=4)
+    row = types.SimpleNamespace(time_us=15.0, key=types.SimpleNamespace(problem=known))
+    choice: Any = types.SimpleNamespace(row=row, launched=asked, config=config)
+    found = expected.us_of(choice, DEVICE_CLASSES["h200"])
+    assert 0.8 * 4 * 15.0 < found <= 4 * 15.0
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tuner.layers import fusion, handover, linear_op, mlp_op
 from tuner.layers.fusion import Fusion, decide_fusion, pass_us
 from tuner.layers.mlp import interleaved
 from tuner.runtime import InputError, SVDQuantLinear, SVDQuantMLP, interleave_gates, state
+from tuner.runtime.choice import expected
 from tuner.runtime.choice.remembered import Recent
 
 pytestmark = pytest.mark.filterwarnings("ignore:(svdquant|nvfp4)_.* on cpu is the torch reference")
@@ -150,6 +151,7 @@ def decided(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(fusion, "choice_of", choice)
+    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
     library: Any = None
     return decide_fusion(library, H200, "nvfp4", ASKED)
 
@@ -189,6 +191,7 @@ def test_fused_by_a_row_of_these_activations(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(fusion, "choice_of", choice)
+    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
     library: Any = None
     assert decide_fusion(library, H200, activations, ASKED).fused
     assert not decide_fusion(library, H200, "nvfp4", ASKED).fused
@@ -283,6 +286,7 @@ def handover_of(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(fusion, "choice_of", choice)
+    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
     monkeypatch.setattr(handover, "choice_of", choice)
     library: Any = None
     return handover.decide_handover(library, B200, FIRST, second)

@@ -84,12 +84,12 @@ def _expected(offer: Offer[Item], rates: Rates) -> float | None:
         grown = float(times_larger(known, offer.launched, batch))
         effort = traits_of(kernel_of(offer.config, known)).effort
         if effort is not None and rates.dram_bytes_s is not None:
-            more, had = (_nominal(effort(offer.config, one, rates)) for one in (offer.launched, known))
+            more, had = (nominal_us(effort(offer.config, one, rates)) for one in (offer.launched, known))
             grown = max(more / had, 1.0)
     return offer.took_us * grown + offer.adapting_us
 
 
-def _nominal(effort: Effort) -> float:
+def nominal_us(effort: Effort) -> float:
     """Microseconds where every need has its nominal rate."""
     return float(effort.us(dict.fromkeys(effort.needs, 1.0), dict.fromkeys(effort.choices, 0.0)))
 
