@@ -76,7 +76,7 @@ def chosen(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(activations, "choice_of", choice)
-    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
+    monkeypatch.setattr(expected, "efforts", lambda config, problems, rates: None)
     library: Any = None
     return decide_on(library, DEVICE_CLASSES["h100"], asked, has_peaks=has_peaks)
 

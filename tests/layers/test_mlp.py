@@ -151,7 +151,7 @@ def decided(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(fusion, "choice_of", choice)
-    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
+    monkeypatch.setattr(expected, "efforts", lambda config, problems, rates: None)
     library: Any = None
     return decide_fusion(library, H200, "nvfp4", ASKED)
 
@@ -191,7 +191,7 @@ def test_fused_by_a_row_of_these_activations(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(fusion, "choice_of", choice)
-    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
+    monkeypatch.setattr(expected, "efforts", lambda config, problems, rates: None)
     library: Any = None
     assert decide_fusion(library, H200, activations, ASKED).fused
     assert not decide_fusion(library, H200, "nvfp4", ASKED).fused
@@ -286,7 +286,7 @@ def handover_of(
         return types.SimpleNamespace(row=row, launched=problem, config=None)
 
     monkeypatch.setattr(fusion, "choice_of", choice)
-    monkeypatch.setattr(expected, "effort_of", lambda config, problem: None)
+    monkeypatch.setattr(expected, "efforts", lambda config, problems, rates: None)
     monkeypatch.setattr(handover, "choice_of", choice)
     library: Any = None
     return handover.decide_handover(library, B200, FIRST, second)

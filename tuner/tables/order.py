@@ -82,11 +82,18 @@ def _expected(offer: Offer[Item], rates: Rates) -> float | None:
     grown = 1.0
     if any(getattr(known, name) < getattr(offer.launched, name) for name in batch):
         grown = float(times_larger(known, offer.launched, batch))
-        effort = traits_of(kernel_of(offer.config, known)).effort
-        if effort is not None and rates.dram_bytes_s is not None:
-            more, had = (nominal_us(effort(offer.config, one, rates)) for one in (offer.launched, known))
+        if (counted := efforts(offer.config, (offer.launched, known), rates)) is not None:
+            more, had = map(nominal_us, counted)
             grown = max(more / had, 1.0)
     return offer.took_us * grown + offer.adapting_us
+
+
+def efforts(config: KernelConfig, problems: Sequence[Problem], rates: Rates) -> list[Effort] | None:
+    """What a launch of ``config`` needs for each of ``problems``; None where its kernel has no formula of it."""
+    effort = traits_of(kernel_of(config, problems[0])).effort
+    if effort is None or rates.dram_bytes_s is None:
+        return None
+    return [effort(config, problem, rates) for problem in problems]
 
 
 def nominal_us(effort: Effort) -> float:

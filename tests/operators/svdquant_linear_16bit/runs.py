@@ -118,6 +118,20 @@ def reads_its_weights(text: str, sizes: HalfLinearProblem, off: float = 0.0, **g
         assert torch.allclose(found, expected, rtol=off, atol=off * 2.0**-126)
 
 
-def judged(tensors: dict[str, torch.Tensor], sizes: HalfLinearProblem, config: Any) -> dict[str, bool]:
-    """Of each output whether the check takes it."""
-    return {name: one.ok for name, one in OPERATOR.check(sizes, tensors, config).items()}
+def right_by(text: str, shape: str) -> tuple[dict[str, torch.Tensor], HalfLinearProblem, Any]:
+    """Tensors of one launch, its problem and its config."""
+    sizes = problem(shape)
+    return launched(text, sizes), sizes, compiled(text, sizes)[1]
+
+
+def judged(right: Any, **changed: torch.Tensor) -> dict[str, bool]:
+    """Of each output of ``right_by`` whether the check takes it, some ``changed``."""
+    tensors, sizes, config = right
+    return {name: one.ok for name, one in OPERATOR.check(sizes, {**tensors, **changed}, config).items()}
+
+
+def is_right_and_so_is_the_formula(right: Any) -> None:
+    """What was launched, and y by hand in its place."""
+    tensors, sizes, _ = right
+    assert all(judged(right).values())
+    assert judged(right, y=y_by_hand(tensors, sizes, weights_by_hand(tensors, sizes)).bfloat16())["y"]

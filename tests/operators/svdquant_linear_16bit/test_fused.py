@@ -23,11 +23,13 @@ from tests.operators.svdquant_linear_16bit import runs
 from tests.operators.svdquant_linear_16bit.runs import (
     OPERATOR,
     compiled,
+    is_right_and_so_is_the_formula,
     is_the_layer_by_hand,
-    launched,
+    judged,
     legal,
     problem,
     reads_its_weights,
+    right_by,
     weights_by_hand,
     y_by_hand,
 )
@@ -146,19 +148,11 @@ def test_the_budget_is_what_the_launch_asks_for(text: str, r: int) -> None:
 
 @pytest.fixture(scope="module")
 def right() -> tuple[dict[str, torch.Tensor], HalfLinearProblem, Any]:
-    sizes = problem("21,672,136,48")
-    return launched(FOUR, sizes), sizes, compiled(FOUR, sizes)[1]
-
-
-def judged(right: Any, **changed: torch.Tensor) -> dict[str, bool]:
-    tensors, sizes, config = right
-    return runs.judged({**tensors, **changed}, sizes, config)
+    return right_by(FOUR, "21,672,136,48")
 
 
 def test_a_right_y_is_right(right: Any) -> None:
-    tensors, sizes, _ = right
-    assert all(judged(right).values())
-    assert judged(right, y=y_by_hand(tensors, sizes, weights_by_hand(tensors, sizes)).bfloat16())["y"]
+    is_right_and_so_is_the_formula(right)
 
 
 def test_weights_without_smooth_are_seen(right: Any) -> None:

@@ -33,7 +33,6 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
 from kernel_space.operators.svdquant_linear_16bit.staged.ptx import (
     block_factor,
     factor_selector,
-    load_pair,
     weights_of_word,
 )
 
@@ -105,7 +104,7 @@ class Dequantizer:
             if own + SHARERS > lay.columns // OCTET:
                 # Beyond the tile's columns its last ones again: they are not written.
                 own = cutlass.min(first + own, Int32(lay.columns // OCTET - 1)) - first
-            words.append(load_pair(codes + own * (OCTET * lay.k // 2)))
+            words.append(load_shared(codes + own * (OCTET * lay.k // 2), 2))
             at = scale_row + own * OCTET
             offset = at // SF_BLOCK_ROWS * (lay.sf_k_blocks * SF_BLOCK_BYTES) + scale_offset(at)
             factors.append(load_shared(scales + offset, 1)[0])

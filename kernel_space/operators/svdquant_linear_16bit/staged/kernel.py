@@ -91,7 +91,8 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     X,
 )
 from kernel_space.operators.svdquant_linear_16bit.staged.multiply import Multiplier
-from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses, store_pair
+from kernel_space.operators.svdquant_linear_16bit.staged.ptx import store_pair
+from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses
 
 SMOOTH_WARPS = 2
 

@@ -14,11 +14,9 @@ from kernel_space.operators.svdquant_linear_16bit.staged.config import StagedCon
 
 __all__ = ["TRAITS", "TURNS"]
 
-WEIGHTS_PER_CYCLE = (
-    15  # that three warpgroups of an SM dequantize; an H200, 128 columns (docs/evidence/kernel_16bit.md)
-)
-GROUPS = 3
-ROUND_CYCLES = 430  # of a slot that is ready: barriers and wgmma of the warps that multiply, the same H200
+# Both of an H200, before smooth was inverted by two warps (docs/evidence/kernel_16bit.md): an SM takes less for either.
+WEIGHTS_PER_CYCLE, GROUPS = 15, 3  # that so many dequantizing warpgroups of an SM make, 128 columns
+ROUND_CYCLES = 430  # of a slot that is ready: barriers and wgmma of the warps that multiply
 
 
 def turns(config: StagedConfig, problem: HalfLinearProblem) -> tuple[HalfLinearProblem, int]:

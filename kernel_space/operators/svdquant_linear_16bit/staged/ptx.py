@@ -55,6 +55,7 @@ def weights_of_word(word: Any, factor: Any, inverses: Any) -> tuple[Any, ...]:
     return inline("\n".join(lines), "rrrr", *operands)
 
 
-def load_pair(address: Any) -> tuple[Any, ...]:
-    """Two 32-bit words at an 8-byte aligned shared address."""
-    return inline("ld.shared.v2.b32 {$0, $1}, [$2];", "rr", ("r", address), effects=True)
+def store_pair(address: Any, words: Any) -> None:
+    """Two 32-bit words to an 8-byte aligned shared address."""
+    operands = [("r", one) for one in words]
+    inline("st.shared.v2.b32 [$0], {$1, $2};", "", ("r", address), *operands, effects=True)

@@ -43,10 +43,3 @@ def _quick_inverses(values: Any) -> tuple[Any, ...]:
     lines = ["{", ".reg .pred given;", ".reg .f32 v, r, e;", ".reg .b32 t;", "mov.b32 $4, 0x7F800000;"]
     lines += [_QUICK.format(x=f"${5 + j}", out=f"${j}") for j in range(4)]
     return inline("\n".join([*lines, "}"]), "ffffr", *(("f", one) for one in values))
-
-
-def store_pair(address: Any, words: Any) -> None:
-    """Two 32-bit words to an 8-byte aligned shared address."""
-    inline(
-        "st.shared.v2.b32 [$0], {$1, $2};", "", ("r", address), *(("r", one) for one in words), effects=True
-    )
