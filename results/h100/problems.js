@@ -88,6 +88,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/16x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 16,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/64x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 64,3072,9216,128"
 },
@@ -246,6 +250,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/64x15360x3840x128-bf16",
 "name": "svdquant_linear_16bit 64,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/128x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 128,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/256x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 256,15360,3840,128"
 },
 {
 "page": "svdquant_linear_fp8/512x3072x3072x128-bf16",

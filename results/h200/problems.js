@@ -288,7 +288,15 @@ window.problems = [
 "name": "svdquant_gemm_16bit 4352,12288,3072,128"
 },
 {
+"page": "svdquant_linear/1x3072x3072x128-bf16",
+"name": "svdquant_linear 1,3072,3072,128"
+},
+{
 "page": "svdquant_linear/16x3072x3072x128-bf16",
+"name": "svdquant_linear 16,3072,3072,128"
+},
+{
+"page": "svdquant_linear/16x3072x3072x128",
 "name": "svdquant_linear 16,3072,3072,128"
 },
 {
@@ -296,7 +304,23 @@ window.problems = [
 "name": "svdquant_linear 64,3072,3072,128"
 },
 {
+"page": "svdquant_linear/64x3072x3072x128",
+"name": "svdquant_linear 64,3072,3072,128"
+},
+{
+"page": "svdquant_linear/128x3072x3072x128-bf16",
+"name": "svdquant_linear 128,3072,3072,128"
+},
+{
+"page": "svdquant_linear/128x3072x3072x128",
+"name": "svdquant_linear 128,3072,3072,128"
+},
+{
 "page": "svdquant_linear/256x3072x3072x128-bf16",
+"name": "svdquant_linear 256,3072,3072,128"
+},
+{
+"page": "svdquant_linear/256x3072x3072x128",
 "name": "svdquant_linear 256,3072,3072,128"
 },
 {
@@ -306,6 +330,58 @@ window.problems = [
 {
 "page": "svdquant_linear/1024x3072x3072x128-bf16",
 "name": "svdquant_linear 1024,3072,3072,128"
+},
+{
+"page": "svdquant_linear/1x3072x9216x128-bf16",
+"name": "svdquant_linear 1,3072,9216,128"
+},
+{
+"page": "svdquant_linear/16x3072x9216x128-bf16",
+"name": "svdquant_linear 16,3072,9216,128"
+},
+{
+"page": "svdquant_linear/64x3072x9216x128-bf16",
+"name": "svdquant_linear 64,3072,9216,128"
+},
+{
+"page": "svdquant_linear/128x3072x9216x128-bf16",
+"name": "svdquant_linear 128,3072,9216,128"
+},
+{
+"page": "svdquant_linear/256x3072x9216x128-bf16",
+"name": "svdquant_linear 256,3072,9216,128"
+},
+{
+"page": "svdquant_linear/1x3072x12288x128-bf16",
+"name": "svdquant_linear 1,3072,12288,128"
+},
+{
+"page": "svdquant_linear/16x3072x12288x128-bf16",
+"name": "svdquant_linear 16,3072,12288,128"
+},
+{
+"page": "svdquant_linear/16x3072x12288x128",
+"name": "svdquant_linear 16,3072,12288,128"
+},
+{
+"page": "svdquant_linear/64x3072x12288x128-bf16",
+"name": "svdquant_linear 64,3072,12288,128"
+},
+{
+"page": "svdquant_linear/64x3072x12288x128",
+"name": "svdquant_linear 64,3072,12288,128"
+},
+{
+"page": "svdquant_linear/128x3072x12288x128-bf16",
+"name": "svdquant_linear 128,3072,12288,128"
+},
+{
+"page": "svdquant_linear/128x3072x12288x128",
+"name": "svdquant_linear 128,3072,12288,128"
+},
+{
+"page": "svdquant_linear/256x3072x12288x128-bf16",
+"name": "svdquant_linear 256,3072,12288,128"
 },
 {
 "page": "svdquant_linear/4352x3072x12288x128-bf16",
@@ -320,7 +396,15 @@ window.problems = [
 "name": "svdquant_linear 16,3840,3072,128"
 },
 {
+"page": "svdquant_linear/16x3840x3072x128",
+"name": "svdquant_linear 16,3840,3072,128"
+},
+{
 "page": "svdquant_linear/64x3840x3072x128-bf16",
+"name": "svdquant_linear 64,3840,3072,128"
+},
+{
+"page": "svdquant_linear/64x3840x3072x128",
 "name": "svdquant_linear 64,3840,3072,128"
 },
 {
@@ -328,7 +412,15 @@ window.problems = [
 "name": "svdquant_linear 128,3840,3072,128"
 },
 {
+"page": "svdquant_linear/128x3840x3072x128",
+"name": "svdquant_linear 128,3840,3072,128"
+},
+{
 "page": "svdquant_linear/256x3840x3072x128-bf16",
+"name": "svdquant_linear 256,3840,3072,128"
+},
+{
+"page": "svdquant_linear/256x3840x3072x128",
 "name": "svdquant_linear 256,3840,3072,128"
 },
 {
@@ -340,11 +432,67 @@ window.problems = [
 "name": "svdquant_linear 4352,3840,3072,128"
 },
 {
+"page": "svdquant_linear/1x12288x3072x128-bf16",
+"name": "svdquant_linear 1,12288,3072,128"
+},
+{
+"page": "svdquant_linear/16x12288x3072x128-bf16",
+"name": "svdquant_linear 16,12288,3072,128"
+},
+{
+"page": "svdquant_linear/16x12288x3072x128",
+"name": "svdquant_linear 16,12288,3072,128"
+},
+{
+"page": "svdquant_linear/64x12288x3072x128-bf16",
+"name": "svdquant_linear 64,12288,3072,128"
+},
+{
+"page": "svdquant_linear/64x12288x3072x128",
+"name": "svdquant_linear 64,12288,3072,128"
+},
+{
+"page": "svdquant_linear/128x12288x3072x128-bf16",
+"name": "svdquant_linear 128,12288,3072,128"
+},
+{
+"page": "svdquant_linear/128x12288x3072x128",
+"name": "svdquant_linear 128,12288,3072,128"
+},
+{
+"page": "svdquant_linear/256x12288x3072x128-bf16",
+"name": "svdquant_linear 256,12288,3072,128"
+},
+{
 "page": "svdquant_linear/4352x12288x3072x128-bf16",
 "name": "svdquant_linear 4352,12288,3072,128"
 },
 {
+"page": "svdquant_linear/1x15360x3840x128-bf16",
+"name": "svdquant_linear 1,15360,3840,128"
+},
+{
+"page": "svdquant_linear/16x15360x3840x128-bf16",
+"name": "svdquant_linear 16,15360,3840,128"
+},
+{
+"page": "svdquant_linear/64x15360x3840x128-bf16",
+"name": "svdquant_linear 64,15360,3840,128"
+},
+{
+"page": "svdquant_linear/128x15360x3840x128-bf16",
+"name": "svdquant_linear 128,15360,3840,128"
+},
+{
+"page": "svdquant_linear/256x15360x3840x128-bf16",
+"name": "svdquant_linear 256,15360,3840,128"
+},
+{
 "page": "svdquant_linear_16bit/1x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 1,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/1x3072x3072x128",
 "name": "svdquant_linear_16bit 1,3072,3072,128"
 },
 {
@@ -352,7 +500,15 @@ window.problems = [
 "name": "svdquant_linear_16bit 16,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/16x3072x3072x128",
+"name": "svdquant_linear_16bit 16,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/64x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 64,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/64x3072x3072x128",
 "name": "svdquant_linear_16bit 64,3072,3072,128"
 },
 {
@@ -360,7 +516,15 @@ window.problems = [
 "name": "svdquant_linear_16bit 128,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/128x3072x3072x128",
+"name": "svdquant_linear_16bit 128,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/256x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 256,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3072x3072x128",
 "name": "svdquant_linear_16bit 256,3072,3072,128"
 },
 {
@@ -412,11 +576,23 @@ window.problems = [
 "name": "svdquant_linear_16bit 64,3072,12288,128"
 },
 {
+"page": "svdquant_linear_16bit/64x3072x12288x128",
+"name": "svdquant_linear_16bit 64,3072,12288,128"
+},
+{
 "page": "svdquant_linear_16bit/128x3072x12288x128-bf16",
 "name": "svdquant_linear_16bit 128,3072,12288,128"
 },
 {
+"page": "svdquant_linear_16bit/128x3072x12288x128",
+"name": "svdquant_linear_16bit 128,3072,12288,128"
+},
+{
 "page": "svdquant_linear_16bit/256x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 256,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3072x12288x128",
 "name": "svdquant_linear_16bit 256,3072,12288,128"
 },
 {
@@ -436,6 +612,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/1x3840x3072x128",
+"name": "svdquant_linear_16bit 1,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,3840,3072,128"
 },
@@ -448,11 +628,23 @@ window.problems = [
 "name": "svdquant_linear_16bit 64,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/64x3840x3072x128",
+"name": "svdquant_linear_16bit 64,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/128x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 128,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/128x3840x3072x128",
+"name": "svdquant_linear_16bit 128,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/256x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 256,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/256x3840x3072x128",
 "name": "svdquant_linear_16bit 256,3840,3072,128"
 },
 {
@@ -480,11 +672,23 @@ window.problems = [
 "name": "svdquant_linear_16bit 64,12288,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/64x12288x3072x128",
+"name": "svdquant_linear_16bit 64,12288,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/128x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 128,12288,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/128x12288x3072x128",
+"name": "svdquant_linear_16bit 128,12288,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/256x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 256,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/256x12288x3072x128",
 "name": "svdquant_linear_16bit 256,12288,3072,128"
 },
 {

@@ -1,4 +1,6 @@
-"""The whole layer as a chain: activations to NVFP4 and to the low-rank branch, then the GEMM with them."""
+"""The whole layer: a chain, activations to NVFP4 and to the low-rank branch, then the GEMM with them; on sm_90a also
+one launch for up to a few hundred rows.
+"""
 
 from __future__ import annotations
 
@@ -26,5 +28,6 @@ OPERATOR = composite(
             },
         ),
     ),
+    kernels=("staged_nvfp4",),
     runtime="kernel_space.operators.svdquant_linear.runtime",
 )

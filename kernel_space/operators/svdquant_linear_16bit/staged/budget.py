@@ -14,7 +14,7 @@ from kernel_space.core.kernel import Room
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a_parts.budget import BudgetSm90a, share_of_smem
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
-from kernel_space.operators.svdquant_linear_16bit.staged.config import SLOT_BYTES, StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.config import SLOT_BYTES, StagedKnobs
 from kernel_space.operators.svdquant_linear_16bit.staged.rules import LEAST, LEAST_DOWN_SLOTS
 
 SIZED_BY = ("tile_mnk", "consumer_warpgroups", "split_k")  # knobs that allocations depend on
@@ -33,7 +33,7 @@ class StagedBudget(BudgetSm90a):
         return {**{ring: int(getattr(self.config, f"num_{ring}_stage")) for ring in RINGS}, "one": 1}
 
 
-def room(config: StagedConfig, problem: HalfLinearProblem) -> Room:
+def room(config: StagedKnobs, problem: HalfLinearProblem) -> Room:
     """Counters of what is ready and of who has taken it."""
     if not problem.r:
         return Room()
@@ -42,36 +42,39 @@ def room(config: StagedConfig, problem: HalfLinearProblem) -> Room:
     return Room(size=size, zeroed=size)
 
 
-def layouts(config: StagedConfig, problem_class: ProblemClass) -> Any:
+def layouts(config: StagedKnobs, problem_class: ProblemClass) -> Any:
     """What the kernel allocates; imports the DSL, needs an MLIR context."""
     from kernel_space.operators.svdquant_linear_16bit.staged.layouts import StagedLayouts
 
     return StagedLayouts(config, problem_class)
 
 
-def footprint(config: StagedConfig, problem_class: ProblemClass, arch: Arch) -> Footprint:
+def footprint(config: StagedKnobs, problem_class: ProblemClass, arch: Arch) -> Footprint:
     """The footprint of a config's class; stage counts do not enter it."""
-    return _read_footprint(tuple(getattr(config, name) for name in SIZED_BY), problem_class, arch.name)
+    kind: Any = type(config)  # classes can be hashed, which mypy does not see of dataclasses
+    return _read_footprint(kind, tuple(getattr(config, name) for name in SIZED_BY), problem_class, arch.name)
 
 
 @functools.cache
-def _read_footprint(sized_by: tuple[Any, ...], problem_class: ProblemClass, arch_name: str) -> Footprint:
+def _read_footprint(
+    kind: type[StagedKnobs], sized_by: tuple[Any, ...], problem_class: ProblemClass, arch_name: str
+) -> Footprint:
     # Imported here: build_key and the stores behind it are not needed by those who only print budgets.
     from kernel_space.build.readback import footprint_fields
 
-    stages: dict[str, Any] = dict.fromkeys(StagedConfig.stage_names(), 1)
-    one_slot = StagedConfig(**dict(zip(SIZED_BY, sized_by, strict=True)), **stages)
+    stages: dict[str, Any] = dict.fromkeys(kind.stage_names(), 1)
+    one_slot = kind(**dict(zip(SIZED_BY, sized_by, strict=True)), **stages)
     return Footprint(**footprint_fields(one_slot, problem_class, arch_name))
 
 
-def budget(config: StagedConfig, problem_class: ProblemClass, arch: Arch) -> StagedBudget:
+def budget(config: StagedKnobs, problem_class: ProblemClass, arch: Arch) -> StagedBudget:
     """Budget of a config whose stage counts are numbers; whether it fits is for the caller to see."""
     return StagedBudget(
         footprint(config, problem_class, arch), config, arch, share_of_smem(config.ctas_per_sm, arch)
     )
 
 
-def solve_stages(config: StagedConfig, problem_class: ProblemClass, arch: Arch) -> StagedConfig:
+def solve_stages(config: StagedKnobs, problem_class: ProblemClass, arch: Arch) -> StagedKnobs:
     """Replace every ``auto`` by a count that fits, in this order of preference.
 
     1. What the rules ask for: two slots of each ring, a multiple of the dequantizing warpgroups where these share them
@@ -96,7 +99,7 @@ def solve_stages(config: StagedConfig, problem_class: ProblemClass, arch: Arch) 
     return config.replace(**{f"num_{ring}_stage": slots[ring] for ring in RINGS})
 
 
-def _least(config: StagedConfig, r: int) -> dict[str, int]:
+def _least(config: StagedKnobs, r: int) -> dict[str, int]:
     """Slots of each ring that the rules ask for."""
     groups, columns = config.num_dequant_warpgroups, config.tile_mnk[1]
     least = {name.removeprefix("num_").removesuffix("_stage"): count for name, count in LEAST.items()}

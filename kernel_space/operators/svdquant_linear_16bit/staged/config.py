@@ -1,4 +1,4 @@
-"""StagedConfig: one point of the space of the kernel ``staged``."""
+"""StagedConfig: one point of the space of the kernel ``staged``, and the knobs that a kernel of its design has."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ FILE_REGISTERS = 512  # of an SM, for one thread of each of its warpgroups: 65,5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class StagedConfig(ScaledWeights, Sm90aConfig, kernel="staged"):
-    """Knobs of ``staged``. "Rows" are rows of x, "columns" rows of weights, hence of y, or columns of lora_down.
+class StagedKnobs(Sm90aConfig):
+    """Knobs of kernels whose weights are staged in shared memory. "Rows" are rows of x, "columns" rows of weights,
+    hence of y, or columns of lora_down.
 
     ``tile_mnk``            rows, columns, K elements of one CTA tile and of one slot of each ring
     ``consumer_warpgroups``  warpgroups that multiply: they share the rows of a tile, a multiple of 64 each
@@ -107,6 +108,11 @@ class StagedConfig(ScaledWeights, Sm90aConfig, kernel="staged"):
     @property
     def swap_ab(self) -> bool:
         return False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StagedConfig(ScaledWeights, StagedKnobs, kernel="staged"):
+    """Knobs of ``staged``, and what the links of the layer are asked."""
 
     @property
     def tile_mk(self) -> tuple[int, int]:

@@ -44,6 +44,7 @@ class Dequantizer:
 
     config: Any
     dequant_groups: int
+    over_smooth: bool
 
     @cute.jit
     def dequantize(self, place: Any, buffers: Any, warp: Int32):
@@ -89,10 +90,12 @@ class Dequantizer:
     def _read(
         self, lay: StagedLayouts, place: Any, buffers: Any, slot: Any, half: Any, first: Any
     ) -> tuple[Any, Any, Any]:
-        """(1 / smooth, codes by octet, factors by octet) of this lane."""
+        """(1 / smooth if weights are over it, codes by octet, factors by octet) of this lane."""
         block = cute.arch.lane_idx() % 4
         row = first * OCTET + self._row_of_lane()
-        inverses = buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + half * LINE + block * 32
+        inverses = None
+        if self.over_smooth:
+            inverses = buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + half * LINE + block * 32
         codes = buffers[PACKED].iterator.toint() + slot * lay.packed_bytes
         codes = codes + packed_chunk(row, half * 2 + block // 2) + block % 2 * 8
         scales = buffers[SCALES].iterator.toint() + slot * lay.scales_bytes + half * SF_BLOCK_BYTES
@@ -108,8 +111,15 @@ class Dequantizer:
             at = scale_row + own * OCTET
             offset = at // SF_BLOCK_ROWS * (lay.sf_k_blocks * SF_BLOCK_BYTES) + scale_offset(at)
             factors.append(load_shared(scales + offset, 1)[0])
-        factors = [block_factor(word, selector) for word in factors]
+        factors = [block_factor(word, selector, is_bf16=lay.is_bf16) for word in factors]
+        if inverses is None:
+            return self._raised(lay), words, factors
         return [*load_shared(inverses, 4), *load_shared(inverses + 16, 4)], words, factors
+
+    @staticmethod
+    def _raised(lay: StagedLayouts) -> list[Any] | None:
+        """Eight pairs that weights are multiplied by which are not over smooth."""
+        return None
 
     @cute.jit
     def _write(self, lay: StagedLayouts, buffers: Any, held: Any, slot: Int32, first: Int32):
@@ -122,7 +132,6 @@ class Dequantizer:
         for octet in cutlass.range_constexpr(self._octets(lay)):
             if first + octet * SHARERS < lay.columns // OCTET:
                 for part, at in enumerate((low, high)):
-                    made = weights_of_word(
-                        words[octet][part], factors[octet], inverses[4 * part : 4 * part + 4]
-                    )
+                    own = None if inverses is None else inverses[4 * part : 4 * part + 4]
+                    made = weights_of_word(words[octet][part], factors[octet], own, is_bf16=lay.is_bf16)
                     store_shared(at + octet * (SHARERS * OCTET * LINE), made)

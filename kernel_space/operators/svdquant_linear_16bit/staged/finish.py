@@ -67,6 +67,8 @@ class Finish:
     config: Any
     split_k: int
     has_lora: bool
+    counters = 2  # of a tile of rows of x: CTAs that are ready, and that have seen it
+    quantizes: bool
 
     # -- the warp that loads x ------------------------------------------------------------------------------------
 
@@ -79,9 +81,7 @@ class Finish:
 
     @cute.jit
     def load_acts(self, lay: StagedLayouts, place: Any, buffers: Any, m: Int32):
-        """Waits until all CTAs of the low-rank branch have written theirs, and copies lora_act_in of the tile's rows;
-        counts this CTA as one that has seen it. The last one makes both counters ready for the next launch.
-        """
+        """Waits until all CTAs of the low-rank branch have written theirs; copies lora_act_in of the tile's rows."""
         writers = lay.down_tiles * self.split_k
         ready = load_acquire(place["ready"].toint())
         while ready < writers:
@@ -97,13 +97,19 @@ class Finish:
             cute.arch.mbarrier_arrive_and_expect_tx(barrier, size)
             source = place["lora_act_in"] + Int64(first) * (lay.r * HALF_BYTES)
             copy_bulk(self._acts(lay, place, buffers), source, size, barrier.toint())
-        if cute.arch.lane_idx() == 0:
-            _, tiles, _ = cute.arch.grid_dim()
-            before = cute.arch.atomic_add(place["ready"] + 1, Int32(1), sem="acq_rel", scope="gpu")
-            if before == (tiles - lay.down_tiles) * self.split_k - 1:
-                counters = cute.make_tensor(place["ready"], cute.make_layout(2))
-                counters[0] = Int32(0)
-                counters[1] = Int32(0)
+        if cutlass.const_expr(not self.quantizes):
+            if cute.arch.lane_idx() == 0:
+                self._take(lay, place)
+
+    @cute.jit
+    def _take(self, lay: StagedLayouts, place: Any):
+        """This CTA has seen all that it waits for; the last one sets the counters of its tile of rows to 0."""
+        _, tiles, _ = cute.arch.grid_dim()
+        before = cute.arch.atomic_add(place["ready"] + 1, Int32(1), sem="acq_rel", scope="gpu")
+        if before == (tiles - lay.down_tiles) * self.split_k - 1:
+            counters = cute.make_tensor(place["ready"], cute.make_layout(self.counters))
+            for i in cutlass.range_constexpr(self.counters):
+                counters[i] = Int32(0)
 
     # -- multiplying warps ----------------------------------------------------------------------------------------
 
@@ -123,6 +129,8 @@ class Finish:
         self._copy_vectors(lay, place, (wcscale, bias), n, buffers, thread)
         if cutlass.const_expr(self.has_lora):
             self._copy_ups(lay, place, lora_up, (first, count), n, buffers, thread)
+        if cutlass.const_expr(self.quantizes):
+            self.quantize_others(lay, place, buffers, m, thread)
         cute.arch.cp_async_wait_group(0)
         cute.arch.barrier(barrier_id=ALL_BARRIER, number_of_threads=32 * lay.multiplying_warps)
         accs = self.zeros(lay.columns)
@@ -135,6 +143,10 @@ class Finish:
             self._add_branch(lay, place, strips, buffers, thread, group)
         if cutlass.const_expr(self.split_k > 1):
             self.add_sums(lay, lay.strips, strips, buffers, thread)
+        if cutlass.const_expr(self.quantizes):
+            # These warps have looked at a counter, too, and none of the CTA does any more.
+            if thread == 0:
+                self._take(lay, place)
         self._store(lay, place, strips, (first, count), y, m, n, buffers, thread, group)
 
     @cute.jit

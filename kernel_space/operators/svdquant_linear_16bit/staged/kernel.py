@@ -71,7 +71,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
-from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig, StagedKnobs
 from kernel_space.operators.svdquant_linear_16bit.staged.dequant import Dequantizer
 from kernel_space.operators.svdquant_linear_16bit.staged.finish import Finish
 from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
@@ -100,7 +100,10 @@ SMOOTH_WARPS = 2
 class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
-    def __init__(self, config: StagedConfig, problem_class: ProblemClass):
+    over_smooth = True  # weights are: x is multiplied as it is
+    quantizes = False  # x, before it is multiplied
+
+    def __init__(self, config: StagedKnobs, problem_class: ProblemClass):
         self.config = config
         self.problem_class = problem_class
         self.split_k, self.share = config.split_k, config.share
@@ -138,22 +141,16 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         lay = self._layouts()
         tma_w, mW = self._tma_halves(lay, wgt, n, k)
         tma_sf, mSF = self._tma_blocks(lay, wscales, n, k)
-        gmem = cute.make_tensor(x, cute.make_layout((m, k), stride=(cute.assume(k, 32), 1)))
-        tma_x, mX = cpasync.make_tiled_tma_atom(
-            self._load_op(self.share), gmem, lay.x_box, (lay.rows, HALF_K)
-        )
-        tma_part, mPart = cpasync.make_tiled_tma_atom(
-            self._load_op(self.share), gmem, lay.part_box, (PART_ROWS, HALF_K)
-        )
+        tma_x, mX = self._tma_rows(lay, x, m, k)
+        pointers = (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace)
+        self._start(lay, (tma_w, tma_sf, *tma_x), (mW, mSF, *mX), pointers, (m, n, k), stream)
+
+    def _start(
+        self, lay: StagedLayouts, atoms: Any, tensors: Any, pointers: Any, sizes: Any, stream: Any
+    ) -> None:
+        m, n, _ = sizes
         tiles = cute.round_up(lay.down_tiles + cute.ceil_div(n, lay.columns), self.share)
-        self.kernel(
-            (tma_w, tma_sf, tma_x, tma_part),
-            (mW, mSF, mX, mPart),
-            (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace),
-            m,
-            n,
-            k,
-        ).launch(
+        self.kernel(atoms, tensors, pointers, *sizes).launch(
             grid=(self.split_k, tiles, cute.ceil_div(m, lay.rows)),
             block=[self.threads, 1, 1],
             cluster=(self.split_k, self.share, 1),
@@ -162,6 +159,17 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
         )
+
+    def _tma_rows(self, lay: StagedLayouts, x: cute.Pointer, m: Int32, k: Int32) -> Any:
+        """(atoms, tensors) of half a slot of rows of x ``[m, K]``: whole ones, and boxes of ``PART_ROWS``."""
+        gmem = cute.make_tensor(x, cute.make_layout((m, k), stride=(cute.assume(k, 32), 1)))
+        whole, mX = cpasync.make_tiled_tma_atom(
+            self._load_op(self.share), gmem, lay.x_box, (lay.rows, HALF_K)
+        )
+        part, mPart = cpasync.make_tiled_tma_atom(
+            self._load_op(self.share), gmem, lay.part_box, (PART_ROWS, HALF_K)
+        )
+        return (whole, part), (mX, mPart)
 
     def _tma_halves(self, lay: StagedLayouts, wgt: cute.Pointer, n: Int32, k: Int32) -> Any:
         """Packed codes: boxes of a k-tile overlap, so that coordinate i along K begins at the ith 64 of it."""
@@ -202,7 +210,10 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         if cutlass.const_expr(self.split_k * self.share > 1):
             # Others write into this CTA's shared memory, and count at its barriers: who does so waits first.
             cute.arch.cluster_arrive_relaxed()
-        place = self._place(lay, pointers[7], pointers[5], k)
+        place = self._place(lay, pointers, k)
+        if cutlass.const_expr(self.quantizes):
+            if (warp_idx >= WARPS_PER_GROUP) & (place["tile"] >= lay.down_tiles):
+                self.quantize_own(lay, place, buffers, m)
         loaders, dequantizers, multipliers = self.config.registers
         multiplying = WARPS_PER_GROUP * (1 + self.dequant_groups)
         if warp_idx < WARPS_PER_GROUP:
@@ -214,7 +225,7 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
                 self.dequantize(place, buffers, warp_idx - WARPS_PER_GROUP)
         else:
             cute.arch.setmaxregister_increase(multipliers)
-            _, _, lora_up, wcscale, bias, lora_act_in, y, _ = pointers
+            lora_up, wcscale, bias, lora_act_in, y = pointers[2:7]
             if place["tile"] < lay.down_tiles:
                 if cutlass.const_expr(self.has_lora):
                     self.down_consumers(place, lora_act_in, m, buffers)
@@ -222,7 +233,7 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
                 self.up_consumers(place, y, (wcscale, bias, lora_up), m, n, buffers)
 
     @cute.jit
-    def _place(self, lay: StagedLayouts, workspace: cute.Pointer, lora_act_in: cute.Pointer, k: Int32):
+    def _place(self, lay: StagedLayouts, pointers: Any, k: Int32):
         """Which tile this CTA works on, and its 64s of K: first and number of them, and of slots. ``beyond``: their
         number in K. The last CTAs of a cluster have one more where they cannot be equal. ``sharer``: which of those of
         its cluster that multiply the same x; ``peers``: the first of the cluster's ranks with its tile.
@@ -239,8 +250,8 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             "rank": rank, "tile": tile, "row_tile": row_tile, "column_tile": column_tile,
             "first": first, "halves": halves, "slots": cute.ceil_div(halves, HALVES), "beyond": beyond,
             "sharer": tile % self.share, "peers": tile % self.share * self.split_k,
-            "lora_act_in": lora_act_in.toint(),
-            "ready": cute.recast_ptr(workspace, dtype=Int32) + 2 * row_tile,
+            "lora_act_in": pointers[5].toint(),
+            "ready": cute.recast_ptr(pointers[7], dtype=Int32) + self.counters * row_tile,
         }  # fmt: skip
 
     # ------------------------------------------------------------ loading warps
@@ -266,8 +277,9 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         else:
             if warp_idx == 0:
                 self._weight_warp(lay, place, atoms, tensors, smooth, buffers, k)
-            if warp_idx % 2 == 1:
-                self._smooth_warp(lay, place, buffers, warp_idx // 2, k)
+            if cutlass.const_expr(self.over_smooth):
+                if warp_idx % 2 == 1:
+                    self._smooth_warp(lay, place, buffers, warp_idx // 2, k)
         if warp_idx == 2:
             self._x_warp(lay, place, atoms[2:], tensors[2:], buffers, m)
             if cutlass.const_expr(lay.acts_in_slot):
@@ -301,11 +313,12 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             cute.arch.mbarrier_wait(empty + slot, state.phase)
             with cute.arch.elect_one():
                 cute.arch.mbarrier_arrive_and_expect_tx(barrier, lay.packed_bytes + lay.scales_bytes)
-                size = cutlass.min(k - at * HALF_K, Int32(lay.k)) * WORD_BYTES
-                arrived = buffers["smooth_full"].iterator + slot
-                cute.arch.mbarrier_arrive_and_expect_tx(arrived, size)
-                target = buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes
-                copy_bulk(target, smooth.toint() + Int64(at * HALF_K) * WORD_BYTES, size, arrived.toint())
+                if cutlass.const_expr(self.over_smooth):
+                    size = cutlass.min(k - at * HALF_K, Int32(lay.k)) * WORD_BYTES
+                    arrived = buffers["smooth_full"].iterator + slot
+                    cute.arch.mbarrier_arrive_and_expect_tx(arrived, size)
+                    target = buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes
+                    copy_bulk(target, smooth.toint() + Int64(at * HALF_K) * WORD_BYTES, size, arrived.toint())
             cute.copy(atoms[0], tWgW[(None, tile, at)], tWsW[(None, slot)], tma_bar_ptr=barrier)
             cute.copy(atoms[1], tSgS[(None, sf_block, at)], tSsS[(None, slot)], tma_bar_ptr=barrier)
             state.advance()
@@ -366,12 +379,26 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         """x of this CTA's part of K; zeros for the second half of a slot that has none. A tile that x does not fill
         comes in boxes of ``PART_ROWS``: rows behind the last of them are never stored, whatever they are.
         """
+        views = self._x_views(lay, atoms, tensors, buffers)
+        boxes = self._boxes(lay, place, m)
+        self._begin_x(lay, place, atoms, views, boxes)
+        self._all_x(lay, place, atoms, views, buffers, boxes)
+
+    def _x_views(self, lay: StagedLayouts, atoms: Any, tensors: Any, buffers: Any) -> tuple[Any, Any]:
+        """Slots and coordinates of whole tiles, and of their boxes."""
         whole = self._partition(atoms[0], buffers[X], tensors[0], (lay.rows, HALF_K))
         slots = cute.recast_ptr(buffers[X].iterator.align(SWIZZLE_ALIGN), lay.x_parts.inner, dtype=lay.half)
         slots = cute.make_tensor(slots, lay.x_parts.outer)
-        part = self._partition(atoms[1], slots, tensors[1], (PART_ROWS, HALF_K))
-        filled = cutlass.min(m - place["row_tile"] * lay.rows, Int32(lay.rows))
-        boxes = cute.ceil_div(filled, PART_ROWS)
+        return whole, self._partition(atoms[1], slots, tensors[1], (PART_ROWS, HALF_K))
+
+    def _boxes(self, lay: StagedLayouts, place: Any, m: Any) -> Any:
+        """Of ``PART_ROWS`` that the tile's rows of x fill."""
+        return cute.ceil_div(cutlass.min(m - place["row_tile"] * lay.rows, Int32(lay.rows)), PART_ROWS)
+
+    @cute.jit
+    def _begin_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, boxes: Int32):
+        """Up to where the kernel before has ended, and this CTA's sharers are there."""
+        whole, part = views
         if cutlass.const_expr(self.config.use_pdl):
             if place["tile"] < lay.down_tiles:
                 # The first CTAs bring all of x into the L2, where what the kernel before still writes replaces it.
@@ -388,6 +415,10 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             cute.arch.griddepcontrol_launch_dependents()
         if cutlass.const_expr(self.share > 1):
             cute.arch.cluster_wait()
+
+    @cute.jit
+    def _all_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, buffers: Any, boxes: Int32):
+        whole, part = views
         if boxes == lay.parts:
             self._load_x(lay, place, atoms[0], whole, buffers, Int32(1), Int32(lay.rows), 1)
         else:

@@ -27,7 +27,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     LayoutsSm90a,
     sf_row_blocks,
 )
-from kernel_space.operators.svdquant_linear_16bit.staged.config import DOWN_STEP, HALF_K, OCTET, StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.config import DOWN_STEP, HALF_K, OCTET, StagedKnobs
 from kernel_space.operators.svdquant_linear_16bit.staged.strips import Strips
 
 HALF_BYTES, WORD_BYTES = 2, 4
@@ -47,7 +47,7 @@ BRANCH_FULL, SUMS_FULL, PEERS_DONE = "branch_full", "sums_full", "peers_done"
 class StagedLayouts:
     """Tiled MMAs and staged SMEM layouts of a resolved config."""
 
-    def __init__(self, config: StagedConfig, problem_class: ProblemClass):
+    def __init__(self, config: StagedKnobs, problem_class: ProblemClass):
         self.config = config
         self.r = problem_class.r
         self.half = HALF_DTYPES[problem_class.dtype]

@@ -10,7 +10,7 @@ from kernel_space.operators.svdquant_gemm.problem import K_MULTIPLE
 from kernel_space.operators.svdquant_gemm.sm90a_parts import machine as others
 from kernel_space.operators.svdquant_gemm.traffic import HALF_BYTES, NVFP4_BYTES
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
-from kernel_space.operators.svdquant_linear_16bit.staged.config import StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.config import StagedKnobs
 
 __all__ = ["TRAITS", "TURNS"]
 
@@ -19,7 +19,7 @@ WEIGHTS_PER_CYCLE, GROUPS = 15, 3  # that so many dequantizing warpgroups of an 
 ROUND_CYCLES = 430  # of a slot that is ready: barriers and wgmma of the warps that multiply
 
 
-def turns(config: StagedConfig, problem: HalfLinearProblem) -> tuple[HalfLinearProblem, int]:
+def turns(config: StagedKnobs, problem: HalfLinearProblem) -> tuple[HalfLinearProblem, int]:
     """(problem, SMs of the chip): one tile, whole but for a row of x, with K for each ring to go round twice. A slot
     that is filled once tells nothing of who gives it back: nobody waits for that.
     """
@@ -30,7 +30,7 @@ def turns(config: StagedConfig, problem: HalfLinearProblem) -> tuple[HalfLinearP
     return dataclasses.replace(problem, m=rows - 1, n=n, k=k), config.split_k * config.share
 
 
-def effort(config: StagedConfig, problem: HalfLinearProblem, rates: Rates) -> Effort:
+def effort(config: StagedKnobs, problem: HalfLinearProblem, rates: Rates) -> Effort:
     """Of one launch; a CTA's slot is a step."""
     rows, columns, step = config.tile_mnk
     down = math.ceil(problem.r / config.down_tile(problem.r)) if problem.r else 0

@@ -10,7 +10,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.config import (
     DOWN_STEP,
     HALF_K,
     MOST_DOWN_COLUMNS,
-    StagedConfig,
+    StagedKnobs,
 )
 
 DTYPE = "bf16"
@@ -25,18 +25,18 @@ LEAST_DOWN_SLOTS = 2  # one is given back when the next is multiplied
 LEAST = {"num_ab_stage": 2, "num_dq_stage": 2, "num_x_stage": 2}
 
 
-def canonical(config: StagedConfig, problem: HalfLinearProblem) -> StagedConfig:
+def canonical(config: StagedKnobs, problem: HalfLinearProblem) -> StagedKnobs:
     """No knob is without effect."""
     return config
 
 
-def _dtype(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
+def _dtype(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     if problem.dtype == DTYPE:
         return None
     return f"weights over smooth need the range of {DTYPE}, got dtype={problem.dtype}"
 
 
-def _tile(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
+def _tile(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     rows, columns, k = config.tile_mnk
     step = problem.n_multiple  # of 16 columns of swiglu 8 are gates
     if rows not in TILE_ROWS:
@@ -46,7 +46,7 @@ def _tile(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
     return None if k == TILE_K else f"K of tile_mnk must be {TILE_K}, got {k}"
 
 
-def _warpgroups(config: StagedConfig, _: HalfLinearProblem) -> str | None:
+def _warpgroups(config: StagedKnobs, _: HalfLinearProblem) -> str | None:
     rows, groups, dequant = config.tile_mnk[0], config.consumer_warpgroups, config.num_dequant_warpgroups
     if not 1 <= groups <= MOST_WARPGROUPS or rows % (MMA_ROWS * groups):
         return f"consumer_warpgroups must own a multiple of {MMA_ROWS} of {rows} rows each, got {groups}"
@@ -57,7 +57,7 @@ def _warpgroups(config: StagedConfig, _: HalfLinearProblem) -> str | None:
     return None
 
 
-def _registers(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
+def _registers(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     _, dequant, multiply = config.registers
     if config.tile_mnk[1] // 2 + BESIDE_ONE_WGMMA > config.launched_registers:
         return (
@@ -74,7 +74,7 @@ def _registers(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
     return None
 
 
-def _cluster(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
+def _cluster(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     halves = -(-problem.k // HALF_K)
     if config.split_k < 1 or config.share < 1 or config.split_k * config.share > MAX_CLUSTER:
         got = f"split_k={config.split_k} share={config.share}"
@@ -87,7 +87,7 @@ def _cluster(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
     return None
 
 
-def _stages(config: StagedConfig, problem: HalfLinearProblem) -> str | None:
+def _stages(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     for name, few in LEAST.items():
         value = getattr(config, name)
         if value != AUTO and value < few:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from kernel_space.core.kernel import Kernel
-from kernel_space.operators.svdquant_gemm_16bit.traffic import fill_bytes
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 from kernel_space.operators.svdquant_linear_16bit.staged import budget, rules
 from kernel_space.operators.svdquant_linear_16bit.staged.config import StagedConfig
+from kernel_space.operators.svdquant_linear_16bit.staged.traffic import fill_bytes
 
 KERNEL = Kernel(
     name=StagedConfig.kernel,

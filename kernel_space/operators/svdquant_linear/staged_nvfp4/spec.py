@@ -1,0 +1,27 @@
+"""What the project knows of the kernel ``staged_nvfp4``."""
+
+from __future__ import annotations
+
+from kernel_space.core.kernel import Kernel
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from kernel_space.operators.svdquant_linear.staged_nvfp4 import budget, rules
+from kernel_space.operators.svdquant_linear.staged_nvfp4.config import StagedNvfp4Config
+from kernel_space.operators.svdquant_linear_16bit.staged.traffic import fill_bytes
+
+KERNEL = Kernel(
+    name=StagedNvfp4Config.kernel,
+    operator=LinearProblem.operator,
+    archs=("sm_90a",),
+    source="kernel_space.operators.svdquant_linear.staged_nvfp4.kernel",
+    config_class=StagedNvfp4Config,
+    rules=rules.__name__,
+    knob_rules=rules.KNOB_RULES,
+    canonical=rules.canonical,
+    solve_stages=budget.solve_stages,
+    budget=budget.budget,
+    capacities=("smem",),
+    layouts=budget.layouts,
+    room=budget.room,
+    traffic=fill_bytes,
+    machine="kernel_space.operators.svdquant_linear.staged_nvfp4.machine",
+)

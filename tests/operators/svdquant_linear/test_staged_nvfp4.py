@@ -1,0 +1,368 @@
+"""``staged_nvfp4`` executed: x to the values of its codes, y and lora_act_in against float64, ragged shapes, every
+schedule, races on; parts whose CTA does not come; who waits for whom, by breaking it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from kernel_space.build.build import build
+from kernel_space.check.one_problem import ProblemCheck
+from kernel_space.check.problem import exercises
+from kernel_space.check.result import CheckResult
+from kernel_space.check.validate import check_candidate
+from kernel_space.core.arch import SM90A
+from kernel_space.core.registry import kernel_of, operator, parse_config
+from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.launch.capture import capture
+from kernel_space.machine.run.run import run_compiled
+from kernel_space.machine.run.schedules import SCHEDULES
+from kernel_space.numerics.nvfp4 import NVFP4Tensor, block_scales, dequantize_nvfp4, unblock_scales
+from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
+from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
+from kernel_space.operators.svdquant_linear.problem import LinearProblem
+
+OPERATOR = operator("svdquant_linear")
+ALIGN = 256
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WHOLE_K = (
+    "kernel=staged_nvfp4 tile_mnk=64x32x128 num_dequant_warpgroups=1 num_dq_stage=3 num_ab_stage=2 num_x_stage=2 "
+    "split_k=1"
+)
+PAIR = (
+    "kernel=staged_nvfp4 tile_mnk=64x24x128 num_dequant_warpgroups=2 num_dq_stage=4 num_ab_stage=2 num_x_stage=2 "
+    "split_k=2 use_pdl=true"
+)
+THREE = "kernel=staged_nvfp4 tile_mnk=64x40x128 split_k=4 use_pdl=true quantize_parts=5"
+SHARED = "kernel=staged_nvfp4 tile_mnk=64x24x128 num_dequant_warpgroups=1 split_k=2 share=2 num_x_stage=2 use_pdl=true"
+TALL = "kernel=staged_nvfp4 tile_mnk=128x40x128 consumer_warpgroups=2 num_dequant_warpgroups=2 split_k=4 use_pdl=true"
+BLOCKS = "kernel=staged_nvfp4 tile_mnk=128x32x128 num_dequant_warpgroups=1 split_k=2 quantize_parts=40"
+SMALL = "9,352,8,16"  # one tile of y and one of the low-rank branch
+
+
+def problem(shape: str, dtype: str = "bf16", **options: Any) -> LinearProblem:
+    return LinearProblem.parse(shape, dtype=dtype, **options)
+
+
+def legal(text: str, shape: LinearProblem) -> Legal | Rejection:
+    return legalize(parse_config(OPERATOR.name, SM90A, text), shape, SM90A)
+
+
+def compiled(text: str, shape: LinearProblem) -> tuple[Any, Any]:
+    found = legal(text, shape)
+    assert isinstance(found, Legal), found
+    return build(found.config, shape.problem_class, SM90A), found.config
+
+
+def checked(
+    text: str, shape: LinearProblem, *, schedule: str = "random", ptx: str = "", sms: int = 0
+) -> CheckResult:
+    """One run on this very problem, the first schedule's calls in a row."""
+    kernel, config = compiled(text, shape)
+    count = sms or 4 * config.split_k * config.share
+    check = ProblemCheck(
+        kernel, config, shape, count, check_races=True, seed=3, ptx=ptx or None, in_a_row=True
+    )
+    check.run(schedule, None)
+    return check.result()
+
+
+def launched(
+    text: str, shape: LinearProblem, *, sms: int = 8, clusters: int = 4, schedule: str = "eager", **given: Any
+) -> dict[str, torch.Tensor]:
+    """All tensors of one launch on usual numbers but those ``given``, the counters behind it among them. Outputs are
+    filled so that what is not written is seen.
+    """
+    kernel, config = compiled(text, shape)
+    named = {**OPERATOR.inputs(shape, 3, "gaussian", "cpu"), **given}
+    codes = expected_outputs(named["x"], named["smooth"])
+    named |= {
+        "act": torch.zeros_like(codes.act),
+        "ascales": torch.zeros_like(codes.ascales),
+        "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=DTYPES[shape.dtype]),
+        "y": torch.full((shape.m, shape.n), torch.nan, dtype=DTYPES[shape.dtype]),
+    }
+    room = kernel_of(config, shape).room(config, shape)
+    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
+    begin = -space.data_ptr() % ALIGN
+    named["workspace"] = space[begin : begin + room.size]
+    values = OPERATOR.signature.values(shape, named, clusters=clusters)
+    result = run_compiled(kernel, *values, sms=sms, schedule=schedule, check_races=True)
+    assert result.ok, str(result)
+    assert not named["workspace"][: room.zeroed].any(), "counters of the next launch"
+    return named
+
+
+def x_by_hand(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
+    """Values of the codes that the contract of ``nvfp4_quantize`` has for x."""
+    x = tensors["x"]
+    codes = expected_outputs(x, tensors["smooth"])
+    return dequantize_nvfp4(NVFP4Tensor(codes=codes.act, scales=unblock_scales(codes.ascales, *x.shape)))
+
+
+def y_by_hand(tensors: dict[str, torch.Tensor], shape: LinearProblem) -> torch.Tensor:
+    weights = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
+    sums = x_by_hand(tensors).double() @ dequantize_nvfp4(weights).double().T
+    if shape.r:
+        sums += tensors["lora_act_in"].double() @ tensors["lora_up"].double().T
+    return sums * tensors["wcscale"].double() + tensors["bias"].double()
+
+
+def is_the_layer(tensors: dict[str, torch.Tensor], shape: LinearProblem) -> None:
+    if shape.r:
+        branch = tensors["x"].double() @ unpack_lora_down(tensors["lora_down"], shape.k).double()
+        assert (tensors["lora_act_in"].double() - branch).norm() / branch.norm() < 2**-8
+    wanted = y_by_hand(tensors, shape)
+    assert (tensors["y"].double() - wanted).norm() / wanted.norm() < 2**-8
+
+
+@pytest.mark.parametrize(
+    ("text", "dtype"),
+    [(WHOLE_K, "bf16"), (WHOLE_K, "fp16"), pytest.param(THREE, "bf16", marks=pytest.mark.slow)],
+)
+def test_y_is_the_layer_by_hand(text: str, dtype: str) -> None:
+    shape = problem("21,672,136,48", dtype)
+    small = torch.linspace(0.01, 0.02, 136)  # or y is beyond fp16
+    is_the_layer(launched(text, shape, wcscale=small), shape)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_code_times_every_scale_is_exact(dtype: str) -> None:
+    """Row n has scale n, of all that are positive numbers, and each block of K the sixteen codes; x has a single 6 in
+    each row, of which the code is 6 and the scale 1.
+    """
+    shape = problem("16,32,128,0", dtype)
+    scales = torch.arange(128).clamp(max=126).to(torch.uint8).view(torch.float8_e4m3fn)
+    codes = torch.arange(8, dtype=torch.uint8) * 0x22 + 0x10
+    given = {
+        "wgt": codes.repeat(128, 2),
+        "wscales": block_scales(scales[:, None].repeat(1, 2)),
+        "smooth": torch.ones(32),
+        "wcscale": torch.full((128,), 0.25),  # 6 times the largest weight is out of range
+        "bias": torch.zeros(128),
+    }
+    weights = dequantize_nvfp4(
+        NVFP4Tensor(codes=given["wgt"], scales=unblock_scales(given["wscales"], 128, 32))
+    )
+    for begin in (0, 16):
+        x = torch.zeros(16, 32, dtype=DTYPES[dtype])
+        x[torch.arange(16), begin + torch.arange(16)] = 6.0
+        found = launched(WHOLE_K, shape, x=x, **given)["y"].float()
+        assert torch.equal(found, 1.5 * weights[:, begin : begin + 16].T)
+
+
+def read_x(text: str, x: torch.Tensor, smooth: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y with a weight of 1 on the diagonal, so each value of x's codes, what they are by hand), R = 0."""
+    k = x.shape[1]
+    dtype = next(name for name, one in DTYPES.items() if one == x.dtype)
+    shape = problem(f"{x.shape[0]},{k},{k},0", dtype)
+    ones = torch.zeros(k, k // 2, dtype=torch.uint8)
+    ones[torch.arange(k), torch.arange(k) // 2] = torch.tensor([0x02, 0x20], dtype=torch.uint8).repeat(k // 2)
+    tensors = launched(
+        text,
+        shape,
+        x=x,
+        smooth=smooth,
+        wgt=ones,
+        wscales=block_scales(torch.ones(k, k // 16).to(torch.float8_e4m3fn)),
+        wcscale=torch.ones(k),
+        bias=torch.zeros(k),
+    )
+    return tensors["y"].float(), x_by_hand(tensors)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_x_is_the_values_of_its_codes(dtype: str) -> None:
+    """To the bit: usual numbers, ties between codes, blocks of zeros, of one large number, of the least ones."""
+    torch.manual_seed(1)
+    x = torch.randn(13, 160)
+    x[1] = torch.arange(160) % 16 * 0.25  # ties at 0.25, 0.75, 1.25 ... of the scale of 3.75 / 6 and its like
+    x[2, :64] = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 6.0] * 8) * 2.0 ** torch.arange(
+        4
+    ).repeat_interleave(16)
+    x[3, 16:48] = 0
+    x[4, ::16] = 3e4
+    x[5] *= 2.0**-20
+    x[6] *= 2.0**-100
+    smooth = torch.rand(160) + 0.5
+    smooth[32:64] = 1.0
+    found, wanted = read_x(PAIR, x.to(DTYPES[dtype]), smooth)
+    assert torch.equal(found, wanted)
+
+
+def test_smooth_whose_reciprocal_is_divided_for() -> None:
+    """Out of the ordinary: subnormal reciprocals, and a mantissa of all ones."""
+    smooth = torch.ones(160)
+    smooth[3], smooth[40], smooth[90] = 2.0**110, 2.0**-110, 2.0 - 2.0**-23
+    torch.manual_seed(2)
+    x = torch.randn(5, 160)
+    x[:, 40] *= 2.0**-110
+    found, wanted = read_x(PAIR, x.bfloat16(), smooth)
+    assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_what_is_no_number_makes_its_rows_none(value: float) -> None:
+    """And no other row."""
+    shape = problem("21,672,136,0")
+    x = OPERATOR.inputs(shape, 3, "gaussian", "cpu")["x"].clone()
+    x[4, 100] = value
+    tensors = launched(WHOLE_K, shape, x=x)
+    assert tensors["y"][4].isnan().all()
+    others = torch.arange(shape.m) != 4
+    wanted = y_by_hand(tensors, shape)[others]
+    assert (tensors["y"][others].double() - wanted).norm() / wanted.norm() < 2**-8
+
+
+@pytest.mark.parametrize("schedule", ["eager", "random"])
+def test_parts_whose_cta_does_not_come_are_taken(schedule: str) -> None:
+    """Two SMs where the launch is told of eight clusters, as when another launch has the others: whoever runs takes
+    the parts of those who wait for a place, or nobody would ever end.
+    """
+    shape = problem("61,672,136,0")  # more vectors than all parts have threads
+    tensors = launched(PAIR, shape, sms=2, clusters=8, schedule=schedule)
+    is_the_layer(tensors, shape)
+
+
+@pytest.mark.slow
+def test_more_tiles_of_rows_than_there_are_sms() -> None:
+    """CTAs of the second tile that come with the first take parts of those that cannot come before they end."""
+    shape = problem("150,352,136,16")
+    tensors = launched(PAIR, shape, sms=14, clusters=7)
+    is_the_layer(tensors, shape)
+
+
+CASES: list[tuple[str, str, dict[str, str]]] = [
+    (WHOLE_K, "21,352,72,16", {}),
+    (PAIR, "29,480,40,48", {"dtype": "fp16"}),
+    (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
+]
+SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
+    (PAIR, "29,480,8,80", {}),  # of its second tile of R a half lies beyond
+    (THREE, "61,1184,264,128", {}),
+    (WHOLE_K, "37,672,136,16", {}),
+    (TALL, "118,992,136,48", {}),
+    (BLOCKS, "130,1024,136,256", {}),
+    (PAIR, "1,160,8,0", {}),
+    (PAIR.replace("64x24", "64x16"), "61,352,272,0", {"activation": "swiglu"}),
+    (PAIR, "61,352,264,48", {"activation": "gelu_tanh"}),
+    ("kernel=staged_nvfp4 tile_mnk=64x48x128 split_k=3 use_pdl=true", "130,1312,72,80", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "options"),
+    [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW_CASES)],
+)
+@pytest.mark.parametrize(
+    "schedule",
+    ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in SCHEDULES if name != "random")],
+)
+def test_y_is_right(schedule: str, text: str, shape: str, options: dict[str, str]) -> None:
+    result = checked(text, problem(shape, **options), schedule=schedule)
+    assert result.ok, str(result)
+
+
+def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
+    """Warps poll while others, which have let the next launch begin, stand back for it: those go on then."""
+    result = checked(PAIR, problem("9,160,136,16"), sms=3, schedule="eager")
+    assert result.ok, str(result)
+
+
+def test_a_problem_of_a_check_fills_every_slot_again() -> None:
+    shape = problem("24,512,128,32")
+    config = legal(PAIR, shape).config
+    longest = max(one.k for one, _ in exercises(config, shape, SM90A))
+    slots = max(int(getattr(config, name)) for name in config.stage_names())
+    assert longest // 128 // config.split_k >= 2 * slots
+
+
+@pytest.mark.slow
+def test_all_that_a_search_checks() -> None:
+    shape = problem("61,352,264,48")
+    kernel, config = compiled(PAIR, shape)
+    result = check_candidate(kernel, config, shape)
+    assert result.ok, str(result)
+    assert result.bitwise
+    assert result.runs[0].calls > 1
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "dtype", "rule"),
+    [
+        (f"{PAIR} quantize_parts=129", "40,416,72,16", "bf16", "parts"),
+        (f"{PAIR} quantize_parts=0", "40,416,72,16", "bf16", "parts"),
+        (PAIR.replace("64x24x128", "96x24x128"), "40,416,72,16", "bf16", "tile"),
+        (PAIR.replace("num_ab_stage=2", "num_ab_stage=3"), "40,416,72,16", "bf16", "stages"),
+        (THREE.replace("split_k=4", "split_k=4 num_ab_stage=48"), "40,4160,72,16", "bf16", "smem_capacity"),
+    ],
+)
+def test_rules(text: str, shape: str, dtype: str, rule: str) -> None:
+    found = legal(text, problem(shape, dtype))
+    assert isinstance(found, Rejection) and found.rule == rule, found
+
+
+@pytest.mark.parametrize(("text", "r"), [(WHOLE_K, 48), (PAIR, 0)])
+def test_the_budget_is_what_the_launch_asks_for(text: str, r: int) -> None:
+    shape = problem(f"17,672,72,{r}")
+    found = legal(text, shape)
+    assert isinstance(found, Legal), found
+    kernel = build(found.config, shape.problem_class, SM90A)
+    pointers = {name: 1 << 20 for name in OPERATOR.signature.pointers}
+    (launch,) = capture(kernel, *OPERATOR.signature.values(shape, pointers, clusters=2))
+    assert launch.smem_bytes == found.budget.smem_bytes
+
+
+# -- y that is wrong --
+
+
+@functools.cache
+def right() -> tuple[dict[str, torch.Tensor], LinearProblem, Any]:
+    shape = problem("21,672,136,48")
+    return launched(WHOLE_K, shape), shape, compiled(WHOLE_K, shape)[1]
+
+
+def judged(**changed: torch.Tensor) -> dict[str, bool]:
+    tensors, shape, config = right()
+    return {name: one.ok for name, one in OPERATOR.check(shape, {**tensors, **changed}, config).items()}
+
+
+def test_a_right_y_is_right_and_so_is_the_formula() -> None:
+    tensors, shape, _ = right()
+    assert all(judged().values())
+    assert judged(y=y_by_hand(tensors, shape).bfloat16())["y"]
+
+
+def test_y_of_an_x_that_is_not_quantized_is_seen() -> None:
+    tensors, shape, _ = right()
+    weights = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
+    given = (tensors["x"].double() / tensors["smooth"].double()) @ dequantize_nvfp4(weights).double().T
+    given += tensors["lora_act_in"].double() @ tensors["lora_up"].double().T
+    y = given * tensors["wcscale"].double() + tensors["bias"].double()
+    assert not judged(y=y.bfloat16())["y"]
+
+
+# -- kernels that are wrong --
+
+
+@pytest.mark.parametrize(
+    ("pattern", "into"),
+    [
+        (r"fence\.proxy\.async\.global;", ""),
+        pytest.param(r"atom\.global\.release\.add", "atom.global.relaxed.add", marks=pytest.mark.slow),
+        pytest.param(r"ld\.acquire\.gpu", "ld.relaxed.gpu", marks=pytest.mark.slow),
+        pytest.param(r"griddepcontrol\.wait;", "", marks=pytest.mark.slow),
+        pytest.param(r"barrier\.sync\s+6,[^;]*;|bar\.sync\s+6,[^;]*;", "", marks=pytest.mark.slow),
+    ],
+    ids=["x not fenced", "stores after the count", "count not acquired", "nobody waits", "part not whole"],
+)
+def test_a_broken_kernel_is_seen(pattern: str, into: str) -> None:
+    shape = problem(SMALL)
+    changed, found = re.subn(pattern, into, compiled(PAIR, shape)[0].ptx)
+    assert found
+    assert not checked(PAIR, shape, ptx=changed).ok
