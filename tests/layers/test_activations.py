@@ -144,7 +144,9 @@ def test_a_row_says_of_the_next_what_was_measured(op: str) -> None:
 
     by_bound, by_operations = [], []
     for problem, us in times.items():
-        others = [one for one in times if one != problem and one.dtype == problem.dtype]  # kernels may serve one alone
+        others = [
+            one for one in times if one != problem and one.dtype == problem.dtype
+        ]  # kernels may serve one alone
         known = min(others, key=lambda one: nearness_order(problem, one))
         by_bound.append(error(translated_us(times[known], known, problem, h200, launches=2), us))
         larger = math.prod(getattr(problem, name) / getattr(known, name) for name in "mkn")

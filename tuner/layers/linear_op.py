@@ -18,7 +18,7 @@ from tuner.runtime.caller import Caller
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.torch_operator import needs_dispatcher
 
-CALLERS = {name: Caller(operator) for name, operator in OPERATORS.items()}
+CALLERS = {name: Caller(operator, reads=("y",)) for name, operator in OPERATORS.items()}
 CALLER = CALLERS[NVFP4]
 _QUICK = {name: caller.quick.call for name, caller in CALLERS.items()}
 _Y = {name: caller.signature.outputs.index("y") for name, caller in CALLERS.items()}

@@ -39,15 +39,19 @@ _warned: set[str] = set()
 
 
 class Caller:
-    """Calls of one operator. ``labels``: what its outputs are called in messages, by default as in the signature."""
+    """Calls of one operator. ``labels``: what its outputs are called in messages, by default as in the signature.
+    ``reads``: those that its callers look at, by default all: a kernel that does not write one of the others gets none.
+    """
 
-    def __init__(self, name: str, labels: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, labels: Sequence[str] = (), *, reads: Sequence[str] = ()) -> None:
         operator = registry.operator(name)
         self.name = name
         self.signature = operator.signature
         self.runtime = runtime_of(name)
         self.labels = tuple(labels) or self.signature.outputs
-        self.quick = Quick(self.signature, self.runtime.keys, self.runtime.steady)
+        outputs = self.signature.outputs
+        self._unread = frozenset(outputs.index(one) for one in outputs if reads and one not in reads)
+        self.quick = Quick(self.signature, self.runtime.keys, self.runtime.steady, unread=self._unread)
         parts = [part.name for part in self.signature.parts if isinstance(part, In | Out)]
         given = (*self.signature.inputs, *self.signature.outputs)
         self._order = [given.index(name) for name in parts]  # of the launch, out of inputs and outputs
@@ -158,7 +162,7 @@ class Caller:
         return (made,) if isinstance(made, torch.Tensor) else made
 
     def _launch(self, plan: Plan, inputs: Tensors, outputs: Tensors | None) -> Tensors:
-        outputs = plan.new_outputs() if outputs is None else outputs
+        outputs = plan.new_outputs(self._unread) if outputs is None else outputs
         stream = torch.cuda.current_stream(plan.device).cuda_stream
         given = (*inputs, *outputs)
         values: list[Any] = [given[index] for index in self._order]

@@ -38,6 +38,7 @@ _on_card = torch.cuda.device
 _functions = torch._C._len_torch_function_stack
 _profiling = torch.autograd._profiler_enabled
 _grad = torch.is_grad_enabled
+_Tensor = torch.Tensor
 
 Tensors = tuple[torch.Tensor, ...]
 _USED_BY_SOURCE = (state, launch_error, new_tensor, MISALIGNED, capturing)
@@ -65,7 +66,14 @@ class QuickCall:
         "zeroed_bytes",
     )
 
-    def __init__(self, plan: Plan, generation: int, tensors: Tensors, other: QuickCall | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        generation: int,
+        tensors: Tensors,
+        other: QuickCall | None,
+        unread: frozenset[int] = frozenset(),
+    ) -> None:
         sizes: Any = [list(tensor.shape) for tensor in tensors]  # torch's stub knows one tensor's only
         strides: Any = [list(tensor.stride()) for tensor in tensors]
         guards: Any = TensorGuards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides)
@@ -76,7 +84,9 @@ class QuickCall:
         self.other = other
         self.only_card = torch.cuda.device_count() == 1
         self.device, self.launch, self.captured = plan.device, plan.launch, plan.captured
-        self.outputs = tuple([tuple(one) for one in plan.outputs])  # a call unpacks no other kind as quickly
+        outputs = plan.outputs_for(unread) if unread else plan.outputs
+        # A call unpacks no other kind as quickly.
+        self.outputs = tuple([one if isinstance(one, _Tensor) else tuple(one) for one in outputs])
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes
 
@@ -92,14 +102,21 @@ class Quick:
     ``call(*inputs, *outputs or Nones, asked)``: the output, a tuple of several, or None: this call must go the long
     way, which checks it and says what is wrong with it. ``asked``: whatever else a call is about, such as a dtype.
 
-    ``keys``: inputs by whose sizes calls are found. ``steady``: one of them that is the same tensor from call to call,
-    or empty: it is known by its identity, which saves 0.1 us. Where a new tensor has the identity of one that died,
-    ``check`` tells whether the call is one like this.
+    ``unread``: numbers of outputs that no caller looks at. ``keys``: inputs by whose sizes calls are found. ``steady``:
+    one of them that is the same tensor from call to call, or empty: it is known by its identity, which saves 0.1 us.
+    Where a new tensor has the identity of one that died, ``check`` tells whether the call is one like this.
     """
 
     def __init__(
-        self, signature: Signature, keys: tuple[str, ...], steady: str = "", *, limit: int = MAX_CALLS
+        self,
+        signature: Signature,
+        keys: tuple[str, ...],
+        steady: str = "",
+        *,
+        unread: frozenset[int] = frozenset(),
+        limit: int = MAX_CALLS,
     ) -> None:
+        self._unread = unread
         self._keys = [signature.inputs.index(name) for name in keys]
         self._steady = signature.inputs.index(steady) if steady else None
         self.calls: Recent[tuple, QuickCall] = Recent(limit, of_tables=True)
@@ -139,7 +156,7 @@ class Quick:
         else:
             if len(known) == MAX_VARIANTS:
                 known[-2].other = None
-            first = QuickCall(plan, generation, guarded, known[0] if known else None)
+            first = QuickCall(plan, generation, guarded, known[0] if known else None, self._unread)
             self.calls.put(key, first)
         if self._steady is not None:
             self.near.put(self._near_key(inputs, outputs is not None, asked), first)

@@ -93,5 +93,9 @@ def facts_of(count: int) -> Callable[..., tuple[Any, ...]]:
 def _allocations(outputs: Sequence[str]) -> list[str]:
     unpacked = ", ".join(f"like_{name}" for name in outputs)
     lines = [f"{unpacked}{',' if len(outputs) == 1 else ''} = known.outputs"]
-    lines += [f"{name} = new_tensor(*like_{name})" for name in outputs]
+    # A tensor is there already: of an output that is neither written nor read.
+    lines += [
+        f"{name} = new_tensor(*like_{name}) if like_{name}.__class__ is tuple else like_{name}"
+        for name in outputs
+    ]
     return [" " * 12 + line for line in lines]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from tuner.runtime.choice.choice import Choice
 from tuner.runtime.choice.contract import runtime_of
 from tuner.runtime.load.early import captured
 from tuner.runtime.load.loaded import Launchable
-from tuner.runtime.load.trampoline import trampoline_of
+from tuner.runtime.load.trampoline import ALIGN, trampoline_of
 from tuner.runtime.load.workspace import Workspaces
 
 # (sizes, strides, dtype) on the current device: what torch's own generated code allocates with, as torch.empty costs
@@ -35,17 +36,20 @@ class Plan:
     """``launch`` of one problem (see ``trampoline``), ``captured`` on a stream that is being captured (see ``early``).
     Read-only once made, so threads share it.
 
-    ``outputs``: what they look like, in the signature's order; ``choice``: the row and object behind it
+    ``outputs``: what they look like, in the signature's order; ``unwritten``: numbers of those that this kernel leaves
+    out; ``choice``: the row and object behind it
     """
 
     __slots__ = (
         "_launchable",
+        "_nothing",
         "captured",
         "choice",
         "device",
         "launch",
         "outputs",
         "static",
+        "unwritten",
         "workspace_bytes",
         "workspaces",
         "zeroed_bytes",
@@ -62,6 +66,9 @@ class Plan:
             Output(spec.shape, _strides(spec.shape), DTYPES[spec.dtype])
             for spec in (specs[name] for name in signature.outputs)
         )
+        left_out = getattr(choice.config, "left_out", ())  # of a kernel in place of a chain
+        self.unwritten = frozenset(signature.outputs.index(name) for name in left_out)
+        self._nothing: torch.Tensor | None = None
         self.workspaces = workspaces
         kernel = registry.kernel_of(choice.config, problem)
         room = kernel.room(choice.config, problem)
@@ -73,9 +80,24 @@ class Plan:
         self.launch = trampoline.launch(self.static)
         self.captured = captured(self.launch) if runtime_of(problem.operator).early else self.launch
 
-    def new_outputs(self) -> tuple[torch.Tensor, ...]:
+    def outputs_for(self, unread: Collection[int]) -> tuple[Output | torch.Tensor, ...]:
+        """Where nobody reads ``unread``: those that the kernel does not write either are one small tensor of the
+        plan's, for a launch takes no address of nothing. The current device must be the plan's.
+        """
+        return tuple(
+            self._nobodys() if number in unread and number in self.unwritten else one
+            for number, one in enumerate(self.outputs)
+        )
+
+    def _nobodys(self) -> torch.Tensor:
+        if self._nothing is None:
+            self._nothing = new_tensor((ALIGN,), (1,), torch.uint8)
+        return self._nothing
+
+    def new_outputs(self, unread: Collection[int] = ()) -> tuple[torch.Tensor, ...]:
         """Uninitialised; the current device must be the plan's."""
-        return tuple(new_tensor(*one) for one in self.outputs)
+        wanted = self.outputs_for(unread) if unread else self.outputs
+        return tuple(one if isinstance(one, torch.Tensor) else new_tensor(*one) for one in wanted)
 
 
 def integers(signature: Signature, choice: Choice, launchable: Launchable) -> dict[str, int]:
