@@ -4,7 +4,7 @@
 ``y[M,N] = f((dequantized act @ wgt[N,K].T + lora_act_in @ lora_up[N,R].T) * wcscale[N] + bias[N])``
 
 Where there is no FP4 tensor core, codes are made 16-bit numbers before they are multiplied. So no codes are written:
-x is quantized to the values of its codes (``quantize.py``), bf16 in the workspace, exact. What multiplies them is
+x is quantized to the values of its codes (``quantize.py``), 16 bits each in the workspace, exact. What multiplies is
 ``staged``, whose roles, rings and barriers this kernel has, with weights as they are in place of weights over smooth.
 
 | clusters of a tile of rows of x | A operand | B operand | result |
