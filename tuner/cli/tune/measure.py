@@ -104,6 +104,8 @@ def _measure_all(
     with contextlib.ExitStack() as stack:
         peers = stack.enter_context(PeersProcess(device.card.index)) if args.peers else None
         stack.enter_context(contextlib.closing(turns))
+        if deadline is not None:
+            _ = device.judge  # makes the card ready, 20 s and more, which are the first problem's share else
         measured = 0
         for problem in turns:
             left_s = None if deadline is None else deadline - time.monotonic()
