@@ -14,8 +14,8 @@ A commit gives a slot back when the instructions that read it are done. Multiply
 go to the warps that quantize. sm_100 has conversions to E2M1 and arithmetic on pairs of fp32.
 
 Row i of the tile is added up by CTA i % split_k: warps 4 - 7 of all write their sums of it into its shared memory, each
-rank at a place of its own, and after one barrier of the cluster it adds them in the order of ranks. Only those warps
-take part in that, while others still quantize. Alone, a CTA writes its sums from tensor memory to global memory.
+rank at a place of its own, while others still quantize. After one barrier of the cluster those that multiply and those
+that quantize add them in the order of ranks. Alone, a CTA writes its sums from tensor memory to global memory.
 """
 
 from typing import Any
@@ -93,6 +93,9 @@ class QuantizeLoraTcgen05(QuantizeLoraTma):
             self._take_registers(quantizers)
             self._leave_cluster()
             self.quantize(place)
+            if cutlass.const_expr(lay.splits > 1):
+                cute.arch.cluster_wait()  # for those that drain; these have arrived
+                self._add_up(place)
 
     def _leave_cluster(self) -> None:
         """All of the cluster have begun; what this warp writes is for nobody in it."""
@@ -204,7 +207,6 @@ class QuantizeLoraTcgen05(QuantizeLoraTma):
         times = tcgen05.Repetition.x32 if width > LOAD_N else tcgen05.Repetition.x16
         atom = cute.make_copy_atom(tcgen05.Ld32x32bOp(times), Float32)
         sums = cute.make_rmem_tensor(width, Float32)
-        owners = [self._owner(place, rank) for rank in range(lay.splits)]
         for block in cutlass.range_constexpr(lay.blocks):
             pieces = cute.flat_divide(acc[((None, None), block, 0)], (MMA_M, width))
             load = tcgen05.make_tmem_copy(atom, pieces[(None, None, 0, 0)])
@@ -213,21 +215,22 @@ class QuantizeLoraTcgen05(QuantizeLoraTma):
             shape = own.partition_D(cute.make_identity_tensor((MMA_M, width))).shape
             target = cute.make_tensor(sums.iterator, cute.make_layout(shape))
             column = block * MMA_M + thread
+            owners = [self._owner(place, rank, column) for rank in range(lay.splits)]
             for piece in cutlass.range_constexpr(lay.tile_m // width):
                 cute.copy(load, source[(None, None, None, 0, piece)], target)
                 cute.arch.fence_view_async_tmem_load()
+                if place["chunks"] == 0:
+                    sums.fill(0.0)  # tensor memory of a CTA without a chunk holds anything
                 if column < lay.r:
                     for row in cutlass.range_constexpr(width):
-                        # Tensor memory of a CTA without a chunk holds anything.
-                        bits = ptx.unless_zero(place["chunks"], ptx.bits_of(sums[row]))
-                        self._hand_over(place, owners, piece * width + row, column, ptx.of_bits(bits))
+                        self._hand_over(place, owners, piece * width + row, column, sums[row])
 
-    def _owner(self, place: Any, rank: int) -> Any:
-        """Where the CTA that adds up the rows of ``rank`` has the sums of this one."""
+    def _owner(self, place: Any, rank: int, column: Any) -> Any:
+        """Where the CTA that adds up the rows of ``rank`` has this one's sums of a column."""
         lay = self.layouts
         if lay.splits == 1:
             return None
-        own = place["sums"] + place["rank"] * (lay.owned_rows * lay.r * SUM_BYTES)
+        own = place["sums"] + place["rank"] * (lay.owned_rows * lay.r * SUM_BYTES) + column * SUM_BYTES
         return tma_ptx.map_to_rank(own, rank)
 
     def _hand_over(self, place: Any, owners: list[Any], row: int, column: Any, value: Any) -> None:
@@ -237,25 +240,48 @@ class QuantizeLoraTcgen05(QuantizeLoraTma):
             target = place["lora_act_in"] + (cutlass.Int64(at) * lay.r + column) * 2
             own_ptx.store_half_below(target, value, at, place["m"], is_bf16=lay.is_bf16)
             return
-        at = (row // lay.splits * lay.r + column) * SUM_BYTES
-        own_ptx.store_cluster_one(owners[row % lay.splits] + at, value)
+        own_ptx.store_cluster_one(owners[row % lay.splits], row // lay.splits * lay.r * SUM_BYTES, value)
 
     @cute.jit
     def _add_up(self, place: Any):
-        """This CTA's rows, four columns a thread at a time."""
+        """This CTA's rows, four columns a thread at a time, by all warps but those that load."""
         lay = self.layouts
-        thread, threads = place["thread"] - LANES * GROUP_WARPS, LANES * GROUP_WARPS
+        thread, threads = place["thread"] - LANES * GROUP_WARPS, lay.threads - LANES * GROUP_WARPS
         quads = lay.r // 4
         rows = (lay.tile_m - place["rank"] + lay.splits - 1) // lay.splits
-        for index in cutlass.range(thread, rows * quads, threads, unroll=4):
-            at = place["sums"] + index * (4 * SUM_BYTES)
-            total = list(mma_ptx.load_shared(at))
-            for rank in cutlass.range_constexpr(1, lay.splits):
-                piece = mma_ptx.load_shared(at + rank * (lay.owned_rows * lay.r * SUM_BYTES))
-                total = [a + b for a, b in zip(total, piece, strict=True)]
-            row = place["first_row"] + index // quads * lay.splits + place["rank"]
-            target = place["lora_act_in"] + (cutlass.Int64(row) * lay.r + index % quads * 4) * 2
-            tma_ptx.store_halves_if(target, total, row < place["m"], is_bf16=lay.is_bf16)
+        if cutlass.const_expr(threads % quads == 0):
+            # A thread has the same columns of every so many rows: addresses are constants apart.
+            step = threads // quads
+            own = thread // quads
+            at = place["sums"] + thread * (4 * SUM_BYTES)
+            row = place["first_row"] + own * lay.splits + place["rank"]
+            target = place["lora_act_in"] + (cutlass.Int64(row) * lay.r + thread % quads * 4) * 2
+            for i in cutlass.range_constexpr(-(-lay.owned_rows // step)):
+                inside = own + i * step < rows
+                wanted = inside & (row + i * step * lay.splits < place["m"])
+                source, here = (
+                    at + i * (threads * 4 * SUM_BYTES),
+                    target + i * (step * lay.splits * lay.r * 2),
+                )
+                if cutlass.const_expr((i + 1) * step <= lay.owned_rows):
+                    self._add_quad(source, here, wanted)
+                else:
+                    if inside:
+                        self._add_quad(source, here, wanted)
+        else:
+            for index in cutlass.range(thread, rows * quads, threads, unroll=4):
+                row = place["first_row"] + index // quads * lay.splits + place["rank"]
+                target = place["lora_act_in"] + (cutlass.Int64(row) * lay.r + index % quads * 4) * 2
+                self._add_quad(place["sums"] + index * (4 * SUM_BYTES), target, row < place["m"])
+
+    def _add_quad(self, at: Any, target: Any, wanted: Any) -> None:
+        """Four columns of a row, of all ranks in their order."""
+        lay = self.layouts
+        total = list(mma_ptx.load_shared(at))
+        for rank in range(1, lay.splits):
+            piece = mma_ptx.load_shared(at + rank * (lay.owned_rows * lay.r * SUM_BYTES))
+            total = [a + b for a, b in zip(total, piece, strict=True)]
+        tma_ptx.store_halves_if(target, total, wanted, is_bf16=lay.is_bf16)
 
     # -- nvfp4(x / smooth) ---------------------------------------------------------------------------------------
 

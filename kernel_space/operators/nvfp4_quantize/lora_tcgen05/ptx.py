@@ -7,9 +7,9 @@ from cutlass import Int32, Int64
 from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 
 
-def store_cluster_one(address: Any, value: Any) -> None:
-    """One fp32 to an address of the cluster's shared memory."""
-    inline("st.shared::cluster.f32 [$0], $1;", "", ("r", address), ("f", value), effects=True)
+def store_cluster_one(address: Any, offset: int, value: Any) -> None:
+    """One fp32 so many bytes behind an address of the cluster's shared memory."""
+    inline(f"st.shared::cluster.f32 [$0+{offset}], $1;", "", ("r", address), ("f", value), effects=True)
 
 
 def store_half_below(address: Any, value: Any, row: Any, rows: Any, *, is_bf16: bool) -> None:
