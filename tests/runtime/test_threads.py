@@ -137,7 +137,7 @@ class Layer:
         self.weights = (self.one.wgt, self.one.wscales, self.one.lora_up, self.one.wcscale, self.one.bias)
         self.plan: Any = SimpleNamespace(
             device=0,
-            outputs=(Output(tuple(self.one.y.shape), self.one.y.stride(), torch.float16),),
+            outputs_for=lambda unread: (Output(tuple(self.one.y.shape), self.one.y.stride(), torch.float16),),
             launch=object.launch,
             captured=object.launch,
             workspaces=memory,

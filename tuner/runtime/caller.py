@@ -95,8 +95,8 @@ class Caller:
             return self._adapted(plan, inputs, outputs, about, asked, quick)
         with torch.cuda.device(plan.device):
             made = self._launch(plan, inputs, outputs)
-        if quick:
-            self.quick.learn(plan, generation, inputs, outputs, asked)
+            if quick:
+                self.quick.learn(plan, generation, inputs, outputs, asked)
         return made
 
     def require_no_grad(self, inputs: Tensors, outputs: Tensors | None) -> None:

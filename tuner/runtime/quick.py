@@ -38,7 +38,6 @@ _on_card = torch.cuda.device
 _functions = torch._C._len_torch_function_stack
 _profiling = torch.autograd._profiler_enabled
 _grad = torch.is_grad_enabled
-_Tensor = torch.Tensor
 
 Tensors = tuple[torch.Tensor, ...]
 _USED_BY_SOURCE = (state, launch_error, new_tensor, MISALIGNED, capturing)
@@ -84,9 +83,10 @@ class QuickCall:
         self.other = other
         self.only_card = torch.cuda.device_count() == 1
         self.device, self.launch, self.captured = plan.device, plan.launch, plan.captured
-        outputs = plan.outputs_for(unread) if unread else plan.outputs
         # A call unpacks no other kind as quickly.
-        self.outputs = tuple([one if isinstance(one, _Tensor) else tuple(one) for one in outputs])
+        self.outputs = tuple(
+            [one if isinstance(one, torch.Tensor) else tuple(one) for one in plan.outputs_for(unread)]
+        )
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes
 

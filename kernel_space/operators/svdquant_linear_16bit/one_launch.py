@@ -18,6 +18,9 @@ class OneLaunch:
         @property
         def partial_sums(self) -> int: ...
 
+        @property
+        def swap_ab(self) -> bool: ...
+
     def of(self, link: str) -> Self:
         """What each link is judged by: this one kernel."""
         return self
@@ -34,16 +37,17 @@ class OneLaunch:
 
     @property
     def tile_mk(self) -> tuple[int, int]:
-        """Rows of x and K of a step, as ``lora_down`` names them; here of a kernel that computes y.T."""
-        return (self.tile_mnk[1], self.tile_mnk[2])
-
-
-class ScaledWeights(OneLaunch):
-    """Base of a config whose kernel multiplies x as it is, and weights over smooth in 16 bits; clusters share K."""
+        """Rows of x and K of a step, as ``lora_down`` names them."""
+        rows, columns, step = self.tile_mnk
+        return (columns if self.swap_ab else rows, step)
 
     @property
     def splits_in_workspace(self) -> int:
         return 1
+
+
+class ScaledWeights(OneLaunch):
+    """Base of a config whose kernel multiplies x as it is, and weights over smooth in 16 bits; clusters share K."""
 
     def judge(self, problem: Any, tensors: Mapping[str, Any]) -> Mapping[str, Comparison]:
         """How outputs compare with float64, weights rounded as these kernels round them: no link checks that."""

@@ -12,13 +12,12 @@ import pytest
 import torch
 
 from kernel_space.build.build import build
-from kernel_space.check.one_problem import ProblemCheck
 from kernel_space.check.problem import exercises
 from kernel_space.check.result import CheckResult
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
-from kernel_space.core.registry import kernel_of, operator, parse_config
-from kernel_space.core.rules import Legal, Rejection, legalize
+from kernel_space.core.registry import kernel_of, operator
+from kernel_space.core.rules import Legal, Rejection
 from kernel_space.launch.capture import capture
 from kernel_space.machine.run.run import run_compiled
 from kernel_space.machine.run.schedules import SCHEDULES
@@ -26,9 +25,10 @@ from kernel_space.numerics.nvfp4 import NVFP4Tensor, block_scales, dequantize_nv
 from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.nvfp4_quantize.reference import expected_outputs
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from tests.operators.svdquant_linear_16bit import runs
+from tests.operators.svdquant_linear_16bit.runs import compiled, legal, workspace
 
 OPERATOR = operator("svdquant_linear")
-ALIGN = 256
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WHOLE_K = (
     "kernel=staged_nvfp4 tile_mnk=64x32x128 num_dequant_warpgroups=1 num_dq_stage=3 num_ab_stage=2 num_x_stage=2 "
@@ -49,27 +49,15 @@ def problem(shape: str, dtype: str = "bf16", **options: Any) -> LinearProblem:
     return LinearProblem.parse(shape, dtype=dtype, **options)
 
 
-def legal(text: str, shape: LinearProblem) -> Legal | Rejection:
-    return legalize(parse_config(OPERATOR.name, SM90A, text), shape, SM90A)
-
-
-def compiled(text: str, shape: LinearProblem) -> tuple[Any, Any]:
-    found = legal(text, shape)
-    assert isinstance(found, Legal), found
-    return build(found.config, shape.problem_class, SM90A), found.config
-
-
 def checked(
     text: str, shape: LinearProblem, *, schedule: str = "random", ptx: str = "", sms: int = 0
 ) -> CheckResult:
-    """One run on this very problem, the first schedule's calls in a row."""
-    kernel, config = compiled(text, shape)
-    count = sms or 4 * config.split_k * config.share
-    check = ProblemCheck(
-        kernel, config, shape, count, check_races=True, seed=3, ptx=ptx or None, in_a_row=True
-    )
-    check.run(schedule, None)
-    return check.result()
+    """``runs.checked`` on ``sms``, or on a few clusters' worth."""
+
+    def count(config: Any) -> int:
+        return sms or 4 * config.split_k * config.share
+
+    return runs.checked(text, shape, sms=count, schedule=schedule, ptx=ptx)
 
 
 def launched(
@@ -87,14 +75,12 @@ def launched(
         "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=DTYPES[shape.dtype]),
         "y": torch.full((shape.m, shape.n), torch.nan, dtype=DTYPES[shape.dtype]),
     }
-    room = kernel_of(config, shape).room(config, shape)
-    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
-    begin = -space.data_ptr() % ALIGN
-    named["workspace"] = space[begin : begin + room.size]
+    named["workspace"] = workspace(config, shape)
     values = OPERATOR.signature.values(shape, named, clusters=clusters)
     result = run_compiled(kernel, *values, sms=sms, schedule=schedule, check_races=True)
     assert result.ok, str(result)
-    assert not named["workspace"][: room.zeroed].any(), "counters of the next launch"
+    zeroed = kernel_of(config, shape).room(config, shape).zeroed
+    assert not named["workspace"][:zeroed].any(), "counters of the next launch"
     return named
 
 
@@ -105,9 +91,13 @@ def x_by_hand(tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     return dequantize_nvfp4(NVFP4Tensor(codes=codes.act, scales=unblock_scales(codes.ascales, *x.shape)))
 
 
+def weights_by_hand(tensors: dict[str, torch.Tensor], shape: LinearProblem) -> torch.Tensor:
+    codes = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
+    return dequantize_nvfp4(codes).double()
+
+
 def y_by_hand(tensors: dict[str, torch.Tensor], shape: LinearProblem) -> torch.Tensor:
-    weights = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
-    sums = x_by_hand(tensors).double() @ dequantize_nvfp4(weights).double().T
+    sums = x_by_hand(tensors).double() @ weights_by_hand(tensors, shape).T
     if shape.r:
         sums += tensors["lora_act_in"].double() @ tensors["lora_up"].double().T
     return sums * tensors["wcscale"].double() + tensors["bias"].double()
@@ -340,8 +330,7 @@ def test_a_right_y_is_right_and_so_is_the_formula() -> None:
 
 def test_y_of_an_x_that_is_not_quantized_is_seen() -> None:
     tensors, shape, _ = right()
-    weights = NVFP4Tensor(codes=tensors["wgt"], scales=unblock_scales(tensors["wscales"], shape.n, shape.k))
-    given = (tensors["x"].double() / tensors["smooth"].double()) @ dequantize_nvfp4(weights).double().T
+    given = (tensors["x"].double() / tensors["smooth"].double()) @ weights_by_hand(tensors, shape).T
     given += tensors["lora_act_in"].double() @ tensors["lora_up"].double().T
     y = given * tensors["wcscale"].double() + tensors["bias"].double()
     assert not judged(y=y.bfloat16())["y"]

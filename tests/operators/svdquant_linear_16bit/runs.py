@@ -12,6 +12,7 @@ from kernel_space.build.build import build
 from kernel_space.check.one_problem import ProblemCheck
 from kernel_space.check.result import CheckResult
 from kernel_space.core.arch import SM90A
+from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, operator, parse_config
 from kernel_space.core.rules import Legal, Rejection, legalize
 from kernel_space.machine.run.run import run_compiled
@@ -27,18 +28,19 @@ def problem(shape: str, dtype: str = "bf16", **options: Any) -> HalfLinearProble
     return HalfLinearProblem.parse(shape, dtype=dtype, **options)
 
 
-def legal(text: str, shape: HalfLinearProblem) -> Legal | Rejection:
-    return legalize(parse_config(OPERATOR.name, SM90A, text), shape, SM90A)
+def legal(text: str, shape: Problem) -> Legal | Rejection:
+    """Of the layer's operators, this one's or a sibling's."""
+    return legalize(parse_config(shape.operator, SM90A, text), shape, SM90A)
 
 
-def compiled(text: str, shape: HalfLinearProblem) -> tuple[Any, Any]:
+def compiled(text: str, shape: Problem) -> tuple[Any, Any]:
     found = legal(text, shape)
     assert isinstance(found, Legal), found
     return build(found.config, shape.problem_class, SM90A), found.config
 
 
 def checked(
-    text: str, shape: HalfLinearProblem, *, sms: Callable[[Any], int], schedule: str = "random", ptx: str = ""
+    text: str, shape: Problem, *, sms: Callable[[Any], int], schedule: str = "random", ptx: str = ""
 ) -> CheckResult:
     """One run on this very problem, the first schedule's calls in a row. ``sms``: of a config, how many there are."""
     kernel, config = compiled(text, shape)
@@ -47,6 +49,14 @@ def checked(
     )
     check.run(schedule, None)
     return check.result()
+
+
+def workspace(config: Any, shape: Problem) -> torch.Tensor:
+    """Of one launch, aligned as a launch's is, all zeros."""
+    size = kernel_of(config, shape).room(config, shape).size
+    space = torch.zeros(size + ALIGN, dtype=torch.uint8)
+    begin = -space.data_ptr() % ALIGN
+    return space[begin : begin + size]
 
 
 def outputs(shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
@@ -63,10 +73,7 @@ def launched(text: str, shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
     """All tensors of one launch on usual numbers, the counters behind it among them; not to change."""
     kernel, config = compiled(text, shape)
     named = {**OPERATOR.inputs(shape, 3, "gaussian", "cpu"), **outputs(shape)}
-    room = kernel_of(config, shape).room(config, shape)
-    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
-    begin = -space.data_ptr() % ALIGN
-    named["workspace"] = space[begin : begin + room.size]
+    named["workspace"] = workspace(config, shape)
     values = OPERATOR.signature.values(shape, named, clusters=2)
     assert run_compiled(kernel, *values, sms=8, schedule="eager", check_races=True).ok
     return named

@@ -96,7 +96,7 @@ class Plan:
 
     def new_outputs(self, unread: Collection[int] = ()) -> tuple[torch.Tensor, ...]:
         """Uninitialised; the current device must be the plan's."""
-        wanted = self.outputs_for(unread) if unread else self.outputs
+        wanted = self.outputs_for(unread)
         return tuple(one if isinstance(one, torch.Tensor) else new_tensor(*one) for one in wanted)
 
 

@@ -27,12 +27,3 @@ class StagedNvfp4Config(OneLaunch, StagedKnobs, kernel="staged_nvfp4"):
     def left_out(self) -> tuple[str, ...]:
         """Outputs of the links that nobody needs in one launch: their product lies in the workspace."""
         return ("act", "ascales")
-
-    @property
-    def splits_in_workspace(self) -> int:
-        return 1
-
-    @property
-    def tile_mk(self) -> tuple[int, int]:
-        """Rows of x and K of a step, as ``nvfp4_quantize`` names them."""
-        return (self.tile_mnk[0], self.tile_mnk[2])

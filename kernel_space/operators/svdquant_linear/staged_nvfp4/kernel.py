@@ -39,7 +39,7 @@ from cutlass import Int32, Int64, cute
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_acquire
-from kernel_space.operators.svdquant_linear.staged_nvfp4.budget import WORDS, zeroed_bytes
+from kernel_space.operators.svdquant_linear.staged_nvfp4.budget import COUNTERS, WORDS, zeroed_bytes
 from kernel_space.operators.svdquant_linear.staged_nvfp4.config import StagedNvfp4Config
 from kernel_space.operators.svdquant_linear.staged_nvfp4.layouts import StagedNvfp4Layouts
 from kernel_space.operators.svdquant_linear.staged_nvfp4.quantize import Quantizer
@@ -57,9 +57,6 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
 
     over_smooth, quantizes = False, True
     counters = WORDS
-
-    def __init__(self, config: StagedNvfp4Config, problem_class: ProblemClass):
-        super().__init__(config, problem_class)
 
     def _layouts(self) -> StagedNvfp4Layouts:
         return StagedNvfp4Layouts(self.config, self.problem_class)
@@ -91,7 +88,7 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
         tma_w, mW = self._tma_halves(lay, wgt, n, k)
         tma_sf, mSF = self._tma_blocks(lay, wscales, n, k)
         tma_x, mX = self._tma_rows(lay, x, m, k)
-        counted = zeroed_bytes(cute.ceil_div(m, lay.rows))
+        counted = zeroed_bytes(cute.ceil_div(m, lay.rows), COUNTERS)
         quantized = cute.recast_ptr(workspace + Int64(counted), dtype=lay.half).align(256)
         tma_q, mQ = self._tma_rows(lay, quantized, m, k)
         resident = max_active_clusters * (self.split_k * self.share)

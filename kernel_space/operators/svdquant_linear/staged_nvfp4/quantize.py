@@ -23,6 +23,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.ptx import block_factor
 
 OWN_BARRIER = 6  # named barrier of all warps that quantize
 VECTOR = 8  # neighbours along K of a lane
+HELD_WORDS = VECTOR // 2 + VECTOR  # of x, and of smooth
 WORD_BITS = 32
 PATIENCE = 8  # looks at who is done, some 5 us, before a CTA takes parts that are not its own
 FIRST_BYTE = 0x4040  # selector of ``block_factor``
@@ -59,7 +60,7 @@ class Quantizer:
         if thread == 0:
             won = self._win(place, at)
         held = self._first_vector(lay, place, number, total * Int32(at < place["parts"]))
-        made = self._quantized(lay, [held[i] for i in range(3 * VECTOR // 2)])
+        made = self._quantized(lay, [held[i] for i in range(HELD_WORDS)])
         if thread == 0:
             store_shared(turn, [won])
         cute.arch.barrier(barrier_id=OWN_BARRIER, number_of_threads=threads)
@@ -142,7 +143,7 @@ class Quantizer:
     @cute.jit
     def _first_vector(self, lay: Any, place: Any, number: Int32, total: Int32):
         """Words of x and smooth of the first vector of this thread, if it is one of ``total``, on their way."""
-        held = cute.make_rmem_tensor(3 * VECTOR // 2, Uint32)
+        held = cute.make_rmem_tensor(HELD_WORDS, Uint32)
         self._load_vector(lay, place, number, number < total, held)
         return held
 
@@ -174,7 +175,7 @@ class Quantizer:
             self._load_vector(lay, place, first + step, first + step < total, held)
         for turn in cutlass.range(Int32(done), turns, unroll=1):
             number = turn * step + first
-            words = [held[i] for i in range(3 * VECTOR // 2)]
+            words = [held[i] for i in range(HELD_WORDS)]
             self._load_vector(lay, place, number + step, number + step < total, held)
             self._store_vector(lay, place, number, self._quantized(lay, words), total)
 

@@ -10,11 +10,6 @@ from kernel_space.operators.svdquant_linear_16bit.staged import rules as staged
 MOST_PARTS = 128  # a bit each of the words that say which are taken
 
 
-def canonical(config: StagedNvfp4Config, problem: LinearProblem) -> StagedNvfp4Config:
-    """No knob is without effect."""
-    return config
-
-
 def _parts(config: StagedNvfp4Config, problem: LinearProblem) -> str | None:
     if 1 <= config.quantize_parts <= MOST_PARTS:
         return None

@@ -33,12 +33,16 @@ class StagedBudget(BudgetSm90a):
         return {**{ring: int(getattr(self.config, f"num_{ring}_stage")) for ring in RINGS}, "one": 1}
 
 
+def zeroed_bytes(tiles: Any, each: int) -> Any:
+    """Of the counters of so many tiles of rows, of ``each`` so many bytes; an int, or a number of the DSL."""
+    return (tiles * each + (ROOM_ALIGN - 1)) // ROOM_ALIGN * ROOM_ALIGN
+
+
 def room(config: StagedKnobs, problem: HalfLinearProblem) -> Room:
     """Counters of what is ready and of who has taken it."""
     if not problem.r:
         return Room()
-    tiles = math.ceil(problem.m / config.tile_mnk[0])
-    size = math.ceil(tiles * COUNTERS / ROOM_ALIGN) * ROOM_ALIGN
+    size = zeroed_bytes(math.ceil(problem.m / config.tile_mnk[0]), COUNTERS)
     return Room(size=size, zeroed=size)
 
 

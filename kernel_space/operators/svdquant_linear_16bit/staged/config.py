@@ -113,8 +113,3 @@ class StagedKnobs(Sm90aConfig):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StagedConfig(ScaledWeights, StagedKnobs, kernel="staged"):
     """Knobs of ``staged``, and what the links of the layer are asked."""
-
-    @property
-    def tile_mk(self) -> tuple[int, int]:
-        """Rows of x and K of a step, as ``lora_down`` names them."""
-        return (self.tile_mnk[0], self.tile_mnk[2])

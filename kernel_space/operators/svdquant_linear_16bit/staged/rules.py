@@ -25,11 +25,6 @@ LEAST_DOWN_SLOTS = 2  # one is given back when the next is multiplied
 LEAST = {"num_ab_stage": 2, "num_dq_stage": 2, "num_x_stage": 2}
 
 
-def canonical(config: StagedKnobs, problem: HalfLinearProblem) -> StagedKnobs:
-    """No knob is without effect."""
-    return config
-
-
 def _dtype(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     if problem.dtype == DTYPE:
         return None

@@ -16,7 +16,6 @@ KERNEL = Kernel(
     config_class=StagedConfig,
     rules=rules.__name__,
     knob_rules=rules.KNOB_RULES,
-    canonical=rules.canonical,
     solve_stages=budget.solve_stages,
     budget=budget.budget,
     capacities=("smem",),
