@@ -96,7 +96,14 @@ class _LinkCall:
         value = values[name]
         if isinstance(part, Grid):
             # The card holds so many of the chain's largest clusters at once.
-            return value * (self.cluster_size // self.config.cluster_size) * self.config.ctas_per_sm
+            return _clusters(value, self.cluster_size, self.config.cluster_size) * self.config.ctas_per_sm
         if isinstance(part, In | Out) and value.dtype is not like.dtype:
             return cute.recast_ptr(value, dtype=like.dtype)  # bytes for one link, codes for another
         return value
+
+
+def _clusters(count: Any, largest: int, own: int) -> Any:
+    """Clusters of ``own`` CTAs where ``count`` of ``largest`` fit: of 49 clusters of three SMs 73 pairs."""
+    if largest % own == 0:
+        return count * (largest // own)
+    return count * largest // own
