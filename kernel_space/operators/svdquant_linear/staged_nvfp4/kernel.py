@@ -128,11 +128,11 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
     @cute.jit
     def _x_warp(self, lay: StagedNvfp4Layouts, place: Any, atoms: Any, tensors: Any, buffers: Any, m: Int32):
         """x as it is to the low-rank branch, x as it is quantized to weights."""
-        boxes = self._boxes(lay, place, m)
-        given = self._x_views(lay, atoms[:2], tensors[:2], buffers)
-        self._begin_x(lay, place, atoms[:2], given, boxes)
+        filled, count = self._filled(lay, place, m), len(lay.boxes)
+        given = self._x_views(lay, atoms[:count], tensors[:count], buffers)
+        self._begin_x(lay, place, atoms[:count], given, filled)
         if place["tile"] < lay.down_tiles:
-            self._all_x(lay, place, atoms[:2], given, buffers, boxes)
+            self._all_x(lay, place, atoms[:count], given, buffers, filled)
         else:
             done = load_acquire(place["done"].toint())
             looks = Int32(LOOKS)
@@ -144,8 +144,8 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
             # Written by ordinary stores, read by TMA.
             cute.arch.fence_proxy("async.global")
             cute.arch.sync_warp()
-            quantized = self._x_views(lay, atoms[2:], tensors[2:], buffers)
-            self._all_x(lay, place, atoms[2:], quantized, buffers, boxes)
+            quantized = self._x_views(lay, atoms[count:], tensors[count:], buffers)
+            self._all_x(lay, place, atoms[count:], quantized, buffers, filled)
 
     def _arrivals(self, lay: Any) -> dict[str, int]:
         return {**super()._arrivals(lay), "ab_full": 1}

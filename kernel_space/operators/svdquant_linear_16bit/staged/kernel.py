@@ -78,9 +78,9 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     BRANCH_FULL,
     HALVES,
     INVERSE,
+    LEAST_BOX,
     LINE,
     PACKED,
-    PART_ROWS,
     PEERS_DONE,
     SCALES,
     SMOOTH,
@@ -161,15 +161,11 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         )
 
     def _tma_rows(self, lay: StagedLayouts, x: cute.Pointer, m: Int32, k: Int32) -> Any:
-        """(atoms, tensors) of half a slot of rows of x ``[m, K]``: whole ones, and boxes of ``PART_ROWS``."""
+        """(atoms, tensors) of half a slot of rows of x ``[m, K]``, of each of ``lay.boxes``."""
         gmem = cute.make_tensor(x, cute.make_layout((m, k), stride=(cute.assume(k, 32), 1)))
-        whole, mX = cpasync.make_tiled_tma_atom(
-            self._load_op(self.share), gmem, lay.x_box, (lay.rows, HALF_K)
-        )
-        part, mPart = cpasync.make_tiled_tma_atom(
-            self._load_op(self.share), gmem, lay.part_box, (PART_ROWS, HALF_K)
-        )
-        return (whole, part), (mX, mPart)
+        op = self._load_op(self.share)
+        made = [cpasync.make_tiled_tma_atom(op, gmem, box, (rows, HALF_K)) for rows, box, _ in lay.boxes]
+        return tuple(atom for atom, _ in made), tuple(tensor for _, tensor in made)
 
     def _tma_halves(self, lay: StagedLayouts, wgt: cute.Pointer, n: Int32, k: Int32) -> Any:
         """Packed codes: boxes of a k-tile overlap, so that coordinate i along K begins at the ith 64 of it."""
@@ -377,90 +373,99 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
     @cute.jit
     def _x_warp(self, lay: StagedLayouts, place: Any, atoms: Any, tensors: Any, buffers: Any, m: Int32):
         """x of this CTA's part of K; zeros for the second half of a slot that has none. A tile that x does not fill
-        comes in boxes of ``PART_ROWS``: rows behind the last of them are never stored, whatever they are.
+        comes in boxes of fewer rows: those behind the last of them are never stored, whatever they are.
         """
         views = self._x_views(lay, atoms, tensors, buffers)
-        boxes = self._boxes(lay, place, m)
-        self._begin_x(lay, place, atoms, views, boxes)
-        self._all_x(lay, place, atoms, views, buffers, boxes)
+        filled = self._filled(lay, place, m)
+        self._begin_x(lay, place, atoms, views, filled)
+        self._all_x(lay, place, atoms, views, buffers, filled)
 
-    def _x_views(self, lay: StagedLayouts, atoms: Any, tensors: Any, buffers: Any) -> tuple[Any, Any]:
-        """Slots and coordinates of whole tiles, and of their boxes."""
-        whole = self._partition(atoms[0], buffers[X], tensors[0], (lay.rows, HALF_K))
-        slots = cute.recast_ptr(buffers[X].iterator.align(SWIZZLE_ALIGN), lay.x_parts.inner, dtype=lay.half)
-        slots = cute.make_tensor(slots, lay.x_parts.outer)
-        return whole, self._partition(atoms[1], slots, tensors[1], (PART_ROWS, HALF_K))
+    def _x_views(self, lay: StagedLayouts, atoms: Any, tensors: Any, buffers: Any) -> list[Any]:
+        """Slots and coordinates in each of ``lay.boxes``."""
+        start, views = buffers[X].iterator.align(SWIZZLE_ALIGN), []
+        for atom, tensor, (rows, _, layout) in zip(atoms, tensors, lay.boxes, strict=True):
+            slots = cute.make_tensor(cute.recast_ptr(start, layout.inner, dtype=lay.half), layout.outer)
+            views.append(self._partition(atom, slots, tensor, (rows, HALF_K)))
+        return views
 
-    def _boxes(self, lay: StagedLayouts, place: Any, m: Any) -> Any:
-        """Of ``PART_ROWS`` that the tile's rows of x fill."""
-        return cute.ceil_div(cutlass.min(m - place["row_tile"] * lay.rows, Int32(lay.rows)), PART_ROWS)
+    def _filled(self, lay: StagedLayouts, place: Any, m: Any) -> Any:
+        """Rows of the tile that x has, in whole boxes."""
+        rows = cutlass.min(m - place["row_tile"] * lay.rows, Int32(lay.rows))
+        return cute.round_up(rows, LEAST_BOX)
 
     @cute.jit
-    def _begin_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, boxes: Int32):
+    def _begin_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, filled: Int32):
         """Up to where the kernel before has ended, and this CTA's sharers are there."""
-        whole, part = views
         if cutlass.const_expr(self.config.use_pdl):
             if place["tile"] < lay.down_tiles:
                 # The first CTAs bring all of x into the L2, where what the kernel before still writes replaces it.
                 for i in cutlass.range(place["halves"], unroll=1):
-                    at = place["first"] + i
-                    if boxes == lay.parts:
-                        cute.prefetch(atoms[0], whole[1][(None, place["row_tile"], at)])
-                    else:
-                        for box in cutlass.range(boxes, unroll=1):
-                            row = place["row_tile"] * lay.parts + box
-                            cute.prefetch(atoms[1], part[1][(None, row, at)])
+                    for number in cutlass.range_constexpr(len(lay.boxes)):
+                        rows = lay.boxes[number][0]
+                        if filled & rows != 0:
+                            row = self._box(lay, place["row_tile"], filled, rows)
+                            source = views[number][1][(None, row, place["first"] + i)]
+                            cute.prefetch(atoms[number], source)
             cute.arch.griddepcontrol_wait()
             # The next launch reads its weights early: they may come from any kernel but the one before it.
             cute.arch.griddepcontrol_launch_dependents()
         if cutlass.const_expr(self.share > 1):
             cute.arch.cluster_wait()
 
+    @staticmethod
+    def _box(lay: StagedLayouts, tile: Any, filled: Any, rows: int) -> Any:
+        """Which box of so many rows: of ``filled`` rows of a tile larger ones come before it."""
+        return tile * (lay.rows // rows) + filled // (2 * rows) * 2
+
     @cute.jit
-    def _all_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, buffers: Any, boxes: Int32):
-        whole, part = views
-        if boxes == lay.parts:
-            self._load_x(lay, place, atoms[0], whole, buffers, Int32(1), Int32(lay.rows), 1)
+    def _all_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, buffers: Any, filled: Int32):
+        if filled == lay.rows:
+            self._load_x(lay, place, atoms, views, buffers, filled, (0, 1))
         else:
-            self._load_x(lay, place, atoms[1], part, buffers, boxes, boxes * PART_ROWS, lay.parts)
+            self._load_x(lay, place, atoms, views, buffers, filled, (1, len(lay.boxes)))
 
     @cute.jit
     def _load_x(
         self,
         lay: StagedLayouts,
         place: Any,
-        atom: Any,
+        atoms: Any,
         views: Any,
         buffers: Any,
-        boxes: Int32,
-        rows: Int32,
-        parts: cutlass.Constexpr,
+        filled: Int32,
+        which: cutlass.Constexpr,
     ):
-        """All slots, ``boxes`` of the ``parts`` that make a tile: ``rows`` of them."""
-        tXsX, tXgX = views
+        """All slots, in those of ``which`` boxes that ``filled`` rows have."""
         full, empty = buffers["x_full"].iterator, buffers["x_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_x_stage)
         for i in cutlass.range(place["slots"], unroll=1):
             slot = state.index
             cute.arch.mbarrier_wait(empty + slot, state.phase)
             with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(full + slot, rows * (HALVES * LINE))
+                cute.arch.mbarrier_arrive_and_expect_tx(full + slot, filled * (HALVES * LINE))
             for half in cutlass.range_constexpr(HALVES):
                 at = place["first"] + HALVES * i + half
                 if HALVES * i + half >= place["halves"]:
                     at = place["beyond"]
-                for box in cutlass.range(boxes, unroll=1):
-                    source = tXgX[(None, place["row_tile"] * parts + box, at)]
-                    target = tXsX[(None, (HALVES * slot + half) * parts + box)]
-                    if cutlass.const_expr(self.share == 1):
-                        cute.copy(atom, source, target, tma_bar_ptr=full + slot)
-                    else:
-                        # Each loads its share of slots for all.
-                        if i % self.share == place["sharer"]:
-                            peers = sum(1 << self.split_k * other for other in range(self.share))
-                            mask = cutlass.Int16(Int32(peers) << place["rank"])
-                            cute.copy(atom, source, target, tma_bar_ptr=full + slot, mcast_mask=mask)
+                for number in cutlass.range_constexpr(*which):
+                    rows = lay.boxes[number][0]
+                    if filled & rows != 0:
+                        tXsX, tXgX = views[number]
+                        source = tXgX[(None, self._box(lay, place["row_tile"], filled, rows), at)]
+                        target = tXsX[(None, self._box(lay, HALVES * slot + half, filled, rows))]
+                        self._copy_x(place, atoms[number], source, target, full + slot, i)
             state.advance()
+
+    @cute.jit
+    def _copy_x(self, place: Any, atom: Any, source: Any, target: Any, barrier: Any, i: Int32):
+        if cutlass.const_expr(self.share == 1):
+            cute.copy(atom, source, target, tma_bar_ptr=barrier)
+        else:
+            # Each loads its share of slots for all.
+            if i % self.share == place["sharer"]:
+                peers = sum(1 << self.split_k * other for other in range(self.share))
+                mask = cutlass.Int16(Int32(peers) << place["rank"])
+                cute.copy(atom, source, target, tma_bar_ptr=barrier, mcast_mask=mask)
 
     # ------------------------------------------------------------ what bases ask
 

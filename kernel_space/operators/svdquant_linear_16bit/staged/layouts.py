@@ -38,10 +38,15 @@ UNIT_R = 32  # of which a lane of a quad has eight neighbours, 16 bytes
 X, PACKED, SCALES, WEIGHTS, SMOOTH, INVERSE, UPS, ACTS, AFFINE = (
     "x", "packed", "scales", "dequantized", "smooth", "1 / smooth", "lora_up", "lora_act_in", "wcscale, bias"
 )  # fmt: skip
-PART_ROWS = (
-    16  # of x in a box of a tile that it does not fill: TMA takes five cycles for a row beyond a tensor's end
-)
+LEAST_BOX = 16  # rows of x in a box: TMA takes five cycles for a row beyond a tensor's end
 BRANCH_FULL, SUMS_FULL, PEERS_DONE = "branch_full", "sums_full", "peers_done"
+
+
+def box_rows(rows: int) -> list[int]:
+    """Rows of the boxes that x comes in: of a whole tile, its half, and so on. One of each, at most, makes any multiple
+    of ``LEAST_BOX`` rows: many equal ones take longer than a tile that x fills.
+    """
+    return [rows] if rows <= LEAST_BOX else [rows, *box_rows(rows // 2)]
 
 
 class StagedLayouts:
@@ -96,14 +101,18 @@ class StagedLayouts:
         packed_k = self.k // 2
         self.packed_box = box(cutlass.Uint8, "K_SW64", (self.columns, packed_k))
         self.packed = k_major(cutlass.Uint8, "K_SW64", (self.columns, packed_k), config.num_ab_stage)
-        self.x_box = box(self.half, "K_SW128", (self.rows, HALF_K))
         self.x = k_major(self.half, "K_SW128", (self.rows, HALF_K), HALVES * config.num_x_stage)
         # The same slots in boxes of fewer rows.
-        self.part_box = box(self.half, "K_SW128", (PART_ROWS, HALF_K))
-        self.parts = self.rows // PART_ROWS
-        self.x_parts = k_major(
-            self.half, "K_SW128", (PART_ROWS, HALF_K), HALVES * config.num_x_stage * self.parts
-        )
+        self.boxes = [
+            (
+                rows,
+                box(self.half, "K_SW128", (rows, HALF_K)),
+                k_major(
+                    self.half, "K_SW128", (rows, HALF_K), HALVES * config.num_x_stage * self.rows // rows
+                ),
+            )
+            for rows in box_rows(self.rows)
+        ]
         self.weights = k_major(self.half, "K_SW128", (self.columns, HALF_K), HALVES * config.num_dq_stage)
         self.down_stages = min(max(1, config.num_dq_stage * self.columns // self.down_columns), DOWN_BARRIERS)
         self.down = k_major(self.half, "K_SW128", (self.down_columns, HALF_K), HALVES * self.down_stages)
