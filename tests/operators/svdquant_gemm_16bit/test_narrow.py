@@ -105,15 +105,15 @@ def mutated(pattern: str, into: str, text: str, shape: HalfGemmProblem, **option
 @pytest.mark.parametrize(
     ("pattern", "into"),
     [
-        (r"and\.b32 t, t, 0x01C001C0;", "and.b32 t, t, 0x01800180;"),
-        (r"shl\.b32 u, (%r\d+), 12;", r"shl.b32 u, \1, 8;"),
+        (r"and\.b32 v, v, 0x81C081C0;", "and.b32 v, v, 0x81808180;"),
+        (r"mul\.lo\.u32 v, v, 0x1040;", "mul.lo.u32 v, v, 0x0840;"),
         (r"prmt\.b32 (%r\d+), (%r\d+), 0, 0x3232;", r"prmt.b32 \1, \2, 0, 0x1010;"),
         (r"(ldmatrix[^{]*\{)(%r\d+), (%r\d+)", r"\1\3, \2"),
         (r"0f43000000", "0f42800000"),
     ],
     ids=[
         "the last bit of a code lost",
-        "a sign from another code",
+        "a sign from another bit",
         "one scale for both spans",
         "two chunks of xs exchanged",
         "a factor of two before LoRA",

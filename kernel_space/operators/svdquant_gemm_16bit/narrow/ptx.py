@@ -8,33 +8,26 @@ from cutlass._mlir.dialects import llvm
 
 from kernel_space.operators.svdquant_gemm.sm90a_parts import dequant as fp16
 
-# Pairs (n_i, n_(i+4)) in the order of their chunks, i = 0, 2, 1, 3, as bf16: ``docs/kernel_16bit.md``, "Exactness".
-_BF16_PAIRS = """shl.b32 t, $4, 6;
-and.b32 t, t, 0x01C001C0;
-shl.b32 u, $4, 12;
-lop3.b32 t, u, 0x80008000, t, 0xEA;
-mul.rn.bf16x2 $0, t, $5;
-shr.b32 t, $4, 2;
-and.b32 t, t, 0x01C001C0;
-shl.b32 u, $4, 4;
-lop3.b32 t, u, 0x80008000, t, 0xEA;
-mul.rn.bf16x2 $1, t, $5;
-shl.b32 t, $4, 2;
-and.b32 t, t, 0x01C001C0;
-shl.b32 u, $4, 8;
-lop3.b32 t, u, 0x80008000, t, 0xEA;
-mul.rn.bf16x2 $2, t, $5;
-shr.b32 t, $4, 6;
-and.b32 t, t, 0x01C001C0;
-lop3.b32 t, $4, 0x80008000, t, 0xEA;
-mul.rn.bf16x2 $3, t, $5;"""
+# Pairs (n_i, n_(i+4)) in the order of their chunks, i = 0, 2, 1, 3, as bf16: ``docs/kernel_16bit.md``, "Exactness". One
+# product puts two copies of a code in place, its sign and bits eem, which do not meet. Integer products go to another
+# pipe than logic and shifts, which run at half rate: nine of these make eight codes.
+_PAIR = """and.b32 v, {word}, {code};
+mul.lo.u32 v, v, {places};
+and.b32 v, v, 0x81C081C0;
+mul.rn.bf16x2 ${out}, v, $5;
+"""
+_LOW, _HIGH = ("0x000F000F", "0x1040"), ("0x00F000F0", "0x0104")
+_BF16_PAIRS = "shr.b32 t, $4, 8;\n" + "".join(
+    _PAIR.format(out=out, word=word, code=code, places=places)
+    for out, word, (code, places) in ((0, "$4", _LOW), (1, "t", _LOW), (2, "$4", _HIGH), (3, "t", _HIGH))
+)
 
 
 def unpack_word(word: Any, factor: Any, *, is_bf16: bool) -> tuple[Any, ...]:
     """Eight codes times one factor, in both halves of a word -> the pairs of four chunks, each times 2^-7."""
     if not is_bf16:
         return (*fp16.unpack_pairs(word, factor, 0), *fp16.unpack_pairs(word, factor, 1))
-    return _four("{\n.reg .b32 t, u;\n" + _BF16_PAIRS + "\n}", [word, factor], effects=False)
+    return _four("{\n.reg .b32 t, v;\n" + _BF16_PAIRS + "}", [word, factor], effects=False)
 
 
 def load_matrices(address: Any) -> tuple[Any, ...]:

@@ -25,7 +25,6 @@ from kernel_space.operators.svdquant_gemm_16bit.narrow.layouts import (
 )
 from kernel_space.operators.svdquant_gemm_16bit.narrow.products import NarrowProducts, make_held
 
-TO_VALUES = 2.0**7  # what products of a dequantized operand lack
 FIRST_BARRIER = 1
 QUARTER_K, QUARTER_R = UNIT_K // 4, LORA_UNIT_K // 4
 ROW_PIECES = XS_ROW // 16
@@ -35,6 +34,8 @@ COPIES_OF_TILE = 8 // ROWS_OF_COPY
 
 class NarrowStream(NarrowProducts, SmallMReduce):
     """Mixin. ``place`` holds what a lane knows of where it is (``kernel.py``)."""
+
+    to_values = 2.0**7  # what products of a dequantized operand lack
 
     @cute.jit
     def stream(self, lay: NarrowLayouts, place: Any, accs: Any):
@@ -73,7 +74,7 @@ class NarrowStream(NarrowProducts, SmallMReduce):
             slot, xs = following(slot, lay.stages), following(xs, lay.xs_stages)
         for acc in accs:
             for e in cutlass.range_constexpr(cute.size(acc)):
-                acc[e] = acc[e] * TO_VALUES
+                acc[e] = acc[e] * self.to_values
         if cutlass.const_expr(lay.lora_units > 0):
             self.lora(lay, place, slot, xs, accs)
         cute.arch.cp_async_wait_group(0)
@@ -153,13 +154,13 @@ class NarrowStream(NarrowProducts, SmallMReduce):
                 source = place["lora_up"] + Int64(unit * (LORA_UNIT_K * 2))
                 step = Int64(32 * lay.r * 2)
                 blocks_left = Int32(0)
-        left = cutlass.max(left, Int32(0))
         begin = place["ring"] + slot * lay.slot_bytes
         for octet in cutlass.range_constexpr(OCTETS):
-            size = cutlass.min(place["row_sizes"][octet], left)
+            # All or nothing, as ptxas sees: for any other number it computes addresses.
+            size = exists(cutlass.min(place["row_sizes"][octet], left)) * 16
             copy_async(begin + place["piece"] + octet * PIECE, source + octet * step, size, 16)
         if quarter < 2:
-            scales = cutlass.min(exists(blocks_left), place["tile_exists"]) * 16
+            scales = exists(cutlass.min(blocks_left, place["tile_exists"])) * 16
             target = begin + OCTETS * PIECE + quarter * SCALE_PIECES + place["lane"] // 4 * 16
             copy_async(target, place["wscales"] + Int64(block) * SCALE_BLOCK, scales, 16)
 
@@ -169,11 +170,11 @@ class NarrowStream(NarrowProducts, SmallMReduce):
         begin = place["xs_ring"] + slot * lay.xs_slot_bytes
         if i < place["k_count"]:
             tile = place["k_begin"] + i
-            size = exists(place["xs_left"] - tile * UNIT_K) * 16
+            left = place["xs_left"] - tile * UNIT_K
             source, target = place["xs"] + Int64(tile * XS_ROW), begin + place["xs_target"]
             for share in cutlass.range_constexpr(COPIES_OF_TILE * lay.act_tiles // lay.warps_n):
                 row = share * ROWS_OF_COPY * lay.warps_n  # beyond this lane's first one
-                here = cutlass.min(cutlass.max(place["rows_left"] - row, Int32(0)) * 16, size)
+                here = exists(cutlass.min(place["rows_left"] - row, left)) * 16
                 to = (target ^ row % 8 * 16) + row * XS_ROW
                 copy_async(to, source + place["xs_step"] * share, here, 16)
         else:

@@ -8,33 +8,31 @@ half a block of 16, and its neighbour lane the other half.
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, Uint32, cute
+from cutlass import Int32, Int64, Uint32, cute
 
-from kernel_space.operators.nvfp4_quantize.parts import arithmetic, ptx
+from kernel_space.operators.nvfp4_quantize.parts import ptx
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     load_acquire,
     load_shared,
     store_shared,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import ALL_BARRIER, GROUP_THREADS
+from kernel_space.operators.svdquant_linear.half_blocks import HalfBlocks
 from kernel_space.operators.svdquant_linear.staged_nvfp4.layouts import TURN
 from kernel_space.operators.svdquant_linear_16bit.fused.ptx import rest
-from kernel_space.operators.svdquant_linear_16bit.staged.ptx import block_factor, weights_of_word
+from kernel_space.operators.svdquant_linear_16bit.staged.ptx import weights_of_word
+from kernel_space.operators.svdquant_linear_16bit.whole.eights import ONE, VECTOR
 
 OWN_BARRIER = 6  # named barrier of all warps that quantize
-VECTOR = 8  # neighbours along K of a lane
 HELD_WORDS = VECTOR // 2 + VECTOR  # of x, and of smooth
 WORD_BITS = 32
 PATIENCE = 8  # looks at who is done, some 5 us, before a CTA takes parts that are not its own
-FIRST_BYTE = 0x4040  # selector of ``block_factor``
-NAN_SCALE, NAN_PAIR = 0x7F, 0x7FFF7FFF
 # Codes times scales are 2^-7 of their values. In bf16 x has 2^7 of them, by 2^14 here, for weights have 2^-7; in fp16
 # it would leave the range, so both have theirs, by 2^7.
 RAISED = {True: 0x46804680, False: 0x58005800}  # of bf16 or not: in both halves
-ONE = 0x3F800000  # 1.0
 
 
-class Quantizer:
+class Quantizer(HalfBlocks):
     """Mixin with what all warps but those that load do first."""
 
     config: Any
@@ -184,35 +182,8 @@ class Quantizer:
         row, column = self._coordinates(lay, place, number)
         ptx.store_if(place["quantized"] + (Int64(row) * place["k"] + column) * 2, made, number < total)
 
-    @cute.jit
-    def _quantized(self, lay: Any, words: Any):
+    def _quantized(self, lay: Any, words: Any) -> tuple[Any, ...]:
         """Four words of pairs, of four of x and eight of smooth; both lanes of a block at once."""
-        inverse = self._inverse([ptx.of_bits(word) for word in words[VECTOR // 2 :]])
-        z = self._scaled(lay, words[: VECTOR // 2], inverse)
-        amax = arithmetic.largest(z)
-        amax = ptx.larger_magnitude(amax, cute.arch.shuffle_sync_bfly(amax, 1))
-        scale = ptx.e4m3_bytes(arithmetic.sixth(amax), Float32(0.0))
-        codes = arithmetic.codes(z, scale, has_fp4=False)[0]
-        factor = block_factor(scale, Uint32(FIRST_BYTE), is_bf16=lay.is_bf16)
-        if scale == NAN_SCALE:
-            factor = Uint32(NAN_PAIR)
+        inverse = self.inverse(words[VECTOR // 2 :])
+        codes, factor = self.codes_and_factor(lay, words[: VECTOR // 2], inverse)
         return weights_of_word(codes, factor, [Uint32(RAISED[lay.is_bf16])] * 4, is_bf16=lay.is_bf16)
-
-    @staticmethod
-    def _scaled(lay: Any, words: Any, inverse: Any) -> list[Any]:
-        """x / smooth of eight neighbours."""
-        kind = "bf16" if lay.is_bf16 else "f16"
-        values = [value for word in words for value in ptx.two_halves(word, kind)]
-        return ptx.multiply_each(values, [inverse[i] for i in range(VECTOR)], paired=False)
-
-    @cute.jit
-    def _inverse(self, smooth: Any):
-        """1 / smooth, by one step where that is sure to be right."""
-        rounded, usual = arithmetic.reciprocals(smooth, paired=False)
-        inverse = cute.make_rmem_tensor(VECTOR, Float32)
-        for i in cutlass.range_constexpr(VECTOR):
-            inverse[i] = rounded[i]
-        if not usual:
-            for i in cutlass.range_constexpr(VECTOR):
-                inverse[i] = ptx.divide(Float32(1.0), smooth[i])
-        return inverse

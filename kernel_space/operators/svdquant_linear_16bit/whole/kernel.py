@@ -14,17 +14,21 @@ first clusters of the grid have columns of lora_down in place of rows of weights
 In CTAs of the first kind K is shared out to all warps, and lora_down of a warp's first unit is in its registers before
 x is there: with few units a warp there is nothing else to load.
 
+The second kind reads lora_act_in from the workspace, where every pair of 16-bit numbers has a word behind it that says
+that it is there (``ptx.store_tagged``): a store and a load, where a counter would take a store, an atomic, a look at
+it and a load, each as long as the L2 is far. Who has a LoRA unit, which comes last, looks until its pairs are there.
+
 | counter, of each tile of rows of x | counted up by | waited for by |
 |---|---|---|
-| ready | CTAs of the first kind, their part written (release) | warps with LoRA units, which come last (acquire) |
-| taken | CTAs of the second kind, when all warps have seen that | nobody; the last one sets both to 0 |
+| taken | CTAs of the second kind, when all warps have their pairs | nobody; the last one sets it and the pairs to 0 |
 
-CTAs of the first kind wait for nobody in the launch, and come first in it: so they are under way or done wherever
-another waits. Nothing is moved twice: both kinds read x, and the weights of both are read once for each tile of rows.
+CTAs of the first kind wait for nobody of another cluster, and come first in the launch: so they are under way or done
+wherever another waits. Nothing is moved twice: both kinds read x, and the weights of both are read once for each tile
+of rows.
 
 With ``use_pdl`` everything but x is read, and a unit of weights of every warp is dequantized, before the previous
 kernel has ended (``griddepcontrol.wait``): that kernel must not be the one that writes weights. Dependents are let go
-after that wait. Counters, lora_act_in and y are touched only after it.
+after that wait. The workspace, lora_act_in and y are touched only after it.
 """
 
 from typing import Any
@@ -38,9 +42,9 @@ from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.parts.ptx import load_four_if, store_if
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
-    load_acquire,
     load_shared,
     prefetch_global_if,
+    store_shared,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.stream import exists
 from kernel_space.operators.svdquant_gemm_16bit.narrow.kernel import NarrowGemm
@@ -53,16 +57,24 @@ from kernel_space.operators.svdquant_gemm_16bit.narrow.layouts import (
 )
 from kernel_space.operators.svdquant_gemm_16bit.narrow.products import PAIRS, SPAN_WORDS, make_held
 from kernel_space.operators.svdquant_gemm_16bit.narrow.stream import following
+from kernel_space.operators.svdquant_linear_16bit.fused.ptx import rest
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 from kernel_space.operators.svdquant_linear_16bit.whole.layouts import DownLayouts, WholeLayouts
 from kernel_space.operators.svdquant_linear_16bit.whole.products import WholeProducts
-from kernel_space.operators.svdquant_linear_16bit.whole.ptx import round_pair
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import (
+    clear_tagged,
+    load_tagged,
+    round_pair,
+    store_tagged,
+)
+from kernel_space.operators.svdquant_linear_16bit.whole.spec import COUNTERS, TAGGED
 
 POINTERS = (
     "xs", "smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias", "lora_act_in", "y", "workspace",
 )  # fmt: skip
 # ``xs`` is x: ``narrow`` knows it by that name.
+LOOKS = 64  # at pairs without a rest, which would be half of what they take
 CHUNK_ROW = 128  # bytes of 64 elements of a column of packed lora_down
 
 
@@ -98,12 +110,19 @@ class WholeLayer(WholeProducts, NarrowGemm):
         """Launch a cluster of ``split_k`` CTAs for every tile of lora_act_in and of y; not persistent. ``xs``, which
         the links of a chain hand on, is not written.
         """
+        self._start(
+            (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, lora_act_in, y, workspace),
+            m,
+            n,
+            k,
+            stream,
+        )
+
+    def _start(self, pointers: Any, m: Any, n: Any, k: Any, stream: Any) -> None:
         lay = self._layouts()
-        down_ctas = lay.down.ctas
         tiles = cute.ceil_div(cute.ceil_div(n, 128) * 4, lay.rows // 32)
-        pointers = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, lora_act_in, y, workspace)
         self.kernel(pointers, m, n, k).launch(
-            grid=(down_ctas + tiles * lay.splits, cute.ceil_div(m, lay.columns), 1),
+            grid=(lay.down.ctas + tiles * lay.splits, cute.ceil_div(m, lay.columns), 1),
             block=[lay.threads, 1, 1],
             cluster=(lay.splits, 1, 1),
             stream=stream,
@@ -140,20 +159,17 @@ class WholeLayer(WholeProducts, NarrowGemm):
         if cutlass.const_expr(lay.splits > 1):
             self.announce(lay, regions["arrived"], cta % lay.splits, m - row_tile * lay.columns)
         place = self._place(lay, pointers, regions, m, n, k)
-        return place | {"ready": place["workspace"] + Int64(row_tile * 8)}
+        pairs = place["workspace"] + Int64(COUNTERS) + Int64(place["first_row"]) * (lay.r * TAGGED)
+        return place | {"taken": place["workspace"] + Int64(row_tile * 4), "pairs": pairs}
 
     # -- lora_act_in = x @ lora_down ----------------------------------------------------------------------------
 
     @cute.jit
     def down(self, lay: DownLayouts, place: Any, accs: Any):
-        """A tile of lora_act_in; then this CTA counts itself as ready."""
+        """A tile of lora_act_in."""
         place = self._down_place(lay, place)
         self._stream_down(lay, place, accs)
         self.reduce(lay, place, accs)
-        # All of the CTA's stores are part of what thread 0 releases.
-        cute.arch.sync_threads()
-        if place["thread"] == 0:
-            cute.arch.atomic_add(_counter(place["ready"]), Int32(1), sem="release", scope="gpu")
 
     @staticmethod
     def _down_place(lay: DownLayouts, place: dict[str, Any]) -> dict[str, Any]:
@@ -190,9 +206,7 @@ class WholeLayer(WholeProducts, NarrowGemm):
             self.meet(lay, place)
             _, x = self.slots(lay, place, Int32(0), slot)
             for word in cutlass.range_constexpr(SPANS * SPAN_WORDS):
-                self.multiply_word(
-                    lay, self.plain_columns(lay, place, x, word), self.rows_of(held, word), accs
-                )
+                self.multiply_word(lay, self.columns(lay, place, 0, x, word), self.rows_of(held, word), accs)
             if i + 1 < place["k_count"]:
                 self._load_down(lay, place, i + 1, held)
             self.meet(lay, place)
@@ -234,21 +248,31 @@ class WholeLayer(WholeProducts, NarrowGemm):
         self.stream(lay, place, accs)
         taken = Int32(0)
         if cutlass.const_expr(lay.down.ctas > 0):
-            # Every warp of this CTA has seen that lora_act_in is ready. What the atomic returns is not waited for here.
+            # Every warp of this CTA has its pairs. What the atomic returns is not waited for here.
             cute.arch.sync_threads()
             if place["thread"] == 0:
-                taken = cute.arch.atomic_add(
-                    _counter(place["ready"] + 4), Int32(1), sem="acq_rel", scope="gpu"
-                )
+                taken = cute.arch.atomic_add(_counter(place["taken"]), Int32(1), sem="acq_rel", scope="gpu")
         self.reduce(lay, place, accs)
         if cutlass.const_expr(lay.down.ctas > 0):
+            self._clear(lay, place, taken)
+
+    @cute.jit
+    def _clear(self, lay: WholeLayouts, place: Any, taken: Int32):
+        """The last CTA of a tile of rows leaves what the next launch begins with: nobody of this one looks again."""
+        # Where x was, which all warps are done with.
+        shared = place["xs_ring"] - place["part"] * (lay.xs_slot_bytes * lay.xs_stages)
+        if place["thread"] == 0:
+            store_shared(shared, [taken])
+        cute.arch.sync_threads()
+        ctas, _, _ = cute.arch.grid_dim()
+        if Int32(load_shared(shared, 1)[0]) == ctas - lay.down.ctas - 1:
             if place["thread"] == 0:
-                ctas, _, _ = cute.arch.grid_dim()
-                if taken == ctas - lay.down.ctas - 1:
-                    # Ready for the next launch: nobody of this one will look again.
-                    counters = cute.make_tensor(_counter(place["ready"]), cute.make_layout(2))
-                    counters[0] = Int32(0)
-                    counters[1] = Int32(0)
+                counter = cute.make_tensor(_counter(place["taken"]), cute.make_layout(1))
+                counter[0] = Int32(0)
+            rows = cutlass.min(place["m"] - place["first_row"], Int32(lay.columns))
+            vectors = rows * (lay.r * TAGGED // 16)
+            for vector in cutlass.range(place["thread"], vectors, lay.threads, unroll=1):
+                clear_tagged(place["pairs"] + Int64(vector * 16))
 
     def _up_place(self, lay: WholeLayouts, place: dict[str, Any]) -> dict[str, Any]:
         """Its rows of weights."""
@@ -267,10 +291,6 @@ class WholeLayer(WholeProducts, NarrowGemm):
     def lora(self, lay: WholeLayouts, place: Any, slot: Int32, x: Int32, accs: Any):
         """This warp's LoRA units: columns from the L2 to registers, when they are there."""
         count = place["k_count"] + place["lora_count"]
-        if place["lora_count"] > 0:
-            ready = load_acquire(place["ready"])
-            while ready < lay.down.ctas:
-                ready = load_acquire(place["ready"])
         for i in cutlass.range(place["k_count"], count, unroll=1):
             columns = self._load_columns(lay, place, place["lora_begin"] + i - place["k_count"])
             cute.arch.cp_async_wait_group(lay.xs_stages - 1)
@@ -282,21 +302,29 @@ class WholeLayer(WholeProducts, NarrowGemm):
             self.refill(lay, place, i, slot, x)
             slot, x = following(slot, lay.stages), following(x, lay.xs_stages)
 
-    @staticmethod
-    def _load_columns(lay: WholeLayouts, place: Any, unit: Any) -> list[Any]:
-        """32 of R: this lane's eight neighbours of its row of each tile."""
+    @cute.jit
+    def _load_columns(self, lay: WholeLayouts, place: Any, unit: Any):
+        """32 of R: this lane's eight neighbours of its row of each tile, when they are there."""
         column = unit * LORA_UNIT_K + place["quarter"] * (LORA_UNIT_K // 4)
         found = []
-        for tile in range(lay.act_tiles):
-            row = place["first_row"] + 8 * tile + place["lane"] // 4
-            at = place["lora_act_in"] + Int64(row) * (lay.r * 2) + Int64(column * 2)
-            found.append(load_four_if(at, exists(cutlass.min(place["m"] - row, Int32(lay.r) - column))))
+        for tile in cutlass.range_constexpr(lay.act_tiles):
+            row = 8 * tile + place["lane"] // 4
+            wanted = exists(cutlass.min(place["m"] - place["first_row"] - row, Int32(lay.r) - column))
+            at = place["pairs"] + Int64(row) * (lay.r * TAGGED) + Int64(column * TAGGED)
+            a, b, c, d, there = load_tagged(at, wanted)
+            looks = Int32(LOOKS)
+            while there == 0:
+                if looks <= 0:
+                    rest()
+                a, b, c, d, there = load_tagged(at, wanted)
+                looks -= 1
+            found.append([a, b, c, d])
         return found
 
     # -- sums ---------------------------------------------------------------------------------------------------
 
     def _finish(self, lay: NarrowLayouts, place: Any, quad: Any, sums: Any) -> None:
-        """Of y as ``narrow``; of lora_act_in one rounding, 8 bytes."""
+        """Of y as ``narrow``; of lora_act_in one rounding, 8 bytes, and the same for the other CTAs."""
         if not place["is_down"]:
             NarrowGemm._finish(self, lay, place, quad, sums)
             return
@@ -305,6 +333,8 @@ class WholeLayer(WholeProducts, NarrowGemm):
         words = [round_pair(sums[i], sums[i + 1], is_bf16=lay.is_bf16) for i in (0, 2)]
         at = place["lora_act_in"] + (Int64(row) * lay.r + Int64(column)) * 2
         store_if(at, words, exists(Int32(lay.r) - column))
+        tagged = place["pairs"] + Int64(quad // lay.quads) * (lay.r * TAGGED) + Int64(column * TAGGED)
+        store_tagged(tagged, words, exists(Int32(lay.r) - column))
 
 
 def _counter(address: Any) -> Any:

@@ -2,7 +2,7 @@
 
 | bytes | what |
 |---|---|
-| 512 | smooth of the unit, fp32; then its reciprocals, which the warp makes of it |
+| 512 | smooth of the unit, fp32 |
 
 CTAs of the low-rank branch have the same bytes. There each warp works by itself: the slots that hold a warp's packed
 weights elsewhere are its ring of x, a unit of a tile each, and in the end its sums.

@@ -2,7 +2,11 @@
 
 A lane t of a quad owns elements 16 t .. 16 t + 15 of every 64 of a row, of weights and of x alike: one scale and two
 words of eight codes; two pieces of 16 bytes. It takes pairs (i, i + 4) out of a word of codes, since these are 16 bits
-apart, and rounds the same pairs of x / smooth. A sum over K may be taken in any order.
+apart. A sum over K may be taken in any order.
+
+The warps that share a part of K replace x of a unit in its slot by x / smooth, rounded once: xs of the contract, in
+pairs (i, i + 4) too, in the order of ``unpack_word``. A lane has a piece of every few rows, and inverts its eight of
+smooth once.
 """
 
 from typing import Any
@@ -10,55 +14,64 @@ from typing import Any
 import cutlass
 from cutlass import Int32, Int64, cute
 
-from kernel_space.operators.nvfp4_quantize.parts.ptx import multiply_each, two_halves
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_shared
-from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import copy_async, load_shared_f32
+from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_shared, store_shared
+from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import copy_async
 from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.stream import exists
-from kernel_space.operators.svdquant_gemm_16bit.narrow.layouts import SPANS, UNIT_K, XS_ROW, XS_TILE
+from kernel_space.operators.svdquant_gemm_16bit.narrow.layouts import LANES, SPANS, UNIT_K, XS_ROW, XS_TILE
 from kernel_space.operators.svdquant_gemm_16bit.narrow.products import SPAN_WORDS
 from kernel_space.operators.svdquant_gemm_16bit.narrow.stream import NarrowStream
+from kernel_space.operators.svdquant_linear_16bit.whole.eights import VECTOR, Eights
 from kernel_space.operators.svdquant_linear_16bit.whole.layouts import SMOOTH_AT, WholeLayouts
-from kernel_space.operators.svdquant_linear_16bit.whole.ptx import inverse, round_pair, store_four
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import round_pair
 
 SPAN_BYTES = UNIT_K * 2 // SPANS
+PIECES = UNIT_K // VECTOR  # of a row of a unit: 16 bytes of x
+SPAN_PIECES = PIECES // SPANS
 
 
-class WholeProducts(NarrowStream):
+class WholeProducts(Eights, NarrowStream):
     """Mixin. ``xs`` is x here: the base knows it by that name."""
 
-    def dequant_unit(self, lay: WholeLayouts, place: Any, slot: Any, held: Any) -> None:
-        self._invert(lay, place, slot)
-        NarrowStream.dequant_unit(self, lay, place, slot, held)
+    @cute.jit
+    def _multiply(
+        self, lay: WholeLayouts, place: Any, i: Int32, slot: Int32, xs: Int32, held: Any, accs: Any
+    ):
+        own, shared = self.slots(lay, place, slot, xs)
+        self._replace(lay, place, i, own, shared)
+        self.meet(lay, place)
+        NarrowStream._multiply(self, lay, place, i, slot, xs, held, accs)
 
-    def multiply_packed(self, lay: WholeLayouts, place: Any, slot: Any, xs: Any, accs: Any) -> None:
-        self._invert(lay, place, slot)
-        NarrowStream.multiply_packed(self, lay, place, slot, xs, accs)
+    @cute.jit
+    def _replace(self, lay: WholeLayouts, place: Any, i: Int32, own: Int32, x: Int32):
+        """Unit ``i`` of x, whose smooth lies beside this warp's weights, by what is multiplied: rows that there are,
+        and no further than K goes. Lanes without a piece do as if.
+        """
+        rows = cutlass.min(place["m"] - place["first_row"], Int32(lay.columns))
+        pieces = cutlass.min(place["k"] - (place["k_begin"] + i) * UNIT_K, Int32(UNIT_K)) // VECTOR
+        at_once = LANES * lay.warps_n // PIECES
+        first = place["row_warp"] * (LANES // PIECES) + place["lane"] // PIECES
+        piece = place["lane"] % PIECES
+        has_piece = exists(pieces - piece)
+        smooth = own + SMOOTH_AT + has_piece * piece * (4 * VECTOR)
+        inverse = self.inverse([*load_shared(smooth, 4), *load_shared(smooth + 16, 4)])
+        for begin in cutlass.range(Int32(0), rows, at_once, unroll=1):
+            row = begin + first
+            is_there = has_piece * exists(rows - row)
+            at = x + row * XS_ROW + piece // SPAN_PIECES * SPAN_BYTES
+            at += (piece % SPAN_PIECES ^ row % SPAN_PIECES) * 16
+            words = load_shared(smooth + (at - smooth) * is_there, 4)
+            made = self.made_of(lay, words, inverse)
+            if is_there != 0:
+                store_shared(at, made)
 
-    @staticmethod
-    def _invert(lay: WholeLayouts, place: Any, slot: Any) -> None:
-        """smooth in a slot -> its reciprocals in its place, four by each lane, for all lanes of the warp."""
-        at = slot + SMOOTH_AT + place["lane"] * 16
-        store_four(at, [inverse(value) for value in load_shared_f32(at)])
-        cute.arch.sync_warp()
+    def made_of(self, lay: WholeLayouts, words: Any, inverse: Any) -> list[Any]:
+        """Four words of x over smooth."""
+        values = self.scaled(lay, words, inverse)
+        return [round_pair(values[i], values[i + 4], is_bf16=lay.is_bf16) for i in (0, 2, 1, 3)]
 
     def columns(self, lay: WholeLayouts, place: Any, slot: Any, xs: Any, word: int) -> list[Any]:
-        """Of each tile of x this lane's eight elements that go with ``word``, times 1 / smooth and rounded once: xs of
-        the contract, in pairs (i, i + 4) in the order of ``unpack_word``.
-        """
-        at = slot + SMOOTH_AT + place["quarter"] * 64
-        at += word // SPAN_WORDS * (2 * SPAN_BYTES) + word % SPAN_WORDS * 32
-        by = [one for offset in (0, 16) for one in load_shared_f32(at + offset)]
-        kind = "bf16" if lay.is_bf16 else "f16"
-        found = []
-        for piece in self.plain_columns(lay, place, xs, word):
-            values = multiply_each([one for two in piece for one in two_halves(two, kind)], by, paired=False)
-            found.append([round_pair(values[i], values[i + 4], is_bf16=lay.is_bf16) for i in (0, 2, 1, 3)])
-        return found
-
-    @staticmethod
-    def plain_columns(lay: WholeLayouts, place: Any, x: Any, word: int) -> list[Any]:
-        """The same as they are: eight neighbours along K."""
-        first = (x + place["matrices"]) ^ 16 * (word % SPAN_WORDS)
+        """Of each tile of x this lane's piece that goes with ``word``."""
+        first = (xs + place["matrices"]) ^ 16 * (word % SPAN_WORDS)
         offset = word // SPAN_WORDS * SPAN_BYTES
         return [load_shared(first + (offset + tile * XS_TILE), 4) for tile in range(lay.act_tiles)]
 

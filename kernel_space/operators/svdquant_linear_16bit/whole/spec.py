@@ -9,14 +9,13 @@ from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProbl
 from kernel_space.operators.svdquant_linear_16bit.whole import budget, rules
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 
-COUNTERS = (
-    256  # bytes: two of four bytes for each tile of rows of x, of which there are at most ``MAX_XS_TILES``
-)
+COUNTERS, TAGGED = 256, 4  # bytes of all counters, of a number of lora_act_in
 
 
 def room(config: WholeConfig, problem: HalfLinearProblem) -> Room:
-    """Counters of what is ready and of who has taken it."""
-    return Room(size=COUNTERS, zeroed=COUNTERS) if problem.r else Room()
+    """Counters of who has taken lora_act_in, and that, each pair with a word that says that it is there."""
+    size = COUNTERS + TAGGED * problem.m * problem.r if problem.r else 0
+    return Room(size=size, zeroed=size)
 
 
 KERNEL = Kernel(
@@ -34,5 +33,5 @@ KERNEL = Kernel(
     layouts=budget.layouts,
     room=room,
     traffic=fill_bytes,
-    machine="kernel_space.operators.svdquant_gemm.sm90a_parts.machine",
+    machine="kernel_space.operators.svdquant_linear_16bit.whole.machine",
 )
