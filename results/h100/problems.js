@@ -1,5 +1,29 @@
 window.problems = [
 {
+"page": "svdquant_linear/1x3072x3072x128-bf16",
+"name": "svdquant_linear 1,3072,3072,128"
+},
+{
+"page": "svdquant_linear/8x3072x3072x128-bf16",
+"name": "svdquant_linear 8,3072,3072,128"
+},
+{
+"page": "svdquant_linear/16x3072x3072x128-bf16",
+"name": "svdquant_linear 16,3072,3072,128"
+},
+{
+"page": "svdquant_linear/64x3072x3072x128-bf16",
+"name": "svdquant_linear 64,3072,3072,128"
+},
+{
+"page": "svdquant_linear/128x3072x3072x128-bf16",
+"name": "svdquant_linear 128,3072,3072,128"
+},
+{
+"page": "svdquant_linear/256x3072x3072x128-bf16",
+"name": "svdquant_linear 256,3072,3072,128"
+},
+{
 "page": "svdquant_linear/4096x3072x3072x128-bf16",
 "name": "svdquant_linear 4096,3072,3072,128"
 },
@@ -20,8 +44,32 @@ window.problems = [
 "name": "svdquant_linear 4352,3072,3072,512"
 },
 {
+"page": "svdquant_linear/1x3072x9216x128-bf16",
+"name": "svdquant_linear 1,3072,9216,128"
+},
+{
+"page": "svdquant_linear/16x3072x9216x128-bf16",
+"name": "svdquant_linear 16,3072,9216,128"
+},
+{
+"page": "svdquant_linear/64x3072x9216x128-bf16",
+"name": "svdquant_linear 64,3072,9216,128"
+},
+{
 "page": "svdquant_linear/4352x3072x9216x128-bf16",
 "name": "svdquant_linear 4352,3072,9216,128"
+},
+{
+"page": "svdquant_linear/1x3072x12288x128-bf16",
+"name": "svdquant_linear 1,3072,12288,128"
+},
+{
+"page": "svdquant_linear/16x3072x12288x128-bf16",
+"name": "svdquant_linear 16,3072,12288,128"
+},
+{
+"page": "svdquant_linear/64x3072x12288x128-bf16",
+"name": "svdquant_linear 64,3072,12288,128"
 },
 {
 "page": "svdquant_linear/4096x3072x12288x128-bf16",
@@ -30,6 +78,62 @@ window.problems = [
 {
 "page": "svdquant_linear/4608x3072x12288x128-bf16",
 "name": "svdquant_linear 4608,3072,12288,128"
+},
+{
+"page": "svdquant_linear/1x3840x3072x128-bf16",
+"name": "svdquant_linear 1,3840,3072,128"
+},
+{
+"page": "svdquant_linear/8x3840x3072x128-bf16",
+"name": "svdquant_linear 8,3840,3072,128"
+},
+{
+"page": "svdquant_linear/16x3840x3072x128-bf16",
+"name": "svdquant_linear 16,3840,3072,128"
+},
+{
+"page": "svdquant_linear/64x3840x3072x128-bf16",
+"name": "svdquant_linear 64,3840,3072,128"
+},
+{
+"page": "svdquant_linear/128x3840x3072x128-bf16",
+"name": "svdquant_linear 128,3840,3072,128"
+},
+{
+"page": "svdquant_linear/256x3840x3072x128-bf16",
+"name": "svdquant_linear 256,3840,3072,128"
+},
+{
+"page": "svdquant_linear/1x12288x3072x128-bf16",
+"name": "svdquant_linear 1,12288,3072,128"
+},
+{
+"page": "svdquant_linear/16x12288x3072x128-bf16",
+"name": "svdquant_linear 16,12288,3072,128"
+},
+{
+"page": "svdquant_linear/64x12288x3072x128-bf16",
+"name": "svdquant_linear 64,12288,3072,128"
+},
+{
+"page": "svdquant_linear/1x15360x3840x128-bf16",
+"name": "svdquant_linear 1,15360,3840,128"
+},
+{
+"page": "svdquant_linear/16x15360x3840x128-bf16",
+"name": "svdquant_linear 16,15360,3840,128"
+},
+{
+"page": "svdquant_linear/64x15360x3840x128-bf16",
+"name": "svdquant_linear 64,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/1x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 1,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/8x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 8,3072,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
@@ -88,6 +192,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/8x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 8,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,9216,128"
 },
@@ -114,6 +222,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/4352x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 4352,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/1x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 1,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/8x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 8,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3072x12288x128-bf16",
@@ -154,6 +270,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/1x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 1,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/8x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 8,3840,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3840x3072x128-bf16",
@@ -204,6 +324,14 @@ window.problems = [
 "name": "svdquant_linear_16bit 64,5120,5120,128"
 },
 {
+"page": "svdquant_linear_16bit/1x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 1,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/8x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 8,12288,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
 },
@@ -242,6 +370,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/4608x15360x3072x128-bf16",
 "name": "svdquant_linear_16bit 4608,15360,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/1x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 1,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/8x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 8,15360,3840,128"
 },
 {
 "page": "svdquant_linear_16bit/16x15360x3840x128-bf16",

@@ -280,6 +280,10 @@ window.problems = [
 "name": "svdquant_gemm_16bit 4352,3840,3072,128"
 },
 {
+"page": "svdquant_gemm_16bit/16x12288x3072x128-bf16",
+"name": "svdquant_gemm_16bit 16,12288,3072,128"
+},
+{
 "page": "svdquant_gemm_16bit/4352x12288x3072x128-bf16",
 "name": "svdquant_gemm_16bit 4352,12288,3072,128"
 },
@@ -290,6 +294,14 @@ window.problems = [
 {
 "page": "svdquant_linear/1x3072x3072x128-bf16",
 "name": "svdquant_linear 1,3072,3072,128"
+},
+{
+"page": "svdquant_linear/1x3072x3072x128",
+"name": "svdquant_linear 1,3072,3072,128"
+},
+{
+"page": "svdquant_linear/8x3072x3072x128-bf16",
+"name": "svdquant_linear 8,3072,3072,128"
 },
 {
 "page": "svdquant_linear/16x3072x3072x128-bf16",
@@ -336,6 +348,10 @@ window.problems = [
 "name": "svdquant_linear 1,3072,9216,128"
 },
 {
+"page": "svdquant_linear/8x3072x9216x128-bf16",
+"name": "svdquant_linear 8,3072,9216,128"
+},
+{
 "page": "svdquant_linear/16x3072x9216x128-bf16",
 "name": "svdquant_linear 16,3072,9216,128"
 },
@@ -354,6 +370,10 @@ window.problems = [
 {
 "page": "svdquant_linear/1x3072x12288x128-bf16",
 "name": "svdquant_linear 1,3072,12288,128"
+},
+{
+"page": "svdquant_linear/8x3072x12288x128-bf16",
+"name": "svdquant_linear 8,3072,12288,128"
 },
 {
 "page": "svdquant_linear/16x3072x12288x128-bf16",
@@ -390,6 +410,14 @@ window.problems = [
 {
 "page": "svdquant_linear/1x3840x3072x128-bf16",
 "name": "svdquant_linear 1,3840,3072,128"
+},
+{
+"page": "svdquant_linear/1x3840x3072x128",
+"name": "svdquant_linear 1,3840,3072,128"
+},
+{
+"page": "svdquant_linear/8x3840x3072x128-bf16",
+"name": "svdquant_linear 8,3840,3072,128"
 },
 {
 "page": "svdquant_linear/16x3840x3072x128-bf16",
@@ -436,6 +464,10 @@ window.problems = [
 "name": "svdquant_linear 1,12288,3072,128"
 },
 {
+"page": "svdquant_linear/8x12288x3072x128-bf16",
+"name": "svdquant_linear 8,12288,3072,128"
+},
+{
 "page": "svdquant_linear/16x12288x3072x128-bf16",
 "name": "svdquant_linear 16,12288,3072,128"
 },
@@ -472,6 +504,10 @@ window.problems = [
 "name": "svdquant_linear 1,15360,3840,128"
 },
 {
+"page": "svdquant_linear/8x15360x3840x128-bf16",
+"name": "svdquant_linear 8,15360,3840,128"
+},
+{
 "page": "svdquant_linear/16x15360x3840x128-bf16",
 "name": "svdquant_linear 16,15360,3840,128"
 },
@@ -494,6 +530,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/1x3072x3072x128",
 "name": "svdquant_linear_16bit 1,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/8x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 8,3072,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3072x3072x128-bf16",
@@ -544,6 +584,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3072,9216,128"
 },
 {
+"page": "svdquant_linear_16bit/8x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 8,3072,9216,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 16,3072,9216,128"
 },
@@ -566,6 +610,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/1x3072x12288x128-bf16",
 "name": "svdquant_linear_16bit 1,3072,12288,128"
+},
+{
+"page": "svdquant_linear_16bit/8x3072x12288x128-bf16",
+"name": "svdquant_linear_16bit 8,3072,12288,128"
 },
 {
 "page": "svdquant_linear_16bit/16x3072x12288x128-bf16",
@@ -616,7 +664,15 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/8x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 8,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 16,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/16x3840x3072x128",
 "name": "svdquant_linear_16bit 16,3840,3072,128"
 },
 {
@@ -664,6 +720,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 1,12288,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/8x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 8,12288,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/16x12288x3072x128-bf16",
 "name": "svdquant_linear_16bit 16,12288,3072,128"
 },
@@ -706,6 +766,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/1x15360x3840x128-bf16",
 "name": "svdquant_linear_16bit 1,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/8x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 8,15360,3840,128"
 },
 {
 "page": "svdquant_linear_16bit/16x15360x3840x128-bf16",
