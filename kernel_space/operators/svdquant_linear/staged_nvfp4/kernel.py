@@ -43,9 +43,9 @@ from kernel_space.operators.svdquant_linear.staged_nvfp4.budget import COUNTERS,
 from kernel_space.operators.svdquant_linear.staged_nvfp4.config import StagedNvfp4Config
 from kernel_space.operators.svdquant_linear.staged_nvfp4.layouts import StagedNvfp4Layouts
 from kernel_space.operators.svdquant_linear.staged_nvfp4.quantize import Quantizer
-from kernel_space.operators.svdquant_linear_16bit.fused.ptx import rest
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.staged.kernel import StagedLayer
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import rest
 
 DONE, TAKEN = 2, 4  # words of a tile's counters: parts that are done, bits of parts that are taken
 

@@ -17,11 +17,11 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     store_shared,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import ALL_BARRIER, GROUP_THREADS
-from kernel_space.operators.svdquant_linear.half_blocks import HalfBlocks
+from kernel_space.operators.svdquant_linear.staged_nvfp4.half_blocks import HalfBlocks
 from kernel_space.operators.svdquant_linear.staged_nvfp4.layouts import TURN
-from kernel_space.operators.svdquant_linear_16bit.fused.ptx import rest
 from kernel_space.operators.svdquant_linear_16bit.staged.ptx import weights_of_word
 from kernel_space.operators.svdquant_linear_16bit.whole.eights import ONE, VECTOR
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import rest
 
 OWN_BARRIER = 6  # named barrier of all warps that quantize
 HELD_WORDS = VECTOR // 2 + VECTOR  # of x, and of smooth

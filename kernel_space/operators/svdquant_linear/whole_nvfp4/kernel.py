@@ -20,7 +20,7 @@ from cutlass import Int32, cute
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.svdquant_gemm_16bit.narrow.ptx import unpack_word
-from kernel_space.operators.svdquant_linear.half_blocks import HalfBlocks
+from kernel_space.operators.svdquant_linear.staged_nvfp4.half_blocks import HalfBlocks
 from kernel_space.operators.svdquant_linear.whole_nvfp4.config import WholeNvfp4Config
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.whole.kernel import WholeLayer

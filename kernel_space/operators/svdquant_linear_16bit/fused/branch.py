@@ -24,7 +24,8 @@ from kernel_space.operators.svdquant_linear_16bit.fused.layouts import (
     UNIT_R,
     FusedLayouts,
 )
-from kernel_space.operators.svdquant_linear_16bit.fused.ptx import fence_proxies, rest
+from kernel_space.operators.svdquant_linear_16bit.fused.ptx import fence_proxies
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import rest
 
 PIECE = 8  # neighbours along R of a lane
 PIECE_BYTES = PIECE * HALF_BYTES

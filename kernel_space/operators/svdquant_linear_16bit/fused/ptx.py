@@ -44,11 +44,6 @@ def copy_bulk(target: Any, source: Any, size: Any, barrier: Any) -> None:
     inline(f"{kind} [$0], [$1], $2, [$3];", "", *operands, effects=True)
 
 
-def rest() -> None:
-    """Between two looks at a counter: up to some 60 ns, in which other warps of the SM do not wait for this one."""
-    inline("nanosleep.u32 32;", "", effects=True)
-
-
 def fence_proxies() -> None:
     """Orders this thread's accesses of memory before and behind, ordinary ones and those of TMA."""
     inline("fence.proxy.async;", "", effects=True)

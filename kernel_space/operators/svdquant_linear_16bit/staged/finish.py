@@ -35,7 +35,7 @@ from kernel_space.operators.svdquant_gemm.sm90a_small_m.mma.ptx import (
     mma_16x8x16,
     store_async,
 )
-from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk, fence_proxies, rest
+from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk, fence_proxies
 from kernel_space.operators.svdquant_linear_16bit.staged.config import OCTET
 from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     ACTS,
@@ -53,7 +53,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     X,
 )
 from kernel_space.operators.svdquant_linear_16bit.staged.strips import Strips
-from kernel_space.operators.svdquant_linear_16bit.whole.ptx import round_pair
+from kernel_space.operators.svdquant_linear_16bit.whole.ptx import rest, round_pair
 
 VECTOR_BYTES = 16
 PIECE = 8  # neighbours along R of a lane

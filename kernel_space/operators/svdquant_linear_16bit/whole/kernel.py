@@ -57,7 +57,6 @@ from kernel_space.operators.svdquant_gemm_16bit.narrow.layouts import (
 )
 from kernel_space.operators.svdquant_gemm_16bit.narrow.products import PAIRS, SPAN_WORDS, make_held
 from kernel_space.operators.svdquant_gemm_16bit.narrow.stream import following
-from kernel_space.operators.svdquant_linear_16bit.fused.ptx import rest
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 from kernel_space.operators.svdquant_linear_16bit.whole.layouts import DownLayouts, WholeLayouts
@@ -65,6 +64,7 @@ from kernel_space.operators.svdquant_linear_16bit.whole.products import WholePro
 from kernel_space.operators.svdquant_linear_16bit.whole.ptx import (
     clear_tagged,
     load_tagged,
+    rest,
     round_pair,
     store_tagged,
 )

@@ -74,3 +74,8 @@ and.b32 u, u, v;
 and.b32 $4, s, u;
 }}"""
     return inline(text, "rrrrr", ("l", Int64(address)), ("r", Int32(wanted)), effects=True)
+
+
+def rest() -> None:
+    """Between two looks at a counter: up to some 60 ns, in which other warps of the SM do not wait for this one."""
+    inline("nanosleep.u32 32;", "", effects=True)
