@@ -169,6 +169,7 @@ def test_strips_are_all_octets_once() -> None:
         (PAIR.replace("split_k=2", "split_k=9"), "40,4160,72,16", "bf16", "cluster"),
         (SHARED.replace("split_k=2", "split_k=8"), "40,4160,72,16", "bf16", "cluster"),
         (PAIR.replace("split_k=2", "split_k=8"), "40,416,72,16", "bf16", "cluster"),
+        (FOUR, "40,416,72,144", "bf16", "cluster"),
         (f"{PAIR} down_columns=24", "40,416,72,16", "bf16", "cluster"),
         (f"{PAIR} down_columns=144", "40,416,72,16", "bf16", "cluster"),
         (PAIR.replace("num_ab_stage=2", "num_ab_stage=3"), "40,416,72,16", "bf16", "stages"),

@@ -92,20 +92,9 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
         quantized = cute.recast_ptr(workspace + Int64(counted), dtype=lay.half).align(256)
         tma_q, mQ = self._tma_rows(lay, quantized, m, k)
         resident = max_active_clusters * (self.split_k * self.share)
-        pointers = (
-            smooth,
-            lora_down,
-            lora_up,
-            wcscale,
-            bias,
-            lora_act_in,
-            y,
-            workspace,
-            x,
-            quantized,
-            resident,
-        )
-        atoms, tensors = (tma_w, tma_sf, *tma_x, *tma_q), (mW, mSF, *mX, *mQ)
+        tma_b, mB = self._tma_branch(lay, lora_act_in, lora_up, m, n) if self.has_lora else ((), ())
+        pointers = (smooth, lora_down, wcscale, bias, lora_act_in, y, workspace, x, quantized, resident)
+        atoms, tensors = (tma_w, tma_sf, *tma_x, *tma_q, *tma_b), (mW, mSF, *mX, *mQ, *mB)
         self._start(lay, atoms, tensors, pointers, (m, n, k), stream)
 
     @cute.jit
@@ -116,10 +105,10 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
         place = StagedLayer._place(self, lay, pointers, k)
         _, tiles, _ = cute.arch.grid_dim()
         multiplying = (tiles - lay.down_tiles) * self.split_k
-        at_once = cutlass.max(pointers[10] - lay.down_tiles * self.split_k, Int32(1))
+        at_once = cutlass.max(pointers[9] - lay.down_tiles * self.split_k, Int32(1))
         return {
             **place,
-            "k": k, "x": pointers[8].toint(), "smooth": pointers[0].toint(), "quantized": pointers[9].toint(),
+            "k": k, "x": pointers[7].toint(), "smooth": pointers[0].toint(), "quantized": pointers[8].toint(),
             "own": (place["tile"] - lay.down_tiles) * self.split_k + place["rank"],
             "parts": cutlass.min(cutlass.min(multiplying, at_once), Int32(self.config.quantize_parts)),
             "done": place["ready"] + DONE, "taken_parts": place["ready"] + TAKEN,
@@ -130,7 +119,7 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
         """x as it is to the low-rank branch, x as it is quantized to weights."""
         filled, count = self._filled(lay, place, m), len(lay.boxes)
         given = self._x_views(lay, atoms[:count], tensors[:count], buffers)
-        self._begin_x(lay, place, atoms[:count], given, filled)
+        self._begin_x(place)
         if place["tile"] < lay.down_tiles:
             self._all_x(lay, place, atoms[:count], given, buffers, filled)
         else:
@@ -144,8 +133,9 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
             # Written by ordinary stores, read by TMA.
             cute.arch.fence_proxy("async.global")
             cute.arch.sync_warp()
-            quantized = self._x_views(lay, atoms[count:], tensors[count:], buffers)
-            self._all_x(lay, place, atoms[count:], quantized, buffers, filled)
+            of_codes = slice(count, 2 * count)
+            quantized = self._x_views(lay, atoms[of_codes], tensors[of_codes], buffers)
+            self._all_x(lay, place, atoms[of_codes], quantized, buffers, filled)
 
     def _arrivals(self, lay: Any) -> dict[str, int]:
         return {**super()._arrivals(lay), "ab_full": 1}

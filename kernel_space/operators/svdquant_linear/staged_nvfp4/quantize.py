@@ -46,7 +46,7 @@ class Quantizer(HalfBlocks):
     @cute.jit
     def quantize_own(self, lay: Any, place: Any, buffers: Any, m: Int32):
         """This CTA's part, unless another has taken it meanwhile. Its first vectors are quantized by when that is
-        known: an atomic takes as long as both.
+        known: an atomic takes as long as both. The second ones, mostly the last, are on their way with them.
         """
         if cutlass.const_expr(self.config.use_pdl):
             cute.arch.griddepcontrol_wait()
@@ -57,7 +57,9 @@ class Quantizer(HalfBlocks):
         won = Int32(0)
         if thread == 0:
             won = self._win(place, at)
-        held = self._first_vector(lay, place, number, total * Int32(at < place["parts"]))
+        own = total * Int32(at < place["parts"])
+        held = self._vector(lay, place, number, own)
+        second = self._vector(lay, place, number + place["parts"] * threads, own)
         made = self._quantized(lay, [held[i] for i in range(HELD_WORDS)])
         if thread == 0:
             store_shared(turn, [won])
@@ -65,7 +67,7 @@ class Quantizer(HalfBlocks):
         won = Int32(load_shared(turn, 1)[0])
         self._store_vector(lay, place, number, made, total * won)
         if won != 0:
-            self._quantize_part(lay, place, number, total, held, 1)
+            self._quantize_part(lay, place, number, total, second, 1)
         # They are read by TMA.
         cute.arch.fence_proxy("async.global")
         cute.arch.barrier(barrier_id=OWN_BARRIER, number_of_threads=threads)
@@ -94,7 +96,7 @@ class Quantizer(HalfBlocks):
                     own = begin + thread
                     number = at * self._piece() + own
                     total = self._total(lay, place, m) * Int32(own < self._piece())
-                    held = self._first_vector(lay, place, number, total)
+                    held = self._vector(lay, place, number, total)
                     self._quantize_part(lay, place, number, total, held, 0)
                 cute.arch.fence_proxy("async.global")
             cute.arch.barrier(barrier_id=ALL_BARRIER, number_of_threads=threads)
@@ -139,8 +141,8 @@ class Quantizer(HalfBlocks):
         return cutlass.min(m - place["row_tile"] * lay.rows, Int32(lay.rows)) * (place["k"] // VECTOR)
 
     @cute.jit
-    def _first_vector(self, lay: Any, place: Any, number: Int32, total: Int32):
-        """Words of x and smooth of the first vector of this thread, if it is one of ``total``, on their way."""
+    def _vector(self, lay: Any, place: Any, number: Int32, total: Int32):
+        """Words of x and smooth of a vector, if it is one of ``total``, on their way."""
         held = cute.make_rmem_tensor(HELD_WORDS, Uint32)
         self._load_vector(lay, place, number, number < total, held)
         return held
@@ -163,14 +165,12 @@ class Quantizer(HalfBlocks):
     def _quantize_part(
         self, lay: Any, place: Any, first: Int32, total: Int32, held: Any, done: cutlass.Constexpr
     ):
-        """This thread's vectors of a part from the ``first`` on, but for ``done``; ``held``: words of the first. Those
-        of the next one are on their way while one is quantized.
+        """This thread's vectors of a part from the ``first`` on, but for ``done``; ``held``: words of the first that is
+        left. Those of the next one are on their way while one is quantized.
         """
         step = place["parts"] * self._piece()
         # The same for all lanes of a warp: they shuffle.
         turns = cute.ceil_div(total - (first - cute.arch.lane_idx()), step)
-        if cutlass.const_expr(done > 0):
-            self._load_vector(lay, place, first + step, first + step < total, held)
         for turn in cutlass.range(Int32(done), turns, unroll=1):
             number = turn * step + first
             words = [held[i] for i in range(HELD_WORDS)]

@@ -86,15 +86,13 @@ class StagedKnobs(Sm90aConfig):
 
     @property
     def sums_bytes(self) -> int:
-        """fp32 sums of a strip of all CTAs of a cluster; a strip may be of pairs of octets, or of lora_down."""
-        if self.split_k == 1:
-            return 0
+        """fp32 sums of a strip of the other CTAs of a cluster; a strip may be of pairs of octets, or of lora_down."""
         pairs = -(-max(self.tile_mnk[1], self.down_columns) // (2 * OCTET) // self.split_k)
-        return self.tile_mnk[0] * pairs * 2 * OCTET * self.split_k * PARTIAL_BYTES
+        return self.tile_mnk[0] * pairs * 2 * OCTET * (self.split_k - 1) * PARTIAL_BYTES
 
     @property
     def sums_room(self) -> int:
-        """Bytes of the slots of weights, dequantized and packed: rows of lora_act_in lie in one of x."""
+        """Bytes of the slots of weights, dequantized and packed."""
         slots = SLOT_BYTES * int(self.num_dq_stage) + PACKED_SLOT_BYTES * int(self.num_ab_stage)
         return self.tile_mnk[1] * slots
 

@@ -15,11 +15,11 @@ product, and a lane has 16 neighbours along K of a row, in their order.
 
 | warps | role |
 |---|---|
-| 0 | TMA loads of packed weights and their scale factors, or bulk copies of lora_down |
+| 0 | TMA loads of packed weights and their scales, then waits for lora_act_in (``branch.py``); or copies of lora_down |
 | 1, 3 | 1 / smooth of k-tiles in even or in odd places of their ring, beside the weights |
-| 2 | TMA loads of x; then waits for lora_act_in and copies it |
-| dequantizing warpgroups | packed slots -> slots of weights |
-| multiplying warpgroups | wgmma; sums of the cluster; low-rank branch; epilogue (``multiply.py``, ``finish.py``) |
+| 2 | TMA loads of x, then of lora_act_in |
+| dequantizing warpgroups | packed slots -> slots of weights; then TMA loads of lora_up |
+| multiplying warpgroups | wgmma; sums of the cluster; epilogue (``multiply.py``, ``finish.py``) |
 
 | ring | producer -> consumer | slots | full barrier | empty barrier |
 |---|---|---|---|---|
@@ -28,21 +28,21 @@ product, and a lane has 16 neighbours along K of a row, in their order.
 | dq | dequantizing -> multiplying warps | num_dq_stage | a lane of a warpgroup's warps | of every multiplying warp |
 | down | bulk copies -> multiplying warps | the same memory, in CTAs of lora_act_in | bytes of one slot | the same |
 | x | TMA, multicast -> multiplying warps | num_x_stage | bytes of one slot | of every multiplying warp of all sharers |
-| branch | bulk copy -> multiplying warps | once, in a slot of x | bytes of the tile's rows of lora_act_in | none |
+| branch | warp 0 -> warp 2 | once: lora_act_in is there | a lane | none |
 | peers | multiplying warps of the cluster -> multiplying warps | once | a lane of each of those with this tile | none |
 | sums | multiplying warps of the cluster -> multiplying warps | once | bytes of a strip of all CTAs | none |
 
 | counter, of each tile of rows of x | counted up by | waited for by |
 |---|---|---|
-| ready | CTAs of the first kind, their part written (release) | warp 2 of the others (acquire) |
+| ready | CTAs of the first kind, their part written (release) | warp 0 of the others (acquire) |
 | taken | those CTAs, when they have seen that | nobody; the last one sets both to 0 |
 
 CTAs of the first kind wait for nobody of another cluster, and come first in the launch: so they are under way or done
 wherever another waits.
 
-With ``use_pdl`` everything but x is read before the previous kernel has ended (``griddepcontrol.wait``, in warp 2):
-that kernel must not be the one that writes weights. Dependents are let go after that wait. Counters, lora_act_in and y
-are touched only behind x, which comes after it.
+With ``use_pdl`` weights are read before the previous kernel has ended (``griddepcontrol.wait``, in warps 0 and 2): that
+kernel must not be the one that writes them. Dependents are let go after that wait. y is touched only behind x, which
+comes after it.
 """
 
 from typing import Any
@@ -71,11 +71,12 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
 from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
+from kernel_space.operators.svdquant_linear_16bit.staged.branch import Branch
 from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig, StagedKnobs
 from kernel_space.operators.svdquant_linear_16bit.staged.dequant import Dequantizer
 from kernel_space.operators.svdquant_linear_16bit.staged.finish import Finish
 from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
-    BRANCH_FULL,
+    BRANCH_READY,
     HALVES,
     INVERSE,
     LEAST_BOX,
@@ -97,7 +98,7 @@ from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses
 SMOOTH_WARPS = 2
 
 
-class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
+class StagedLayer(Multiplier, Finish, Branch, Dequantizer, BarriersSm90a):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
     over_smooth = True  # weights are: x is multiplied as it is
@@ -142,8 +143,10 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         tma_w, mW = self._tma_halves(lay, wgt, n, k)
         tma_sf, mSF = self._tma_blocks(lay, wscales, n, k)
         tma_x, mX = self._tma_rows(lay, x, m, k)
-        pointers = (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace)
-        self._start(lay, (tma_w, tma_sf, *tma_x), (mW, mSF, *mX), pointers, (m, n, k), stream)
+        tma_b, mB = self._tma_branch(lay, lora_act_in, lora_up, m, n) if self.has_lora else ((), ())
+        pointers = (smooth, lora_down, wcscale, bias, lora_act_in, y, workspace)
+        atoms, tensors = (tma_w, tma_sf, *tma_x, *tma_b), (mW, mSF, *mX, *mB)
+        self._start(lay, atoms, tensors, pointers, (m, n, k), stream)
 
     def _start(
         self, lay: StagedLayouts, atoms: Any, tensors: Any, pointers: Any, sizes: Any, stream: Any
@@ -219,14 +222,16 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             cute.arch.setmaxregister_decrease(dequantizers)
             if place["tile"] >= lay.down_tiles:
                 self.dequantize(place, buffers, warp_idx - WARPS_PER_GROUP)
+                if cutlass.const_expr(self.has_lora):
+                    self.load_ups(lay, place, atoms[-1], tensors[-1], buffers, warp_idx - WARPS_PER_GROUP)
         else:
             cute.arch.setmaxregister_increase(multipliers)
-            lora_up, wcscale, bias, lora_act_in, y = pointers[2:7]
+            wcscale, bias, lora_act_in, y = pointers[2:6]
             if place["tile"] < lay.down_tiles:
                 if cutlass.const_expr(self.has_lora):
                     self.down_consumers(place, lora_act_in, m, buffers)
             else:
-                self.up_consumers(place, y, (wcscale, bias, lora_up), m, n, buffers)
+                self.up_consumers(place, y, (wcscale, bias), m, n, buffers)
 
     @cute.jit
     def _place(self, lay: StagedLayouts, pointers: Any, k: Int32):
@@ -239,15 +244,15 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         each = beyond // self.split_k
         fewer = self.split_k - (beyond - each * self.split_k)
         first, halves = rank * each + cutlass.max(rank - fewer, Int32(0)), each + Int32(rank >= fewer)
+        slots = cute.ceil_div(halves, HALVES)
         column_tile = tile
         if tile >= lay.down_tiles:
             column_tile = tile - lay.down_tiles
         return {
             "rank": rank, "tile": tile, "row_tile": row_tile, "column_tile": column_tile,
-            "first": first, "halves": halves, "slots": cute.ceil_div(halves, HALVES), "beyond": beyond,
+            "first": first, "halves": halves, "slots": slots, "beyond": beyond,
             "sharer": tile % self.share, "peers": tile % self.share * self.split_k,
-            "lora_act_in": pointers[5].toint(),
-            "ready": cute.recast_ptr(pointers[7], dtype=Int32) + self.counters * row_tile,
+            "ready": cute.recast_ptr(pointers[6], dtype=Int32) + self.counters * row_tile,
         }  # fmt: skip
 
     # ------------------------------------------------------------ loading warps
@@ -270,22 +275,31 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             if cutlass.const_expr(self.has_lora):
                 if warp_idx == 0:
                     self._down_warp(lay, place, lora_down, buffers)
+                if cutlass.const_expr(self.config.use_pdl):
+                    if warp_idx == WARPS_PER_GROUP - 1:
+                        self._prefetch_x(lay, place, atoms[2:], tensors[2:], buffers, m)
         else:
             if warp_idx == 0:
                 self._weight_warp(lay, place, atoms, tensors, smooth, buffers, k)
+                if cutlass.const_expr(self.has_lora):
+                    self.await_acts(lay, place, buffers)
             if cutlass.const_expr(self.over_smooth):
                 if warp_idx % 2 == 1:
                     self._smooth_warp(lay, place, buffers, warp_idx // 2, k)
         if warp_idx == 2:
             self._x_warp(lay, place, atoms[2:], tensors[2:], buffers, m)
-            if cutlass.const_expr(lay.acts_in_slot):
-                # Those of lora_act_in, too, for sharers count at their barriers.
-                stages = self.config.num_x_stage
-                empty = buffers["x_empty"].iterator + place["slots"] % stages
-                cute.arch.mbarrier_wait(empty, place["slots"] // stages & 1 ^ 1)
             if cutlass.const_expr(self.has_lora):
                 if place["tile"] >= lay.down_tiles:
-                    self.load_acts(lay, place, buffers, m)
+                    behind = -1 - len(lay.boxes)
+                    acts = atoms[behind:-1], tensors[behind:-1]
+                    self.load_acts(lay, place, *acts, buffers, self._filled(lay, place, m))
+                if cutlass.const_expr(self.share > 1):
+                    if place["tile"] < lay.down_tiles:
+                        # Sharers count at this CTA's barriers as often as at one's that has the branch.
+                        stages, at = self.config.num_x_stage, place["slots"]
+                        cute.arch.mbarrier_wait(
+                            buffers["x_empty"].iterator + at % stages, at // stages & 1 ^ 1
+                        )
 
     @cute.jit
     def _weight_warp(
@@ -303,6 +317,8 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         full, empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
         state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_ab_stage)
         tile, sf_block = place["column_tile"], place["column_tile"] * lay.columns // SF_BLOCK_ROWS
+        if cutlass.const_expr(self.has_lora):
+            self.prefetch_ups(lay, place, atoms[-1], tensors[-1], buffers)
         for i in cutlass.range(place["slots"], unroll=1):
             slot, at = state.index, place["first"] + HALVES * i
             barrier = full + slot
@@ -375,9 +391,10 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         """x of this CTA's part of K; zeros for the second half of a slot that has none. A tile that x does not fill
         comes in boxes of fewer rows: those behind the last of them are never stored, whatever they are.
         """
-        views = self._x_views(lay, atoms, tensors, buffers)
+        count = len(lay.boxes)
+        views = self._x_views(lay, atoms[:count], tensors[:count], buffers)
         filled = self._filled(lay, place, m)
-        self._begin_x(lay, place, atoms, views, filled)
+        self._begin_x(place)
         self._all_x(lay, place, atoms, views, buffers, filled)
 
     def _x_views(self, lay: StagedLayouts, atoms: Any, tensors: Any, buffers: Any) -> list[Any]:
@@ -394,18 +411,23 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
         return cute.round_up(rows, LEAST_BOX)
 
     @cute.jit
-    def _begin_x(self, lay: StagedLayouts, place: Any, atoms: Any, views: Any, filled: Int32):
+    def _prefetch_x(self, lay: StagedLayouts, place: Any, atoms: Any, tensors: Any, buffers: Any, m: Int32):
+        """The first CTAs bring all of x into the L2, where what the kernel before still writes replaces it. Not by the
+        warp that waits for that kernel: it would begin microseconds later.
+        """
+        views = self._x_views(lay, atoms[: len(lay.boxes)], tensors[: len(lay.boxes)], buffers)
+        filled = self._filled(lay, place, m)
+        for i in cutlass.range(place["halves"], unroll=1):
+            for number in cutlass.range_constexpr(len(lay.boxes)):
+                rows = lay.boxes[number][0]
+                if filled & rows != 0:
+                    row = self._box(lay, place["row_tile"], filled, rows)
+                    cute.prefetch(atoms[number], views[number][1][(None, row, place["first"] + i)])
+
+    @cute.jit
+    def _begin_x(self, place: Any):
         """Up to where the kernel before has ended, and this CTA's sharers are there."""
         if cutlass.const_expr(self.config.use_pdl):
-            if place["tile"] < lay.down_tiles:
-                # The first CTAs bring all of x into the L2, where what the kernel before still writes replaces it.
-                for i in cutlass.range(place["halves"], unroll=1):
-                    for number in cutlass.range_constexpr(len(lay.boxes)):
-                        rows = lay.boxes[number][0]
-                        if filled & rows != 0:
-                            row = self._box(lay, place["row_tile"], filled, rows)
-                            source = views[number][1][(None, row, place["first"] + i)]
-                            cute.prefetch(atoms[number], source)
             cute.arch.griddepcontrol_wait()
             # The next launch reads its weights early: they may come from any kernel but the one before it.
             cute.arch.griddepcontrol_launch_dependents()
@@ -475,7 +497,7 @@ class StagedLayer(Multiplier, Finish, Dequantizer, BarriersSm90a):
             "smooth_full": 1, "ab_full": 2, "ab_empty": dequantizing,
             "dq_full": dequantizing, "dq_empty": warps,
             "x_full": 1, "x_empty": warps * self.share,
-            "down_full": 1, "down_empty": warps, BRANCH_FULL: 1, SUMS_FULL: 1, PEERS_DONE: warps * self.split_k,
+            "down_full": 1, "down_empty": warps, BRANCH_READY: 1, SUMS_FULL: 1, PEERS_DONE: warps * self.split_k,
         }  # fmt: skip
 
 

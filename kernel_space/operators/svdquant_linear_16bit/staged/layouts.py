@@ -34,12 +34,17 @@ HALF_BYTES, WORD_BYTES = 2, 4
 HALVES = 2  # of a slot: tensors of shared memory hold one after the other
 LINE = 128  # bytes of all banks of shared memory
 DOWN_BARRIERS = 8  # of slots of lora_down, at most
-UNIT_R = 32  # of which a lane of a quad has eight neighbours, 16 bytes
-X, PACKED, SCALES, WEIGHTS, SMOOTH, INVERSE, UPS, ACTS, AFFINE = (
-    "x", "packed", "scales", "dequantized", "smooth", "1 / smooth", "lora_up", "lora_act_in", "wcscale, bias"
-)  # fmt: skip
+X, PACKED, SCALES, WEIGHTS, SMOOTH, INVERSE, AFFINE = (
+    "x",
+    "packed",
+    "scales",
+    "dequantized",
+    "smooth",
+    "1 / smooth",
+    "wcscale, bias",
+)
 LEAST_BOX = 16  # rows of x in a box: TMA takes five cycles for a row beyond a tensor's end
-BRANCH_FULL, SUMS_FULL, PEERS_DONE = "branch_full", "sums_full", "peers_done"
+BRANCH_READY, SUMS_FULL, PEERS_DONE = "branch_ready", "sums_full", "peers_done"
 
 
 def box_rows(rows: int) -> list[int]:
@@ -68,17 +73,17 @@ class StagedLayouts:
         self._make_rings()
 
     def _of_branch(self) -> None:
-        """Tiles of lora_act_in, and how the low-rank branch lies in shared memory."""
-        self.down_tiles, self.down_columns, self.branch_units = 0, DOWN_STEP, 0
+        """Tiles of lora_act_in; halves of the slots of the low-rank branch: 64s of R, dealt out to the CTAs that
+        share a tile along K.
+        """
+        self.down_tiles, self.down_columns, pieces = 0, DOWN_STEP, 0
         if self.r:
             self.down_columns = self.config.down_tile(self.r)
             self.down_tiles = -(-self.r // self.down_columns)
-            self.branch_units = -(-self.r // UNIT_R)
-        # A slot of x that is done with has room for them.
-        self.acts_in_slot = 0 < self.r * HALF_BYTES <= HALVES * LINE
+            pieces = -(-self.r // HALF_K)
+        each = -(-pieces // self.config.split_k)
+        self.branch_halves = [min(HALVES, each - first) for first in range(0, each, HALVES)]
         self.down_strips = Strips(self.down_columns // OCTET, 1, self.config.split_k)
-        # Half a line more than a whole number: two neighbouring rows are in different banks.
-        self.branch_pitch = -(-self.branch_units * UNIT_R * HALF_BYTES // LINE) * LINE + LINE // 2
 
     def _make_mma(self) -> None:
         def make(columns: int) -> Any:
@@ -113,6 +118,7 @@ class StagedLayouts:
             )
             for rows in box_rows(self.rows)
         ]
+        self.up_box = box(self.half, "K_SW128", (self.columns, HALF_K))
         self.weights = k_major(self.half, "K_SW128", (self.columns, HALF_K), HALVES * config.num_dq_stage)
         self.down_stages = min(max(1, config.num_dq_stage * self.columns // self.down_columns), DOWN_BARRIERS)
         self.down = k_major(self.half, "K_SW128", (self.down_columns, HALF_K), HALVES * self.down_stages)
@@ -132,13 +138,13 @@ class StagedLayouts:
 
     @property
     def sums(self) -> Any:
-        """fp32 sums of a strip, where weights have been, dequantized and packed: (value, thread, row block, octet of
-        the strip, CTA of the sum).
+        """fp32 sums of a strip that other CTAs of the cluster send, where weights have been, dequantized and packed:
+        (value, thread, row block, octet of the strip, how many ranks behind the owner).
         """
         config = self.config
         threads = 32 * self.multiplying_warps
         most = max(self.strips.most, self.down_strips.most)
-        return cute.make_layout((4, threads, config.row_blocks, most, config.split_k))
+        return cute.make_layout((4, threads, config.row_blocks, most, max(config.split_k - 1, 1)))
 
     def allocations(self) -> list[Allocation]:
         """Shared memory in the order in which the kernel lays it out."""
@@ -152,12 +158,6 @@ class StagedLayouts:
             Allocation(INVERSE, cutlass.Uint32, self.inverse, "ab", 16),
             Allocation(AFFINE, cutlass.Float32, words, "one", 16),
         ]
-        if self.r:
-            ups = cute.make_layout(self.strips.most * OCTET * self.branch_pitch)
-            regions.append(Allocation(UPS, cutlass.Uint8, ups, "one", 16))
-        if self.r and not self.acts_in_slot:
-            acts = cute.make_layout(self.rows * self.r)
-            regions.append(Allocation(ACTS, self.half, acts, "one", 16))
         return regions + [
             Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)
             for name, count, ring in self.barriers()
@@ -175,7 +175,7 @@ class StagedLayouts:
         found.append(("smooth_full", config.num_ab_stage, "ab"))
         if self.r:
             found += [(f"down_{side}", DOWN_BARRIERS, "one") for side in ("full", "empty")]
-            found.append((BRANCH_FULL, 1, "one"))
+            found.append((BRANCH_READY, 1, "one"))
         return [*found, (SUMS_FULL, 1, "one"), (PEERS_DONE, 1, "one")]
 
     def footprint(self) -> dict[str, Any]:

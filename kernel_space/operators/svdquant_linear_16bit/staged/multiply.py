@@ -33,10 +33,18 @@ class Multiplier:
 
     @cute.jit
     def multiply_weights(self, place: Any, accs: Any, buffers: Any, group: Int32):
-        """x times dequantized weights."""
+        """x times dequantized weights, then lora_act_in times lora_up, which follow them in both rings."""
         lay = self._layouts()
         self._multiply(
-            lay, lay.up_mma, place, accs, buffers, buffers[WEIGHTS], ("dq", self.config.num_dq_stage), group
+            lay,
+            lay.up_mma,
+            place,
+            accs,
+            buffers,
+            buffers[WEIGHTS],
+            ("dq", self.config.num_dq_stage),
+            group,
+            lay.branch_halves,
         )
 
     @cute.jit
@@ -46,7 +54,7 @@ class Multiplier:
         inner, outer = lay.down.inner, lay.down.outer
         slots = cute.recast_ptr(buffers[WEIGHTS].iterator.align(SWIZZLE_ALIGN), inner, dtype=lay.half)
         columns = cute.make_tensor(slots, outer)
-        self._multiply(lay, lay.down_mma, place, accs, buffers, columns, ("down", lay.down_stages), group)
+        self._multiply(lay, lay.down_mma, place, accs, buffers, columns, ("down", lay.down_stages), group, [])
 
     @cute.jit
     def _multiply(
@@ -59,9 +67,10 @@ class Multiplier:
         columns: Any,
         ring: cutlass.Constexpr,
         group: Int32,
+        behind: cutlass.Constexpr,
     ):
-        """All slots of this CTA. ``ring``: name and slots of that of ``columns``; ``group``: this thread's warpgroup,
-        which owns ``row_blocks`` of the tile.
+        """All slots of this CTA, and those ``behind`` them, each with so many halves. ``ring``: name and slots of that
+        of ``columns``; ``group``: this thread's warpgroup, which owns ``row_blocks`` of the tile.
         """
         config = self.config
         thread = mma.get_slice(0)
@@ -84,14 +93,7 @@ class Multiplier:
                 cute.arch.mbarrier_wait(full + dq.index, dq.phase)
             if not x_there:
                 cute.arch.mbarrier_wait(buffers["x_full"].iterator + x.index, x.phase)
-            warpgroup.fence()
-            for k_block in cutlass.range_constexpr(HALVES * BLOCKS):
-                half, within = k_block // BLOCKS, k_block % BLOCKS
-                for block in cutlass.range_constexpr(config.row_blocks):
-                    a = rows[block][(None, None, within, HALVES * x.index + half)]
-                    weights = b[(None, None, within, HALVES * dq.index + half)]
-                    cute.gemm(mma, accs[block], a, weights, accs[block])
-            warpgroup.commit_group()
+            self._multiply_slot(mma, accs, (rows, b), (x.index, dq.index), HALVES)
             dq.advance()
             x.advance()
             # What a wait at a barrier that is ready takes passes while these are multiplied.
@@ -104,7 +106,34 @@ class Multiplier:
                 self._release_x(lay, buffers["x_empty"].iterator + x_done.index, place, i - 1)
                 dq_done.advance()
                 x_done.advance()
+        for number, halves in enumerate(behind):
+            cute.arch.mbarrier_wait(full + dq.index, dq.phase)
+            cute.arch.mbarrier_wait(buffers["x_full"].iterator + x.index, x.phase)
+            self._multiply_slot(mma, accs, (rows, b), (x.index, dq.index), halves)
+            dq.advance()
+            x.advance()
+            if cutlass.const_expr(number + 1 < len(behind)):
+                warpgroup.wait_group(1)
+                self._arrive(empty + dq_done.index)
+                self._release_x(
+                    lay, buffers["x_empty"].iterator + x_done.index, place, place["slots"] + number - 1
+                )
+                dq_done.advance()
+                x_done.advance()
         warpgroup.wait_group(0)
+
+    def _multiply_slot(self, mma: Any, accs: Any, operands: Any, slots: Any, halves: int) -> None:
+        """Commit the products of a slot of each ring, of so many halves."""
+        rows, b = operands
+        x, dq = slots
+        warpgroup.fence()
+        for k_block in range(halves * BLOCKS):
+            half, within = k_block // BLOCKS, k_block % BLOCKS
+            for block, acc in enumerate(accs):
+                a = rows[block][(None, None, within, HALVES * x + half)]
+                weights = b[(None, None, within, HALVES * dq + half)]
+                cute.gemm(mma, acc, a, weights, acc)
+        warpgroup.commit_group()
 
     @cute.jit
     def _release_x(self, lay: StagedLayouts, barrier: Any, place: Any, i: Int32):
@@ -114,7 +143,7 @@ class Multiplier:
         if cutlass.const_expr(self.share == 1):
             self._arrive(barrier)
         else:
-            if i + self.config.num_x_stage < place["slots"] + int(lay.acts_in_slot):
+            if i + self.config.num_x_stage < place["slots"] + len(lay.branch_halves):
                 cute.arch.sync_warp()
                 lane = cute.arch.lane_idx()
                 if lane < self.share:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from cutlass import cute
+
 from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 
 # 2^120 and 2^119 in both halves: together what a scale's bits lack of ``scale * 2^119``.
@@ -80,3 +82,30 @@ def store_pair(address: Any, words: Any) -> None:
     """Two 32-bit words to an 8-byte aligned shared address."""
     operands = [("r", one) for one in words]
     inline("st.shared.v2.b32 [$0], {$1, $2};", "", ("r", address), *operands, effects=True)
+
+
+def exchanged(first: Any, second: Any, odd: Any, distance: int) -> tuple[Any, Any]:
+    """A lane's ``second`` for the ``first`` of the lane so far away that is ``odd`` (Int32, 0 or 1): what two by two
+    words of two lanes are when they change rows for columns.
+    """
+    text = f"""{{
+.reg .pred p;
+.reg .b32 t;
+setp.ne.b32 p, $4, 0;
+selp.b32 t, $2, $3, p;
+shfl.sync.bfly.b32 t, t, {distance}, 0x1F, 0xFFFFFFFF;
+selp.b32 $0, t, $2, p;
+selp.b32 $1, $3, t, p;
+}}"""
+    return inline(text, "rr", ("r", first), ("r", second), ("r", odd), effects=True)
+
+
+def transposed(words: Any) -> list[Any]:
+    """Four words of each lane of a quad: word j of lane i for word i of lane j."""
+    lane = cute.arch.lane_idx()
+    odd, upper = lane & 1, lane >> 1 & 1
+    a, b = exchanged(words[0], words[1], odd, 1)
+    c, d = exchanged(words[2], words[3], odd, 1)
+    first, third = exchanged(a, c, upper, 2)
+    second, fourth = exchanged(b, d, upper, 2)
+    return [first, second, third, fourth]

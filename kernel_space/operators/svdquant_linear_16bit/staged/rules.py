@@ -17,6 +17,7 @@ DTYPE = "bf16"
 MAX_CLUSTER = 8  # CTAs of a portable cluster (CUDA programming guide, thread block clusters)
 TILE_ROWS = (64, 128, 256)  # a box of TMA has 256 at most
 LEAST_COLUMNS, MOST_COLUMNS, TILE_K = 16, 256, 128  # N of one wgmma; two swizzle spans of bf16
+SLOT_K = 2 * HALF_K  # of R, in a slot of the low-rank branch
 MOST_WARPGROUPS, MOST_CTAS = 4, 2
 BESIDE_ACCUMULATORS = 56  # registers of a multiplying thread
 BESIDE_ONE_WGMMA = 26
@@ -77,6 +78,9 @@ def _cluster(config: StagedKnobs, problem: HalfLinearProblem) -> str | None:
     columns = config.down_columns
     if columns % DOWN_STEP or not DOWN_STEP <= columns <= MOST_DOWN_COLUMNS:
         return f"down_columns must be a multiple of {DOWN_STEP} up to {MOST_DOWN_COLUMNS}, got {columns}"
+    if config.share > 1 and problem.r > SLOT_K * config.split_k:
+        few = f"split_k={config.split_k} is too few for R={problem.r}"
+        return f"CTAs that share x have one slot of {SLOT_K} of R each: {few}"
     if config.split_k > halves:
         return f"every CTA of a cluster needs {HALF_K} of K: K={problem.k} has {halves}, got split_k={config.split_k}"
     return None
