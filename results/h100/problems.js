@@ -160,6 +160,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 256,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/384x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 384,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/512x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 512,3072,3072,128"
 },
@@ -294,6 +298,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/256x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 256,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/384x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 384,3840,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/512x3840x3072x128-bf16",

@@ -336,6 +336,10 @@ window.problems = [
 "name": "svdquant_linear 256,3072,3072,128"
 },
 {
+"page": "svdquant_linear/384x3072x3072x128-bf16",
+"name": "svdquant_linear 384,3072,3072,128"
+},
+{
 "page": "svdquant_linear/512x3072x3072x128-bf16",
 "name": "svdquant_linear 512,3072,3072,128"
 },
@@ -452,6 +456,14 @@ window.problems = [
 "name": "svdquant_linear 256,3840,3072,128"
 },
 {
+"page": "svdquant_linear/384x3840x3072x128-bf16",
+"name": "svdquant_linear 384,3840,3072,128"
+},
+{
+"page": "svdquant_linear/512x3840x3072x128-bf16",
+"name": "svdquant_linear 512,3840,3072,128"
+},
+{
 "page": "svdquant_linear/1024x3840x3072x128-bf16",
 "name": "svdquant_linear 1024,3840,3072,128"
 },
@@ -544,6 +556,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 16,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/32x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 32,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/64x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 64,3072,3072,128"
 },
@@ -560,12 +576,20 @@ window.problems = [
 "name": "svdquant_linear_16bit 128,3072,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/192x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 192,3072,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/256x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 256,3072,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/256x3072x3072x128",
 "name": "svdquant_linear_16bit 256,3072,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/384x3072x3072x128-bf16",
+"name": "svdquant_linear_16bit 384,3072,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/512x3072x3072x128-bf16",
@@ -696,12 +720,20 @@ window.problems = [
 "name": "svdquant_linear_16bit 128,3840,3072,128"
 },
 {
+"page": "svdquant_linear_16bit/192x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 192,3840,3072,128"
+},
+{
 "page": "svdquant_linear_16bit/256x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 256,3840,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/256x3840x3072x128",
 "name": "svdquant_linear_16bit 256,3840,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/384x3840x3072x128-bf16",
+"name": "svdquant_linear_16bit 384,3840,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/512x3840x3072x128-bf16",
@@ -750,6 +782,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/256x12288x3072x128",
 "name": "svdquant_linear_16bit 256,12288,3072,128"
+},
+{
+"page": "svdquant_linear_16bit/384x12288x3072x128-bf16",
+"name": "svdquant_linear_16bit 384,12288,3072,128"
 },
 {
 "page": "svdquant_linear_16bit/512x12288x3072x128-bf16",
