@@ -3,7 +3,8 @@ launches in a row.
 
 What a launch does is in the past of a warp of the next one once that warp has executed ``griddepcontrol.wait``, or is
 ordered behind one that has. Nothing else orders launches that overlap. Strong accesses (atomics, volatile, relaxed and
-ordered loads and stores) race with plain writes, and between launches with plain reads, not with each other.
+ordered loads and stores) race with plain ones, of which one writes, and not with each other: PTX calls two accesses
+morally strong only if both are strong (memory consistency model, data races).
 """
 
 from __future__ import annotations
@@ -198,6 +199,9 @@ class GlobalRaces(SyncRaces):
         if shadow is None:
             return self._read_later(w, region, kind, lambda: cells, access)
         self._check(w, region, shadow.writer, "writer", cells, proxy, access.site, what)
+        changed = shadow.tables.get((self.machine.number, ATOMIC))
+        if changed is not None:
+            self._check(w, region, changed, ATOMIC, cells, proxy, access.site, what)
         if self.in_a_row:
             self._check_others(w, region, shadow, (ATOMIC,), cells, access.site, what)
         shadow.note_read(self.machine.number, kind, cells, w.cta.cluster.key, access)
@@ -219,11 +223,15 @@ class GlobalRaces(SyncRaces):
         shadow.note(shadow.writer, cells, w.cta.cluster.key, access)
 
     def _strong(self, w: Warp, region: Region, cells: Cells, kind: str, site: int, what: str) -> None:
-        """Strong accesses synchronise; only plain ones conflict with them."""
+        """Strong accesses synchronise; only plain ones conflict with them, loads with those that write."""
         shadow = self._global(region, make=True)
         assert shadow is not None
         self._check(w, region, shadow.writer, "writer", cells, GENERIC, site, what)
         if kind == ATOMIC:
+            for plain in (READ, READ_BEFORE, COPIED, COPIED_BEFORE):
+                read = shadow.tables.get((self.machine.number, plain))
+                if read is not None:
+                    self._check(w, region, read, plain, cells, GENERIC, site, what)
             self._written_though_constant(w, region, shadow, cells, site)
             if self.in_a_row:
                 self._check_others(w, region, shadow, (READ, COPIED), cells, site, what)

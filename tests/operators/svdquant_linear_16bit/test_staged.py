@@ -91,6 +91,7 @@ def test_smooth_of_the_largest_exponents() -> None:
 CASES: list[tuple[str, str, dict[str, str]]] = [
     (WHOLE_K, "21,352,72,16", {}),
     (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
+    (WHOLE_K, "61,480,72,144", {}),  # three 64s of R are a slot and half of one
 ]
 SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
     (PAIR, "29,480,8,80", {}),  # of its second tile of R a half lies beyond
@@ -101,6 +102,8 @@ SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
     (BLOCKS, "130,1024,136,256", {}),
     (TWO, "61,992,136,128", {}),
     (PAIR, "1,160,8,0", {}),
+    (PAIR, "29,480,8,512", {}),  # two slots of R each in rings of two
+    (PAIR, "64,1312,40,144", {}),
     (PAIR.replace("64x24", "64x16"), "61,352,272,0", {"activation": "swiglu"}),
     (WHOLE_K, "30,352,272,48", {"activation": "swiglu"}),
     (PAIR, "61,352,264,48", {"activation": "gelu_tanh"}),
@@ -250,3 +253,15 @@ def test_a_broken_kernel_is_seen(pattern: str, into: str) -> None:
     changed, found = re.subn(pattern, into, compiled(PAIR, shape)[0].ptx)
     assert found
     assert not checked(PAIR, shape, ptx=changed).ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_warp_waits_for_the_launch_before(which: int) -> None:
+    """The one that loads x, and the one that looks whether lora_act_in is there: a count may be the last launch's."""
+    shape = problem(SMALL)
+    ptx = compiled(PAIR, shape)[0].ptx
+    waits = list(re.finditer(r"griddepcontrol\.wait;", ptx))
+    assert len(waits) == 2
+    begin, end = waits[which].span()
+    assert not checked(PAIR, shape, ptx=ptx[:begin] + ptx[end:]).ok

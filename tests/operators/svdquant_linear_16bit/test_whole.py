@@ -180,9 +180,10 @@ def mutated(pattern: str, into: str) -> tuple[bool, bool]:
     [
         (r"and\.b32 (%r\d+), s, u;", r"mov.b32 \1, 1;"),
         (r"st\.relaxed\.gpu(\.global\.v2\.b64 \[[^]]*\], \{a, b\})", r"st\1"),
+        (r"ld\.relaxed\.gpu(\.global\.v2\.b64)", r"ld\1"),
         pytest.param(r"st\.relaxed\.gpu\.global\.v2\.b64 \[[^]]*\], \{a, a\};", "", marks=pytest.mark.slow),
     ],
-    ids=["nobody waits for pairs", "a weak store", "nobody clears the pairs"],
+    ids=["nobody waits for pairs", "a weak store", "a weak load", "nobody clears the pairs"],
 )
 def test_columns_that_are_not_handed_over_are_seen(pattern: str, into: str) -> None:
     assert not all(mutated(pattern, into))

@@ -22,7 +22,7 @@ x is quantized to the values of its codes (``quantize.py``), 16 bits each in the
 | counter, of each tile of rows of x | counted up by | waited for by |
 |---|---|---|
 | ready | as of ``staged`` | as of ``staged`` |
-| taken | CTAs that multiply weights, when they have their sums: none of their warps looks at a counter then | nobody |
+| taken | CTAs that multiply weights, when y is stored: none of their warps looks at a counter then | nobody |
 | done | a CTA that has quantized a part (release) | warp 2, and whoever might take another part (acquire) |
 | bits of parts | the CTA that takes one | nobody; the last one that is ``taken`` sets all of them to 0 |
 

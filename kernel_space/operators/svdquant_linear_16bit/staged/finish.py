@@ -44,7 +44,7 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     WORD_BYTES,
     StagedLayouts,
 )
-from kernel_space.operators.svdquant_linear_16bit.staged.ptx import transposed
+from kernel_space.operators.svdquant_linear_16bit.staged.ptx import exchanged
 from kernel_space.operators.svdquant_linear_16bit.staged.strips import Strips
 from kernel_space.operators.svdquant_linear_16bit.whole.ptx import round_pair
 
@@ -308,3 +308,14 @@ class Finish:
         made = transposed([*words, *[Uint32(0)] * (QUAD - len(words))])
         wanted = Int32(exists) & Int32(own < count) & Int32(column + own * OCTET < columns)
         store_if(row + Int64(column + own * OCTET) * HALF_BYTES, made, wanted)
+
+
+def transposed(words: Any) -> list[Any]:
+    """Four words of each lane of a quad: word j of lane i for word i of lane j."""
+    lane = cute.arch.lane_idx()
+    odd, upper = lane & 1, lane >> 1 & 1
+    a, b = exchanged(words[0], words[1], odd, 1)
+    c, d = exchanged(words[2], words[3], odd, 1)
+    first, third = exchanged(a, c, upper, 2)
+    second, fourth = exchanged(b, d, upper, 2)
+    return [first, second, third, fourth]

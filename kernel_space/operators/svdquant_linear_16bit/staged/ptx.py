@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from cutlass import cute
-
 from kernel_space.operators.nvfp4_quantize.parts.ptx import inline
 
 # 2^120 and 2^119 in both halves: together what a scale's bits lack of ``scale * 2^119``.
@@ -98,14 +96,3 @@ selp.b32 $0, t, $2, p;
 selp.b32 $1, $3, t, p;
 }}"""
     return inline(text, "rr", ("r", first), ("r", second), ("r", odd), effects=True)
-
-
-def transposed(words: Any) -> list[Any]:
-    """Four words of each lane of a quad: word j of lane i for word i of lane j."""
-    lane = cute.arch.lane_idx()
-    odd, upper = lane & 1, lane >> 1 & 1
-    a, b = exchanged(words[0], words[1], odd, 1)
-    c, d = exchanged(words[2], words[3], odd, 1)
-    first, third = exchanged(a, c, upper, 2)
-    second, fourth = exchanged(b, d, upper, 2)
-    return [first, second, third, fourth]
