@@ -72,7 +72,10 @@ OTHER:
 {look}
 DONE:
 """
-CHANGES = {"store": "st.relaxed.gpu.global.u32 [%d1], 7;", "atomic": "red.relaxed.gpu.global.add.u32 [%d1], 7;"}
+CHANGES = {
+    "store": "st.relaxed.gpu.global.u32 [%d1], 7;",
+    "atomic": "red.relaxed.gpu.global.add.u32 [%d1], 7;",
+}
 AWAIT = "POLL: ld.{how}.gpu.global.u32 %r4, [%d1+4];\nsetp.eq.u32 %p4, %r4, 0;\n@%p4 bra POLL;\n"
 
 
