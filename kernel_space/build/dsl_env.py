@@ -59,11 +59,19 @@ def import_dsl(arch_name: str) -> Any:
     """``cutlass.cute``, imported with an architecture set: without one the DSL asks a GPU driver on import.
 
     The first import of a process decides the default; a compilation names its own with ``--gpu-arch``. The environment
-    is cleaned before.
+    is cleaned before. Raises ``InputError`` where it is not installed.
     """
     clean_environment()
     os.environ.setdefault("CUTE_DSL_ARCH", arch_name)
-    import cutlass.cute as cute
+    try:
+        import cutlass.cute as cute
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != "cutlass":
+            raise
+        raise InputError(
+            "this needs the CuTe DSL, which is not installed here: pip install 'svdquant-tune[tune]', or do this part "
+            "on a machine that has it (docs/gpu.md)"
+        ) from error
 
     return cute
 

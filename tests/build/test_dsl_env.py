@@ -133,3 +133,24 @@ def test_every_setting_of_the_compiler_that_enters_its_own_cache_key_is_taken_ou
     settings: list[tuple[Any, bool]] = json.loads(done.stdout)
     decide = {f"CUTE_DSL_{name}" for name, affects in settings if affects} - {"CUTE_DSL_ARCH"}
     assert len(decide) > 8 and not decide & dsl_env._KEPT
+
+
+def test_a_machine_without_the_dsl_is_told_so(tmp_path: Path) -> None:
+    """One line and exit code 2, no traceback: a card's machine has none, and may be asked for what needs it."""
+    code = """
+import sys
+sys.modules["cutlass"] = sys.modules["cutlass.cute"] = None
+from tuner.cli.start import start
+sys.exit(start())
+"""
+    asked = ["explain", "--device", "h200", "--op", "svdquant_linear_16bit", "--shape", "48,1312,136,16"]
+    config = ["--dtype", "bf16", "--config", "kernel=staged tile_mnk=64x136x128 split_k=1"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *asked, *config],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SVDQUANT_TUNE_CACHE": str(tmp_path)},  # sizes that were read once are kept
+    )
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr and "needs the CuTe DSL" in done.stderr
