@@ -168,6 +168,29 @@ def test_other_dtypes_are_built_for_the_rows_configs(
     assert {one.problem_class for one in done.entries} == {CLASS, bf16}
 
 
+def test_what_a_row_was_judged_with_comes_before_what_is_built_for_another(
+    tmp_path: Path, write: Callable[..., Bundled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of both dtypes have one config: the first one's, built with the second's dtype, is not what was timed."""
+    bf16 = {"lora_dtype": "bf16", "out_dtype": "bf16"}
+    monkeypatch.setattr(
+        bundle_write,
+        "_built",
+        lambda one, problem, *_: cached(
+            tmp_path / "built", one.config, problem_class=str(problem.problem_class)
+        ),
+    )
+    other = row("256,3840,3072,128", **bf16)
+    judged = b"what was timed in bf16"
+    meta, _ = cached(tmp_path / "unused", PLAIN, problem_class=str(other.key.problem.problem_class))
+    reference = ObjectRef(key="b" * 64, file="kernel.o", sha256=hashlib.sha256(judged).hexdigest())
+    meta = {**meta, "object_sha256": reference.sha256}
+    BuildCache(tmp_path / "cache").store(reference.key, {"kernel.o": judged}, meta)
+    second = dataclasses.replace(other, object=reference, cubin_sha256=CUBIN)
+    done = write([tuned(tmp_path / "cache", "128,3840,3072,128"), second], also=[bf16])
+    assert reference.sha256 in {one.sha256 for one in done.entries}
+
+
 def test_a_config_that_is_not_legal_with_other_dtypes_is_not_built_for_them() -> None:
     """``merged`` is for bf16 alone: in fp16 it would give NaN."""
     layer = operator("svdquant_linear_16bit").problem.parse("4352,3840,3072,128", dtype="bf16")

@@ -173,6 +173,8 @@ def _collect(
     # Host code of other kinds of machine cannot be made here: it stays while its config has a row.
     wanted = {(row.key.op, row.config) for row in rows}
     asked = [(row, problem) for row in rows for problem in _problems(row, also, arch)]
+    # Own problems first: what a row was judged with no other row's config with its options takes the place of.
+    asked.sort(key=lambda one: one[1] != one[0].key.problem)
     widest = widest_problems(problem for _, problem in asked)
     classes = {(problem.operator, str(problem.problem_class)) for problem in widest}
     found: _Found = {
