@@ -126,10 +126,10 @@ class StagedLayouts:
         self.sf_row_blocks = sf_row_blocks(self.columns)
         shape = (self.sf_row_blocks, self.sf_k_blocks, SF_BLOCK_WORDS, config.num_ab_stage)
         self.scales = cute.make_ordered_layout(shape, order=(2, 1, 0, 3))
-        # Bytes of one slot of each ring; of x, weights and lora_down of half a slot.
+        # Bytes of one slot of each ring; of weights and lora_down of half a slot.
         self.packed_bytes = self.columns * packed_k
         self.scales_bytes = self.sf_row_blocks * self.sf_k_blocks * SF_BLOCK_BYTES
-        self.x_bytes, self.weights_bytes = self.rows * LINE, self.columns * LINE
+        self.weights_bytes = self.columns * LINE
         self.down_bytes = self.down_columns * LINE
         self.smooth = cute.make_layout((self.k, config.num_ab_stage))
         self.smooth_bytes = self.k * WORD_BYTES
