@@ -19,9 +19,10 @@ from tests.operators.nvfp4_quantize.values import DTYPES, smooth_of
 ARCH = "sm_90a"
 KERNEL = "kernel=lora_tma "
 ALONE = KERNEL + "tile_m=64"  # one party
-TALL = KERNEL + "tile_m=136 split_k=2 num_stage=2"  # 17 octets of rows for 8 warps
-NARROW = KERNEL + "tile_m=8 quant_warps=12 num_stage=2"  # warps with nothing to do
-CLUSTER = KERNEL + "tile_m=40 quant_warps=4 split_k=3 num_stage=2 ctas_per_sm=2 use_pdl=true"
+TALL = KERNEL + "tile_m=136 split_k=2 num_stage=2"  # 17 octets of rows for 8 warps, three at once
+NARROW = KERNEL + "tile_m=8 quant_warps=12 turns=2 num_stage=2"  # warps with nothing to do
+CLUSTER = KERNEL + "tile_m=40 quant_warps=4 turns=2 split_k=3 num_stage=2 ctas_per_sm=2 use_pdl=true"
+TURNS = KERNEL + "tile_m=8 quant_warps=4 turns=4 split_k=2 num_stage=4 use_pdl=true"  # a warp a chunk
 
 
 def check(shape: str, text: str, source: str = "gaussian", **options: str) -> None:
@@ -37,6 +38,7 @@ def check(shape: str, text: str, source: str = "gaussian", **options: str) -> No
     [
         ("1,32,32", NARROW),
         ("133,288,32", CLUSTER),
+        ("20,704,32", TURNS),
         pytest.param("65,416,64", ALONE, marks=pytest.mark.slow),
         pytest.param("193,160,16", TALL, marks=pytest.mark.slow),
     ],
@@ -109,7 +111,7 @@ def test_padding_has_no_scale_where_smooth_has_no_reciprocal() -> None:
 
 
 def mutated(pattern: str, into: str, text: str) -> tuple[Any, dict[str, Any]]:
-    changed, found = re.subn(pattern, into, exported(text, "fp16", True, ARCH, 32).ptx)
+    changed, found = re.subn(pattern, into, exported(text, "fp16", True, ARCH, 32).ptx, flags=re.DOTALL)
     assert found
     problem = QuantizeProblem.parse("133,512,32")
     return with_lora(problem, ARCH, text, ptx=changed, schedule="slow_epilogue")
@@ -126,13 +128,15 @@ def as_it_is(text: str) -> dict[str, Any]:
     [
         (r"max\.NaN\.f32 (\S+) s, t", r"min.NaN.f32 \1 s, t", "ascales"),
         (r"fma\.rn\.f32 b, s, 0f41000000", "fma.rn.f32 b, s, 0f41800000", "act"),
-        (r"(cvt\.rn\.f16x2\.f32 u, )(\S+), (\S+);", r"\1\3, \2;", "lora_act_in"),
+        (r"(@p st\.global\.b16 \[\S+\], )u;", r"\1v;", "lora_act_in"),
+        (r"(st\.async\S+ \[\S+\], \{)(\S+), (\S+),", r"\1\3, \2,", "lora_act_in"),
     ],
-    ids=["the smallest of a block", "a step of E2M1", "columns exchanged"],
+    ids=["the smallest of a block", "a step of E2M1", "a row twice", "rows exchanged on their way"],
 )
 def test_wrong_numbers_are_seen(pattern: str, into: str, output: str) -> None:
-    result, found = mutated(pattern, into, ALONE)
-    assert as_it_is(ALONE)[output].ok and result.ok and not found[output].ok
+    text = CLUSTER if "async" in pattern else ALONE
+    result, found = mutated(pattern, into, text)
+    assert as_it_is(text)[output].ok and result.ok and not found[output].ok
 
 
 @pytest.mark.parametrize(
@@ -142,14 +146,20 @@ def test_wrong_numbers_are_seen(pattern: str, into: str, output: str) -> None:
         (r"(mov\.b32\s+%r\d+, )12(;\s+mbarrier\.init)", r"\g<1>11\2", ALONE + " num_stage=2"),
         (r"(mov\.b32\s+%r\d+, )2(;\s+mbarrier\.init)", r"\g<1>1\2", ALONE),
         (r"barrier\.cluster\.(arrive|wait)[^;]*;", "", CLUSTER),
-        (r"bar\.(sync|arrive)\s+1, 384;", "", ALONE),
+        (r"mbarrier\.init\.shared\.b64\s+[^;]+;(?!.*mbarrier\.init)", "", CLUSTER),
+        (
+            r"(mbarrier\.arrive)\.expect_tx(\.shared\.b64\s+\S+, \[\S+\]), \S+;(?!.*expect_tx)",
+            r"\1\2;",
+            CLUSTER,
+        ),
     ],
     ids=[
         "nobody waits for wgmma",
         "a slot is given back by eleven of twelve warps",
         "a slot is full without 1 / smooth",
         "nobody waits for the cluster",
-        "sums are written while x is read",
+        "a barrier of the sums is not there",
+        "nobody waits for the others' sums",
     ],
 )
 def test_missing_waits_are_seen(pattern: str, into: str, text: str) -> None:

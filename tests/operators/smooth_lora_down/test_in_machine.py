@@ -152,10 +152,13 @@ def test_weights_alone_are_read_before_the_kernel_before_has_ended(text: str, r:
 
 
 def test_the_warp_that_loads_x_waits_for_the_kernel_before() -> None:
-    """And no other: lora_down comes before, x after; 1 / smooth is another warp's, which writes nothing to memory."""
+    """And those that write sums: lora_down comes before, x after; 1 / smooth is another warp's, which writes nothing to
+    memory. To the L2 x may come before.
+    """
     ptx = compiled(TMA_CLUSTER, 32).ptx
-    before, after = ptx.split("griddepcontrol.wait")
+    before, after, sums = ptx.split("griddepcontrol.wait")
     assert "cp.async.bulk.shared::cluster.global" in before
+    assert "cp.async.bulk.prefetch.tensor" in after and "st.global" not in after and "st.global.b16" in sums
     assert not re.search(r"cp\.async\.bulk\.tensor|st\.global|ld\.global\.v4\.b32", before)
     assert "cp.async.bulk.tensor" in after and "griddepcontrol.launch_dependents" in after
     assert "griddepcontrol" not in compiled(TMA_CLUSTER.replace("use_pdl=true", "use_pdl=false"), 32).ptx

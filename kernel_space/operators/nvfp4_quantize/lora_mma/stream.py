@@ -154,8 +154,12 @@ class Stream:
         if not usual:
             inverse[0] = ptx.divide(Float32(1.0), values[0])
             inverse[1] = ptx.divide(Float32(1.0), values[1])
-        address = place["inverse"] + (i & 1) * INVERSE_BYTES + place["lane"] * 8
+        address = self._inverse_address(place, place["inverse"] + (i & 1) * INVERSE_BYTES)
         mma_ptx.store_shared(address, [inverse[0], inverse[1]])
+
+    def _inverse_address(self, place: Any, buffer: Any) -> Any:
+        """Of this lane's two columns."""
+        return buffer + place["lane"] * 8
 
     # -- what is made of it --------------------------------------------------------------------------------------
 

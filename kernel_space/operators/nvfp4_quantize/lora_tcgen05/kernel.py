@@ -316,21 +316,7 @@ class QuantizeLoraTcgen05(QuantizeLoraTma):
                         self.emit(place, words[octet], inverse, place["first_chunk"] + i, row)
                     group += lay.quant_warps
             group -= lay.groups
-        self._clear_padding(place)
-
-    @cute.jit
-    def _clear_padding(self, place: Any):
-        """Zeros for rows from the end of the last tile to a multiple of 128, by the warps that quantize: for this CTA
-        the kernel before has ended.
-        """
-        lay = self.layouts
-        end = place["first_row"] + lay.tile_m
-        rows = place["padded_m"] - end
-        if (end >= place["m"]) & (rows > 0):
-            first = place["thread"] - LANES * ROLE_WARPS
-            for index in cutlass.range(first, rows * place["chunks"], LANES * lay.quant_warps, unroll=1):
-                address = scale_address(place, end + index % rows, place["first_chunk"] + index // rows)
-                ptx.store_if(address, [cutlass.Uint32(0)], Int32(1))
+        self.clear_padding(place)
 
     def emit(self, place: Any, words: list[Any], inverse: list[Any], chunk: Any, row_of_tile: Any) -> None:
         """Codes of a lane's block of a row, and the scale."""

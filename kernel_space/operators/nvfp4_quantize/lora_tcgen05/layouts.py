@@ -12,7 +12,7 @@ from __future__ import annotations
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import BARRIER_BYTES, Region
 from kernel_space.operators.nvfp4_quantize.lora_tcgen05.config import LoraTcgen05Config
-from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import SUM_BYTES, LoraTmaLayouts
+from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import SUM_BYTES, RingLayouts
 
 MMA_M = 128  # rows of one tcgen05.mma of one CTA: columns of lora_down
 LOAD_N = 16  # columns of tensor memory that a thread loads at once; N of the instruction is a multiple of it
@@ -21,12 +21,12 @@ LEAST_COLUMNS = 32  # tcgen05.alloc takes powers of two from 32 to 512 (PTX ISA)
 WORD_BYTES = 4
 
 
-class LoraTcgen05Layouts(LoraTmaLayouts):
+class LoraTcgen05Layouts(RingLayouts):
     """Of a config whose slots are a number; needs no DSL. The kernel holds its accumulators against ``columns_used``
     when it is traced."""
 
     def __init__(self, config: LoraTcgen05Config, problem_class: ProblemClass) -> None:
-        super().__init__(config, problem_class)  # type: ignore[arg-type]  # the same knobs
+        super().__init__(config, problem_class, turns=1)
         self.blocks = -(-self.r // MMA_M)
         self.columns = self.blocks * MMA_M  # those beyond R are zeros
         self.slot_bytes = self.columns * self.row_bytes
@@ -34,7 +34,6 @@ class LoraTcgen05Layouts(LoraTmaLayouts):
         self.empty_arrivals = 1 + self.quant_warps  # the commit of the instructions that read a slot
         self.columns_used = self.blocks * self.tile_m
         self.columns_allocated = max(LEAST_COLUMNS, 1 << (self.columns_used - 1).bit_length())
-        self.more_bytes = 0  # sums have a place of their own
         self.owned_rows = -(-self.tile_m // self.splits)  # whose sums a CTA adds up, at most
 
     def allocations(self) -> list[Region]:

@@ -41,10 +41,14 @@ def budget(config: LoraTmaConfig, problem_class: ProblemClass, arch: Arch) -> Lo
 
 
 def solve_stages(config: LoraTmaConfig, problem_class: ProblemClass, arch: Arch) -> LoraTmaConfig:
-    """Replace ``auto`` by the most slots that fit, up to 8; by the least there can be where those do not fit."""
+    """Replace ``auto`` by the most slots that fit, up to 8, as many for each turn of the quantizing warps; by the least
+    there can be where those do not fit, or where 8 are too few.
+    """
     if config.num_stage != AUTO:
         return config
-    tried = [config.replace(num_stage=n) for n in range(LEAST_STAGES, MOST_STAGES + 1)]
+    turns = max(1, config.turns)  # less is illegal, as a rule says
+    least = -(-LEAST_STAGES // turns) * turns
+    tried = [config.replace(num_stage=n) for n in range(least, max(MOST_STAGES, least) + 1, turns)]
     budgets = [budget(one, problem_class, arch) for one in tried] if problem_class.r else []
     fits = [one.config for one in budgets if one.smem_bytes <= one.smem_limit]
     return fits[-1] if fits else tried[0]  # type: ignore[return-value]  # of this config class

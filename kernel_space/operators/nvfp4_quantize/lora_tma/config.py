@@ -27,16 +27,20 @@ class LoraTmaConfig(KernelConfig, kernel="lora_tma"):
 
     ``tile_m``       rows of x of a CTA: a multiple of 8, N of its wgmma
     ``quant_warps``  warps that quantize: 4, 8, 12 or 16
+    ``turns``        groups of these, of which each has a chunk of its own; the warps of one share its rows
     ``split_k``      CTAs of a cluster that share rows along K; sums are added in a fixed order
     ``num_stage``    SMEM ring slots, a chunk of x, of lora_down and of 1 / smooth each; ``auto`` = the most that fit
+    ``prefetch_dist``  chunks of x that are brought to the L2 ahead of those that are loaded
     ``ctas_per_sm``  CTAs that must fit on an SM at once: bounds shared memory and the registers of a thread
     ``use_pdl``      programmatic dependent launch: smooth and lora_down are read while the previous kernel ends
     """
 
     tile_m: int = number(64)
     quant_warps: int = number(8)
+    turns: int = number(1)
     split_k: int = number(1)
     num_stage: int | str = stages()
+    prefetch_dist: int = number(0)
     ctas_per_sm: int = number(1)
     use_pdl: bool = flag()
 

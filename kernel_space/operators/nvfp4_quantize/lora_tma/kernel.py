@@ -11,16 +11,17 @@
 
 One ring, a chunk of 64 along K a slot: ``[tile_m, 64]`` of x and ``[R, 64]`` of lora_down, rows of 128 bytes with the
 128-byte swizzle, and 64 fp32 of 1 / smooth. A slot is full when its bytes and 1 / smooth are there, and empty when all
-multiplying and quantizing warps have said so.
+warps that multiply it or quantize it have said so.
 
 wgmma takes rows of x as its N: a tile may have any multiple of 8 rows. Rows of a wgmma beyond R are zeros that stay
 behind lora_down in its slot, and give sums that nobody reads.
 
-A quantizing warp takes 8 rows at once, four lanes a row: lane t has the 16 elements of one scale. It goes on with the
-rows after those that it has, over chunk and chunk, so that no warp has more than the others.
+Quantizing warps take turns with the chunks, ``quant_warps / turns`` of them at once. A warp takes 8 rows at once, four
+lanes a row: lane t has the 16 elements of one scale. It goes on with the rows after those that it has, over chunk and
+chunk of its turn, so that no warp has more than the others.
 
-In the end the multiplying warps write the CTA's sums to shared memory. CTAs of a cluster, which share rows along K, add
-each other's in the order of their ranks, each those of every ``split_k``-th row.
+Multiplying warps send the CTA's sums to those CTAs of the cluster that add them up, while the others still quantize
+(``sums.py``).
 
 With ``use_pdl`` smooth and lora_down are read before the previous kernel has ended (``griddepcontrol.wait``, in warp 0
 before it loads x): that kernel must not be the one that writes them. Nothing is written before a chunk of x has come.
@@ -41,10 +42,11 @@ from kernel_space.operators.nvfp4_quantize.lora_mma import kernel as lora_mma_ke
 from kernel_space.operators.nvfp4_quantize.lora_tma.config import GROUP_WARPS, ROLE_WARPS, LoraTmaConfig
 from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import MMA_ROWS, LoraTmaLayouts
 from kernel_space.operators.nvfp4_quantize.lora_tma.roles import Roles
+from kernel_space.operators.nvfp4_quantize.lora_tma.sums import Sums
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 
-class QuantizeLoraTma(Roles):
+class QuantizeLoraTma(Sums, Roles):
     """Generator of one kernel: a resolved config and a problem class."""
 
     pointers: tuple[str, ...] = ("smooth", "lora_down", "act", "ascales", "lora_act_in")
@@ -110,6 +112,8 @@ class QuantizeLoraTma(Roles):
             regions[region.name] = smem.allocate_tensor(cutlass.Uint8, shape, region.align).iterator
         place = self._place(pointers, regions, warp, m, k)
         self.init_barriers(place)
+        if cutlass.const_expr(lay.splits > 1):
+            cute.arch.cluster_arrive_relaxed()
         loaders, multipliers, quantizers = self.config.role_registers
         if warp < GROUP_WARPS:
             cute.arch.setmaxregister_decrease(loaders)
@@ -120,18 +124,14 @@ class QuantizeLoraTma(Roles):
                     self.invert(place)
         elif warp < ROLE_WARPS:
             cute.arch.setmaxregister_increase(multipliers)
+            if cutlass.const_expr(self.config.use_pdl):
+                if warp == ROLE_WARPS - 1:
+                    self.begin_prefetch(place, atom, self._partition(atom, coords, regions["x"]))
             self.multiply(place, *self._operands(regions))
-            if cutlass.const_expr(lay.splits > 1):
-                cute.arch.cluster_arrive()
         else:
             if cutlass.const_expr(quantizers < self._at_launch):
                 cute.arch.setmaxregister_decrease(quantizers)
             self.quantize(place)
-        if cutlass.const_expr(lay.splits > 1):
-            if (warp < GROUP_WARPS) | (warp >= ROLE_WARPS):
-                # What these warps have written is for nobody in the cluster: no wait for their stores.
-                cute.arch.cluster_arrive_relaxed()
-        self.finish(place)
 
     @property
     def _at_launch(self) -> int:
@@ -188,6 +188,8 @@ class QuantizeLoraTma(Roles):
         mine = each + Int32(rank < rest)
         if lay.has_smooth:
             place["inverses"] = at["1 / smooth"]
+        if "sums full" in at:
+            place |= {"sums": at["sums of the cluster"], "sums_full": at["sums full"]}
         return place | {
             "m": m, "k": k, "thread": thread, "lane": lane, "warp": warp, "quarter": lane % 4,
             "rank": rank, "tile": tile, "part_r": 0, "first_row": tile * lay.tile_m,

@@ -1,10 +1,13 @@
 """Counts of a config, and the shared memory of the kernel: what it allocates and what the budget reads back.
 
-When nobody will read the rings any more they hold the CTA's sums, fp32 ``[tile_m, R + 4]``: four more a row, so that a
-warp that writes columns of 8 rows meets no bank twice. Bytes behind them where the rings are too small.
+Sums that other CTAs send lie beside the rings, so that they may come while rows are still quantized. A *vector* is four
+sums of each thread of the multiplying warps: of one octet of rows and one wgmma of columns, two rows of x and two
+columns of lora_down.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import (
@@ -13,19 +16,20 @@ from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import (
     RING_ALIGN,
     Region,
 )
-from kernel_space.operators.nvfp4_quantize.lora_tma.config import GROUP_WARPS, LoraTmaConfig
+from kernel_space.operators.nvfp4_quantize.lora_tma.config import GROUP_WARPS, LANES, LoraTmaConfig
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 
 MMA_ROWS = 64  # rows of one wgmma: columns of lora_down
-SUM_PADDING = 4
 SUM_BYTES = 4
 QUANT_ROWS = 8  # rows that a warp quantizes at once, four lanes each
+INVERT_WARPS = GROUP_WARPS - 1  # of the loading ones, at most
+VECTOR_BYTES = 4 * SUM_BYTES  # of one thread
 
 
-class LoraTmaLayouts:
-    """Of a config whose slots are a number; needs no DSL."""
+class RingLayouts:
+    """Of a config whose slots are a number; needs no DSL. ``turns``: of quantizing warps, as in ``LoraTmaConfig``."""
 
-    def __init__(self, config: LoraTmaConfig, problem_class: ProblemClass) -> None:
+    def __init__(self, config: Any, problem_class: ProblemClass, turns: int) -> None:
         self.threads, self.quant_warps = config.threads, config.quant_warps
         self.splits = config.split_k
         self.stages = int(config.num_stage)
@@ -39,13 +43,11 @@ class LoraTmaLayouts:
         self.lora_bytes = self.r * self.row_bytes
         self.slot_bytes = self.columns * self.row_bytes
         self.inverse_bytes = CHUNK_K * SUM_BYTES
-        self.sum_row = self.r + SUM_PADDING  # fp32 from one row of sums to the next
-        sums = self.tile_m * self.sum_row * SUM_BYTES
-        self.more_bytes = max(0, sums - (self.x_bytes + self.slot_bytes))  # beyond one slot of both rings
         self.groups = self.tile_m // QUANT_ROWS
-        self.invert_warps = min(GROUP_WARPS - 1, self.stages)
+        self.prefetch_dist = 0
+        self.invert_warps = min(INVERT_WARPS, self.stages)
         self.full_arrivals = 2 if self.has_smooth else 1
-        self.empty_arrivals = GROUP_WARPS + self.quant_warps
+        self.empty_arrivals = GROUP_WARPS + config.quant_warps // turns
 
     def allocations(self) -> list[Region]:
         """Shared memory in the order in which the kernel lays it out: the rings side by side, slots of x first."""
@@ -53,8 +55,6 @@ class LoraTmaLayouts:
             Region("x", self.stages * self.x_bytes, "x", RING_ALIGN),
             Region("lora_down", self.stages * self.slot_bytes, "x", RING_ALIGN),
         ]
-        if self.more_bytes:
-            regions.append(Region("sums beyond the rings", self.more_bytes, "one", 16))
         if self.has_smooth:
             regions.append(Region("1 / smooth", self.stages * self.inverse_bytes, "x", 16))
         barriers = self.stages * BARRIER_BYTES
@@ -63,3 +63,34 @@ class LoraTmaLayouts:
     def footprint(self) -> dict[str, tuple[tuple[str, int, str], ...]]:
         """Fields of ``budget.Footprint``; of a config with one slot."""
         return {"smem": tuple((one.name, one.bytes, one.ring) for one in self.allocations())}
+
+
+class LoraTmaLayouts(RingLayouts):
+    """Vector v of warp w of the multiplying ones belongs to CTA ``(v + owner_step * w) % splits`` of its cluster: so
+    each has as many, of few rows too.
+    """
+
+    def __init__(self, config: LoraTmaConfig, problem_class: ProblemClass) -> None:
+        super().__init__(config, problem_class, config.turns)
+        self.turns, self.prefetch_dist = config.turns, config.prefetch_dist
+        self.warps_m = config.quant_warps // config.turns  # quantizing ones that share the rows of a chunk
+        if self.turns > 1:
+            # Slots are not given back in order. So each is always the same warp's, which knows of its turn before.
+            self.invert_warps = max(n for n in range(1, INVERT_WARPS + 1) if self.stages % n == 0)
+        self.octets = -(-self.groups // self.warps_m)  # of rows of a chunk that a warp has, at most
+        self.blocks = self.columns // MMA_ROWS
+        self.vectors = self.groups * self.blocks
+        self.owned = -(-self.vectors // self.splits)  # that a CTA adds up, at most
+        self.owner_step = -(-self.splits // GROUP_WARPS)
+        self.vector_bytes = LANES * GROUP_WARPS * VECTOR_BYTES
+
+    def allocations(self) -> list[Region]:
+        """Shared memory in the order in which the kernel lays it out."""
+        if self.splits == 1:
+            return super().allocations()
+        sums = (self.splits - 1) * self.owned * self.vector_bytes
+        return [
+            *super().allocations(),
+            Region("sums of the cluster", sums, "one", VECTOR_BYTES),
+            Region("sums full", GROUP_WARPS * BARRIER_BYTES, "one", BARRIER_BYTES),
+        ]

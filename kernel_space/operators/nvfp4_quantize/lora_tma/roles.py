@@ -5,29 +5,29 @@
 from typing import Any
 
 import cutlass
-from cutlass import Float32, Int32, Int64, cute
+from cutlass import Float32, Int32, Int64, Uint32, cute
 from cutlass.cute.nvgpu import warpgroup
 
 from kernel_space.operators.nvfp4_quantize.lora_mma import ptx as mma_ptx
 from kernel_space.operators.nvfp4_quantize.lora_mma.layouts import BARRIER_BYTES
-from kernel_space.operators.nvfp4_quantize.lora_mma.stream import Stream, scale_address
+from kernel_space.operators.nvfp4_quantize.lora_mma.stream import WORDS, Stream, scale_address
 from kernel_space.operators.nvfp4_quantize.lora_tma import ptx as tma_ptx
-from kernel_space.operators.nvfp4_quantize.lora_tma.config import GROUP_WARPS, LANES, ROLE_WARPS
+from kernel_space.operators.nvfp4_quantize.lora_tma.config import LANES, ROLE_WARPS
 from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import (
-    MMA_ROWS,
     QUANT_ROWS,
-    SUM_BYTES,
     LoraTmaLayouts,
 )
 from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 from kernel_space.operators.nvfp4_quantize.parts import arithmetic, ptx
 
 K_BLOCKS = CHUNK_K // 16  # wgmma along K in a chunk
-DONE_BARRIER = 1  # named barrier: nobody reads the rings any more
+QUANT_REGISTERS = 56  # that a quantizing thread wants beside words of x
+MOST_OCTETS = 4  # that a warp has in registers at once: their code is there as often
+INVERSE_PIECE = 64  # bytes of 1 / smooth: of four columns of each lane of a quad
 
 
 class Roles(Stream):
-    """Mixin with the roles and the end of the kernel. Zeros for rows behind the last tile are those of ``lora_mma``."""
+    """Mixin with the roles but for the end of those that multiply (``sums``)."""
 
     layouts: LoraTmaLayouts  # type: ignore[assignment]  # of this kernel
     config: Any
@@ -46,6 +46,7 @@ class Roles(Stream):
             for i in cutlass.range_constexpr(lay.stages):
                 cute.arch.mbarrier_init(self._barrier(place, "full", i), lay.full_arrivals)
                 cute.arch.mbarrier_init(self._barrier(place, "empty", i), lay.empty_arrivals)
+            self.init_more_barriers(place)
             cute.arch.mbarrier_init_fence()
         cute.arch.sync_threads()
 
@@ -82,6 +83,7 @@ class Roles(Stream):
             self._wait_empty(place, i)
             self._load_lora(place, i, i % lay.stages)
             self._load_x(place, atom, views, i, i % lay.stages)
+            self.prefetch(place, atom, views, i)
 
     @cute.jit
     def _load_lora(self, place: Any, i: Int32, slot: Int32):
@@ -129,8 +131,27 @@ class Roles(Stream):
     # -- x @ lora_down -------------------------------------------------------------------------------------------
 
     @cute.jit
+    def begin_prefetch(self, place: Any, atom: Any, views: Any):
+        """x of the first chunks to the L2, before the kernel before has ended: what that one still writes replaces it
+        there. By a warp that has nothing else to do so early.
+        """
+        lay = self.layouts
+        first = cutlass.min(place["chunks"], Int32(lay.stages + lay.prefetch_dist))
+        for i in cutlass.range(first, unroll=1):
+            cute.prefetch(atom, views[1][(None, place["tile"], place["first_chunk"] + i)])
+
+    @cute.jit
+    def prefetch(self, place: Any, atom: Any, views: Any, i: Int32):
+        """x of the chunk that is ``prefetch_dist`` behind chunk ``i`` to the L2."""
+        lay = self.layouts
+        if cutlass.const_expr(lay.prefetch_dist > 0):
+            ahead = i + lay.prefetch_dist
+            if ahead < place["chunks"]:
+                cute.prefetch(atom, views[1][(None, place["tile"], place["first_chunk"] + ahead)])
+
+    @cute.jit
     def multiply(self, place: Any, mma: Any, columns: Any, rows: Any):
-        """Four warps: sums of all chunks, then to shared memory."""
+        """Four warps: sums of all chunks."""
         lay = self.layouts
         acc = cute.make_rmem_tensor(mma.partition_shape_C((lay.columns, lay.tile_m)), Float32)
         acc.fill(0.0)
@@ -147,69 +168,117 @@ class Roles(Stream):
             if is_first & (i > 0):
                 cute.arch.mbarrier_arrive(self._barrier(place, "empty", (i + lay.stages - 1) % lay.stages))
         warpgroup.wait_group(0)
-        readers = LANES * (GROUP_WARPS + lay.quant_warps)
-        cute.arch.barrier(barrier_id=DONE_BARRIER, number_of_threads=readers)
-        self._write_sums(place, acc)
-
-    def _write_sums(self, place: Any, acc: Any) -> None:
-        """To ``[row of x, column of lora_down]``, those columns that there are."""
-        lay = self.layouts
-        warp, lane = place["warp"] - GROUP_WARPS, place["lane"]
-        first = warp * 16 + lane // 4
-        begin = place["x_ring"] + (place["quarter"] * 2 * lay.sum_row + first) * SUM_BYTES
-        shape = (2, 2, lay.tile_m // 8, lay.columns // MMA_ROWS)
-        sums = cute.make_tensor(acc.iterator, cute.make_layout(shape))
-        for block in range(lay.columns // MMA_ROWS):
-            for half in range(2):
-                column = block * MMA_ROWS + half * 8
-                wanted = Int32(first + column < lay.r)
-                for octet in range(lay.tile_m // 8):
-                    for e in range(2):
-                        offset = ((octet * 8 + e) * lay.sum_row + column) * SUM_BYTES
-                        tma_ptx.store_one_if(begin + offset, sums[e, half, octet, block], wanted)
+        # The last slot is nobody's any more.
+        self.finish(place, acc)
 
     # -- nvfp4(x / smooth) ---------------------------------------------------------------------------------------
 
     @cute.jit
     def quantize(self, place: Any):
-        """The other warps: rows of every chunk, eight at a time, in turns. A slot is given back when the next one is
-        full: right after the loads from it the fence would wait for them, and whatever they feed with it.
+        """The other warps. Those of a turn have each so many-th chunk. A slot is given back when all that a warp wants
+        of it is in registers, if that many registers are there.
         """
         lay = self.layouts
-        own, quarter = place["lane"] // 4, place["quarter"]
-        x_own = place["x_ring"] + own * lay.row_bytes + ((quarter * 2) ^ own) * 16
-        group = place["warp"] - ROLE_WARPS
-        for i in cutlass.range(place["chunks"], unroll=1):
-            slot = i % lay.stages
+        warp = place["warp"] - ROLE_WARPS
+        octet = warp % lay.warps_m
+        for i in cutlass.range(warp // lay.warps_m, place["chunks"], lay.turns, unroll=1):
             self._wait_full(place, i)
-            if i > 0:
-                # The next copy is of another proxy.
-                cute.arch.fence_proxy("async.shared", space="cta")
-                cute.arch.sync_warp()
-                if place["lane"] == 0:
-                    cute.arch.mbarrier_arrive(
-                        self._barrier(place, "empty", (i + lay.stages - 1) % lay.stages)
-                    )
-            if group < lay.groups:
-                inverse = self._load_inverse(place, slot)
-                at = x_own + slot * lay.x_bytes
-                while group < lay.groups:
-                    words = self._load_words(at + group * (QUANT_ROWS * lay.row_bytes))
-                    self.emit(place, words, inverse, place["first_chunk"] + i, group * QUANT_ROWS + own)
-                    group += lay.quant_warps
-            group -= lay.groups
-        readers = LANES * (GROUP_WARPS + lay.quant_warps)
-        cute.arch.barrier_arrive(barrier_id=DONE_BARRIER, number_of_threads=readers)
+            if cutlass.const_expr(lay.octets <= self._octets_in_registers):
+                if octet + (lay.octets - 1) * lay.warps_m < lay.groups:
+                    self._quantize_at_once(place, i, octet, lay.octets)
+                else:
+                    self._quantize_at_once(place, i, octet, lay.octets - 1)
+            else:
+                self._quantize_in_pairs(place, i, octet)
+            # Rows of the next chunk go on from here, so that no warp has more to do.
+            octet += (lay.groups - octet + lay.warps_m - 1) // lay.warps_m * lay.warps_m - lay.groups
+        self.clear_padding(place)
+
+    @property
+    def _octets_in_registers(self) -> int:
+        """Whose words a quantizing thread can hold at once."""
+        return min(MOST_OCTETS, (self.config.role_registers[2] - QUANT_REGISTERS) // WORDS)
+
+    @cute.jit
+    def _quantize_at_once(self, place: Any, i: Int32, octet: Int32, count: cutlass.Constexpr):
+        """``count`` octets of rows of chunk ``i``, the first being ``octet``."""
+        words, inverse = [], []
+        if cutlass.const_expr(count > 0):
+            octets = [octet + n * self.layouts.warps_m for n in range(count)]
+            words = [self._load_octet(place, i, one) for one in octets]
+            inverse = self._load_inverse(place, i % self.layouts.stages)
+        self._give_back(place, i)
+        for n in cutlass.range_constexpr(count):
+            self._emit_octet(place, i, octets[n], words[n], inverse)
+
+    @cute.jit
+    def _quantize_in_pairs(self, place: Any, i: Int32, octet: Int32):
+        """All octets of a warp, two at once: so two blocks of a lane are in work, and share 1 / smooth."""
+        lay = self.layouts
+        inverse = self._load_inverse(place, i % lay.stages)
+        while octet + lay.warps_m < lay.groups:
+            octets = (octet, octet + lay.warps_m)
+            words = [self._load_octet(place, i, one) for one in octets]
+            self._emit_octet(place, i, octets[0], words[0], inverse)
+            self._emit_octet(place, i, octets[1], words[1], inverse)
+            octet += 2 * lay.warps_m
+        if octet < lay.groups:
+            words = self._load_octet(place, i, octet)
+            self._emit_octet(place, i, octet, words, inverse)
+        self._give_back(place, i)
+
+    def _give_back(self, place: Any, i: Any) -> None:
+        """The slot of chunk ``i``; the next copy is of another proxy."""
+        cute.arch.fence_proxy("async.shared", space="cta")
+        cute.arch.sync_warp()
+        barrier = self._barrier(place, "empty", i % self.layouts.stages)
+        self._arrive_first(place, barrier)
+
+    @cute.jit
+    def _arrive_first(self, place: Any, barrier: Any):
+        if place["lane"] == 0:
+            cute.arch.mbarrier_arrive(barrier)
+
+    def _load_octet(self, place: Any, i: Any, octet: Any) -> list[Any]:
+        """Eight words of this lane's block of its row."""
+        lay = self.layouts
+        own = place["lane"] // 4
+        at = place["x_ring"] + own * lay.row_bytes + ((place["quarter"] * 2) ^ own) * 16
+        return self._load_words(at + i % lay.stages * lay.x_bytes + octet * (QUANT_ROWS * lay.row_bytes))
+
+    def _emit_octet(self, place: Any, i: Any, octet: Any, words: list[Any], inverse: list[Any]) -> None:
+        row = octet * QUANT_ROWS + place["lane"] // 4
+        self.emit(place, words, inverse, place["first_chunk"] + i, row)
+
+    @cute.jit
+    def clear_padding(self, place: Any):
+        """Zeros for rows from the end of the last tile to a multiple of 128, by the warps that quantize: for them the
+        kernel before has ended.
+        """
+        lay = self.layouts
+        end = place["first_row"] + lay.tile_m
+        rows = place["padded_m"] - end
+        if (end >= place["m"]) & (rows > 0):
+            first = place["thread"] - LANES * ROLE_WARPS
+            for index in cutlass.range(first, rows * place["chunks"], LANES * lay.quant_warps, unroll=1):
+                address = scale_address(place, end + index % rows, place["first_chunk"] + index // rows)
+                ptx.store_if(address, [Uint32(0)], Int32(1))
+
+    def _inverse_address(self, place: Any, buffer: Any) -> Any:
+        """Of this lane's two columns. Four columns of each quarter lie side by side, and the next four of each behind
+        them: so the four lanes of a quad read 64 bytes, in which no bank is twice.
+        """
+        lane = place["lane"]
+        return buffer + lane % 8 // 2 * INVERSE_PIECE + lane // 8 * 16 + lane % 2 * 8
 
     def _load_inverse(self, place: Any, slot: Any) -> list[Any]:
         """1 / smooth of this lane's 16 columns."""
         lay = self.layouts
         if not lay.has_smooth:
             return []
-        address = (
-            place["inverses"] + slot * lay.inverse_bytes + place["quarter"] * (arithmetic.BLOCK * SUM_BYTES)
-        )
-        return [one for offset in range(0, 64, 16) for one in mma_ptx.load_shared(address + offset)]
+        address = place["inverses"] + slot * lay.inverse_bytes + place["quarter"] * 16
+        pieces = range(0, lay.inverse_bytes, INVERSE_PIECE)
+        return [one for offset in pieces for one in mma_ptx.load_shared(address + offset)]
 
     @staticmethod
     def _load_words(address: Any) -> list[Any]:
@@ -233,38 +302,3 @@ class Roles(Stream):
         byte = ptx.unless_zero(Int32(wanted), scale)
         address = scale_address(place, row, chunk) + place["quarter"]
         tma_ptx.store_byte_if(address, byte, row < place["padded_m"])
-
-    # -- the end -------------------------------------------------------------------------------------------------
-
-    @cute.jit
-    def finish(self, place: Any):
-        """All threads: the cluster's sums of every ``splits``-th row, in the order of ranks."""
-        lay = self.layouts
-        if cutlass.const_expr(lay.splits > 1):
-            cute.arch.cluster_wait()
-        else:
-            cute.arch.sync_threads()
-        quads = lay.r // 4
-        rows = (lay.tile_m - place["rank"] + lay.splits - 1) // lay.splits
-        for index in cutlass.range(place["thread"], rows * quads, lay.threads, unroll=1):
-            row_of_tile = index // quads * lay.splits + place["rank"]
-            quad = index % quads
-            address = place["x_ring"] + (row_of_tile * lay.sum_row + quad * 4) * SUM_BYTES
-            row = place["first_row"] + row_of_tile
-            target = place["lora_act_in"] + (Int64(row) * lay.r + quad * 4) * 2
-            wanted = row < place["m"]
-            tma_ptx.store_halves_if(target, self._sum(address), wanted, is_bf16=lay.is_bf16)
-        self.clear_padding(place)
-        if cutlass.const_expr(lay.splits > 1):
-            # Nobody reads this CTA's sums any more: what was read has been used.
-            cute.arch.cluster_arrive_relaxed()
-            cute.arch.cluster_wait()
-
-    def _sum(self, address: Any) -> list[Any]:
-        if self.layouts.splits == 1:
-            return list(mma_ptx.load_shared(address))
-        total = list(tma_ptx.load_cluster(tma_ptx.map_to_rank(address, 0)))
-        for rank in range(1, self.layouts.splits):
-            piece = tma_ptx.load_cluster(tma_ptx.map_to_rank(address, rank))
-            total = [a + b for a, b in zip(total, piece, strict=True)]
-        return total

@@ -13,6 +13,7 @@ from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
 MOST_ROWS = 256  # N of one wgmma
 MOST_STAGES = 16
+MOST_PREFETCH = 64
 WGMMA_REGISTERS = 30  # that a thread wants at launch beside the sums of one wgmma (ptxas 13)
 OTHER_REGISTERS = 40  # that a multiplying thread wants beside all its sums
 
@@ -45,9 +46,25 @@ def _ctas_per_sm(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
 def _num_stage(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
     if config.num_stage == AUTO:
         return None
-    if LEAST_STAGES <= config.num_stage <= MOST_STAGES:  # type: ignore[operator]  # a number, if not AUTO
+    if not LEAST_STAGES <= config.num_stage <= MOST_STAGES:  # type: ignore[operator]  # a number, if not AUTO
+        return f"num_stage must be auto or from {LEAST_STAGES} to {MOST_STAGES}, got {config.num_stage}"
+    return None
+
+
+def _turns(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
+    """A warp may look at a slot only if it has followed all of its rounds: so those of a turn keep their slots."""
+    turns, slots = config.turns, config.num_stage
+    if turns < 1 or config.quant_warps % turns:
+        return f"turns must divide quant_warps={config.quant_warps}, got {turns}"
+    if slots != AUTO and int(slots) % turns:
+        return f"turns must divide num_stage={slots}, got {turns}"
+    return None
+
+
+def _prefetch_dist(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
+    if 0 <= config.prefetch_dist <= MOST_PREFETCH:
         return None
-    return f"num_stage must be auto or from {LEAST_STAGES} to {MOST_STAGES}, got {config.num_stage}"
+    return f"prefetch_dist must be from 0 to {MOST_PREFETCH} chunks, got {config.prefetch_dist}"
 
 
 def _registers(config: LoraTmaConfig, problem: QuantizeProblem) -> str | None:
@@ -79,6 +96,8 @@ KNOB_RULES: dict[str, Rule] = {
     "split_k": split_k,
     "ctas_per_sm": _ctas_per_sm,
     "num_stage": _num_stage,
+    "turns": _turns,
+    "prefetch_dist": _prefetch_dist,
     "registers": _registers,
     "tiles": _tiles,
 }
