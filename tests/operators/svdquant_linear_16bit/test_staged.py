@@ -51,6 +51,7 @@ TALL = (
 )
 BLOCKS = "kernel=staged tile_mnk=128x32x128 num_dequant_warpgroups=1 split_k=2"
 TWO = "kernel=staged tile_mnk=64x64x128 num_dequant_warpgroups=2 split_k=2 ctas_per_sm=2 use_pdl=true"
+EARLY = f"{WHOLE_K} early_release=true"
 SMALL = "9,352,8,16"  # one tile of y and one of the low-rank branch
 checked = functools.partial(runs.checked, sms=lambda config: 4 * config.split_k * config.share)
 
@@ -92,6 +93,7 @@ CASES: list[tuple[str, str, dict[str, str]]] = [
     (WHOLE_K, "21,352,72,16", {}),
     (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
     (WHOLE_K, "61,480,72,144", {}),  # three 64s of R are a slot and half of one
+    (EARLY, "61,480,72,144", {}),
 ]
 SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
     (PAIR, "29,480,8,80", {}),  # of its second tile of R a half lies beyond
@@ -100,6 +102,8 @@ SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
     (FOUR, "33,1312,88,16", {}),  # the last cluster is filled up with tiles that have no columns
     (TALL, "118,992,136,48", {}),
     (BLOCKS, "130,1024,136,256", {}),
+    (f"{BLOCKS} early_release=true", "130,1024,136,256", {}),
+    (f"{SHARED} early_release=true", "29,736,40,48", {}),
     (TWO, "61,992,136,128", {}),
     (PAIR, "1,160,8,0", {}),
     (PAIR, "29,480,8,512", {}),  # two slots of R each in rings of two
@@ -253,6 +257,17 @@ def test_a_broken_kernel_is_seen(pattern: str, into: str) -> None:
     changed, found = re.subn(pattern, into, compiled(PAIR, shape)[0].ptx)
     assert found
     assert not checked(PAIR, shape, ptx=changed).ok
+
+
+def test_a_slot_that_is_given_back_before_it_is_multiplied_is_seen() -> None:
+    """With ``early_release`` wgmma must be done: nobody else waits for it before the next weights come."""
+    shape = problem("61,1312,72,16")
+    ptx = compiled(EARLY, shape)[0].ptx
+    changed, found = re.subn(
+        r"wgmma\.wait_group\.sync\.aligned\s+0;", "wgmma.wait_group.sync.aligned 1;", ptx
+    )
+    assert found and checked(EARLY, shape).ok
+    assert not checked(EARLY, shape, ptx=changed, schedule="slow_tensor").ok
 
 
 @pytest.mark.slow

@@ -33,6 +33,8 @@ class StagedKnobs(Sm90aConfig):
     ``split_k``             CTAs of a cluster that share one tile along K; reduced in a fixed order
     ``down_columns``        columns of lora_down of a CTA, fewer where R shared out evenly gives fewer
     ``share``               tiles of columns in a cluster: their CTAs multiply the same x, which is multicast to them
+    ``early_release``       slots are given back as soon as they are multiplied, not when the next ones are under way:
+                            the tensor core rests in between, but rings are as good as one slot longer
     ``ctas_per_sm``         CTAs that registers and shared memory of an SM are shared out to
     ``use_pdl``             programmatic dependent launch: prologue, loads of weights and the first slots of
                             dequantized ones overlap the previous kernel
@@ -47,6 +49,7 @@ class StagedKnobs(Sm90aConfig):
     split_k: int = number(4)
     down_columns: int = number(32)
     share: int = number(1)
+    early_release: bool = flag()
     ctas_per_sm: int = number(1)
     use_pdl: bool = flag()
 

@@ -85,6 +85,7 @@ class Multiplier:
         full, empty = buffers[f"{name}_full"].iterator, buffers[f"{name}_empty"].iterator
         dq = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, stages)
         x = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_x_stage)
+        held = 0 if config.early_release else 1  # slots that wgmma may still read meanwhile
         dq_there, x_there = Boolean(False), Boolean(False)
         dq_done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, stages)
         x_done = pipeline.make_pipeline_state(pipeline.PipelineUserType.Consumer, config.num_x_stage)
@@ -99,11 +100,11 @@ class Multiplier:
             # What a wait at a barrier that is ready takes passes while these are multiplied.
             dq_there = cute.arch.mbarrier_test_wait(full + dq.index, dq.phase)
             x_there = cute.arch.mbarrier_test_wait(buffers["x_full"].iterator + x.index, x.phase)
-            # All but these are done: the slots before are nobody's.
-            warpgroup.wait_group(1)
-            if i > 0:
+            # All but ``held`` are done: the slots before are nobody's.
+            warpgroup.wait_group(held)
+            if i >= held:
                 self._arrive(empty + dq_done.index)
-                self._release_x(lay, buffers["x_empty"].iterator + x_done.index, place, i - 1)
+                self._release_x(lay, buffers["x_empty"].iterator + x_done.index, place, i - held)
                 dq_done.advance()
                 x_done.advance()
         for number, halves in enumerate(behind):
@@ -113,11 +114,10 @@ class Multiplier:
             dq.advance()
             x.advance()
             if cutlass.const_expr(number + 1 < len(behind)):
-                warpgroup.wait_group(1)
+                warpgroup.wait_group(held)
                 self._arrive(empty + dq_done.index)
-                self._release_x(
-                    lay, buffers["x_empty"].iterator + x_done.index, place, place["slots"] + number - 1
-                )
+                done = place["slots"] + number - held
+                self._release_x(lay, buffers["x_empty"].iterator + x_done.index, place, done)
                 dq_done.advance()
                 x_done.advance()
         warpgroup.wait_group(0)
