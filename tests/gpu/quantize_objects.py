@@ -77,6 +77,18 @@ LORA_CASES = {
         "fp32",
         128,
     ),
+    "tma-turns": (
+        "kernel=lora_tma tile_m=72 quant_warps=12 turns=3 split_k=2 use_pdl=true",
+        "bf16",
+        "fp32",
+        128,
+    ),
+    "tma-ahead": (
+        "kernel=lora_tma tile_m=48 quant_warps=8 turns=4 split_k=5 prefetch_dist=8 use_pdl=true",
+        "fp16",
+        "fp32",
+        128,
+    ),
     "tma-alone": ("kernel=lora_tma tile_m=64 num_stage=2", "bf16", "none", 16),
     "tma-256": ("kernel=lora_tma tile_m=32 split_k=4", "fp16", "fp32", 256),
     "tma-48": ("kernel=lora_tma tile_m=112 quant_warps=12 split_k=3", "fp16", "fp32", 48),

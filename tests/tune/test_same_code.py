@@ -107,6 +107,16 @@ def test_the_same_code_of_other_sources_stands(out: Path, capsys: pytest.Capture
     assert "nothing is stale" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("silent", "is_same"), [(" persistent=false", True), (" use_pdl=true", False)])
+def test_a_knob_that_a_row_did_not_have_yet_has_its_default(
+    silent: str, is_same: bool, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Kernels get knobs; a row of before is of the default, false for both here, whose code may be the same."""
+    change(out, config=CONFIG.replace(silent, ""))
+    found = same_code(out, capsys)
+    assert found["same_code"] is is_same and ("its cubin is" in found["reason"]) is not is_same
+
+
 def test_other_machine_code_stays_stale(
     out: Path, builds: dict[str, CompiledKernel], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,25 @@ def test_ranks_and_defaults(r: int, text: str) -> None:
     check(f"131,352,{r}", text, schedule="random")
 
 
+DEALT = [
+    # (tile_m, split_k, R): octets of rows times wgmma of columns, dealt out to fewer, as many or more CTAs
+    (16, 2, 48), (24, 3, 16), (16, 4, 128), (8, 2, 128), (32, 4, 64), (32, 8, 128), (8, 3, 144),
+    (8, 8, 64), (16, 3, 64), (16, 8, 128), (24, 7, 128), (8, 5, 256),
+    (24, 2, 64), (40, 4, 128), (48, 5, 128), (72, 2, 128), (112, 3, 128), (40, 6, 48), (64, 7, 64), (24, 2, 192),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("tile_m", "split_k", "r"),
+    [*DEALT[:3], *(pytest.param(*case, marks=pytest.mark.slow) for case in DEALT[3:])],
+)
+def test_sums_are_dealt_out(tile_m: int, split_k: int, r: int) -> None:
+    """Each vector has one owner, who has all of its parts."""
+    quantizers = "quant_warps=12 turns=3" if tile_m > 64 else "quant_warps=4 turns=2"
+    text = f"{KERNEL}tile_m={tile_m} {quantizers} split_k={split_k} use_pdl=true"
+    check(f"{2 * tile_m - 3},{64 * split_k + 96},{r}", text, schedule="eager")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("text", [ALONE, TALL, NARROW, CLUSTER])
 def test_several_blocks_of_scales_both_ways(text: str) -> None:

@@ -50,7 +50,6 @@ class Sums:
         place = place | {"group_warp": place["warp"] - GROUP_WARPS}
         mine = self._first_owned(place)
         own = cute.make_rmem_tensor((4, lay.owned), Float32)
-        own.fill(0.0)
         self._take_own(sums, own, mine)
         if cutlass.const_expr(lay.splits > 1):
             self._send(place, sums, mine)
@@ -69,14 +68,33 @@ class Sums:
         octet, block = divmod(v, self.layouts.blocks)
         return [sums[e, half, octet, block] for half in range(2) for e in range(2)]
 
+    def _take_own(self, sums: Any, own: Any, mine: Any) -> None:
+        """This CTA's part of what it owns."""
+        if self.layouts.vectors == self.layouts.splits:
+            self._select_own(sums, own, mine)
+        else:
+            own.fill(0.0)
+            self._copy_own(sums, own, mine)
+
     @cute.jit
-    def _take_own(self, sums: Any, own: Any, mine: Int32):
+    def _copy_own(self, sums: Any, own: Any, mine: Int32):
         lay = self.layouts
         for first in cutlass.range_constexpr(lay.splits):
             if mine == first:
                 for v in cutlass.range_constexpr(first, lay.vectors, lay.splits):
                     for i, value in enumerate(self._vector(sums, v)):
                         own[i, v // lay.splits] = value
+
+    def _select_own(self, sums: Any, own: Any, mine: Any) -> None:
+        """Where each CTA owns one vector. Of two conditional stores to one in a row the DSL (4.8.1) loses the second:
+        the IR has it, the PTX has not, if there is one wgmma of columns.
+        """
+        found = self._vector(sums, 0)
+        for v in range(1, self.layouts.vectors):
+            own_v = zip(self._vector(sums, v), found, strict=True)
+            found = [cutlass.select_(mine == v, a, b) for a, b in own_v]
+        for i, value in enumerate(found):
+            own[i, 0] = value
 
     @cute.jit
     def _send(self, place: Any, sums: Any, mine: Int32):
