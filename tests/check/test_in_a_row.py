@@ -115,6 +115,19 @@ def test_warps_that_see_what_one_has_loaded_behind_its_wait_may_write(name: str,
     assert result.runs[0].calls == 3
 
 
+def test_a_warp_whose_turn_has_no_chunk_waits_before_it_writes() -> None:
+    """Of K = 160 there are three chunks, for four turns: the last one has seen no x when it clears padding."""
+    text = "kernel=lora_tma tile_m=8 quant_warps=4 turns=4 num_stage=4 use_pdl=true"
+    built, config, problem = compiled("nvfp4_quantize", text, "9,160,32", SM90A)
+    result = check_candidate(built, config, problem, schedules=("eager",))
+    assert result.ok, str(result)
+    ptx = re.sub(r"(.*)griddepcontrol\.wait;", r"\1", built.ptx, flags=re.DOTALL)
+    memory = CheckMemory(config, problem, 0)
+    former = memory.unfinished()
+    found = str(run_compiled(built, *memory.values(3), sms=3, ptx=ptx, times=1, former=former))
+    assert re.search(r"WAW on global memory, byte \d+ of ascales: st.global", found), found
+
+
 @pytest.mark.parametrize(("name", "kernel"), LOADED_BY_ONE)
 @pytest.mark.parametrize("place", ["nowhere", "behind the copies"])
 def test_warps_that_see_copies_without_a_wait_are_reported(name: str, kernel: str, place: str) -> None:

@@ -30,7 +30,7 @@ class RingLayouts:
     """Of a config whose slots are a number; needs no DSL. ``turns``: of quantizing warps, as in ``LoraTmaConfig``."""
 
     def __init__(self, config: Any, problem_class: ProblemClass, turns: int) -> None:
-        self.threads, self.quant_warps = config.threads, config.quant_warps
+        self.threads, self.quant_warps, self.turns = config.threads, config.quant_warps, turns
         self.splits = config.split_k
         self.stages = int(config.num_stage)
         self.tile_m = config.tile_m
@@ -72,7 +72,7 @@ class LoraTmaLayouts(RingLayouts):
 
     def __init__(self, config: LoraTmaConfig, problem_class: ProblemClass) -> None:
         super().__init__(config, problem_class, config.turns)
-        self.turns, self.prefetch_dist = config.turns, config.prefetch_dist
+        self.prefetch_dist = config.prefetch_dist
         self.warps_m = config.quant_warps // config.turns  # quantizing ones that share the rows of a chunk
         if self.turns > 1:
             # Slots are not given back in order. So each is always the same warp's, which knows of its turn before.
