@@ -92,7 +92,7 @@ DEALT = [
 def test_sums_are_dealt_out(tile_m: int, split_k: int, r: int) -> None:
     """Each vector has one owner, who has all of its parts."""
     quantizers = "quant_warps=12 turns=3" if tile_m > 64 else "quant_warps=4 turns=2"
-    text = f"{KERNEL}tile_m={tile_m} {quantizers} split_k={split_k} use_pdl=true"
+    text = f"{KERNEL}tile_m={tile_m} {quantizers} split_k={split_k}"
     check(f"{2 * tile_m - 3},{64 * split_k + 96},{r}", text, schedule="eager")
 
 

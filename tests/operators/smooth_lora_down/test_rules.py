@@ -85,7 +85,8 @@ def test_the_others_are_for_lora_down_and_have_the_rules_of_the_quantizer(
     assert verdict.reason == "R must be above 0, got 0; kernel=smooth_rows smooths alone"
     own = kernel("smooth_lora_down", config.kernel)
     other = kernel("nvfp4_quantize", config.kernel.replace("smooth", "lora"))
-    assert tuple(own.knob_rules) == tuple(other.knob_rules)
+    # There is no padding that a turn without a chunk would clear too early.
+    assert [*own.knob_rules] == [name for name in other.knob_rules if name != "idle_turns"]
     verdict = legalize(config.replace(split_k=9), WITH_LORA, H200)
     assert isinstance(verdict, Rejection) and verdict.rule == "split_k"
     verdict = legalize(config.replace(**{slots: 16}), WITH_LORA, H200)

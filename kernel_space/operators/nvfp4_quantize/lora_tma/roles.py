@@ -253,14 +253,12 @@ class Roles(Stream):
     @cute.jit
     def clear_padding(self, place: Any):
         """Zeros for rows from the end of the last tile to a multiple of 128, by the warps that quantize: for them the
-        kernel before has ended, but for one whose turn has no chunk, and who has seen no x.
+        kernel before has ended, since each has seen x (rule ``idle_turns``).
         """
         lay = self.layouts
         end = place["first_row"] + lay.tile_m
         rows = place["padded_m"] - end
         if (end >= place["m"]) & (rows > 0):
-            if cutlass.const_expr(self.config.use_pdl and lay.turns > 1):
-                cute.arch.griddepcontrol_wait()
             first = place["thread"] - LANES * ROLE_WARPS
             for index in cutlass.range(first, rows * place["chunks"], LANES * lay.quant_warps, unroll=1):
                 address = scale_address(place, end + index % rows, place["first_chunk"] + index // rows)

@@ -8,6 +8,7 @@ from kernel_space.operators.nvfp4_quantize.lora_mma.rules import MOST_TILES, REG
 from kernel_space.operators.nvfp4_quantize.lora_tma.budget import LEAST_STAGES
 from kernel_space.operators.nvfp4_quantize.lora_tma.config import ROLE_REGISTERS, LoraTmaConfig
 from kernel_space.operators.nvfp4_quantize.lora_tma.layouts import MMA_ROWS, QUANT_ROWS
+from kernel_space.operators.nvfp4_quantize.packing import CHUNK_K
 from kernel_space.operators.nvfp4_quantize.parts.rule_forms import one_of
 from kernel_space.operators.nvfp4_quantize.problem import QuantizeProblem
 
@@ -61,6 +62,19 @@ def _turns(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
     return None
 
 
+def _idle_turns(config: LoraTmaConfig, problem: QuantizeProblem) -> str | None:
+    """A warp that has seen no x does not know that the kernel before has ended, and clears padding all the same."""
+    if not config.use_pdl or config.turns <= 1 or split_k(config, problem) is not None:
+        return None
+    chunks = -(-problem.k // CHUNK_K) // config.split_k
+    if config.turns <= chunks:
+        return None
+    return (
+        f"with use_pdl each turn needs a chunk of {CHUNK_K} along K in every CTA: K={problem.k} over "
+        f"split_k={config.split_k} has {chunks}, got turns={config.turns}"
+    )
+
+
 def _prefetch_dist(config: LoraTmaConfig, _: QuantizeProblem) -> str | None:
     if 0 <= config.prefetch_dist <= MOST_PREFETCH:
         return None
@@ -97,6 +111,7 @@ KNOB_RULES: dict[str, Rule] = {
     "ctas_per_sm": _ctas_per_sm,
     "num_stage": _num_stage,
     "turns": _turns,
+    "idle_turns": _idle_turns,
     "prefetch_dist": _prefetch_dist,
     "registers": _registers,
     "tiles": _tiles,
