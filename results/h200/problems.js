@@ -536,6 +536,10 @@ window.problems = [
 "name": "svdquant_linear 256,15360,3840,128"
 },
 {
+"page": "svdquant_linear/1024x15360x3840x128-bf16",
+"name": "svdquant_linear 1024,15360,3840,128"
+},
+{
 "page": "svdquant_linear_16bit/1x3072x3072x128-bf16",
 "name": "svdquant_linear_16bit 1,3072,3072,128"
 },
@@ -822,6 +826,14 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/256x15360x3840x128-bf16",
 "name": "svdquant_linear_16bit 256,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/1024x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 1024,15360,3840,128"
+},
+{
+"page": "svdquant_linear_16bit/4352x15360x3840x128-bf16",
+"name": "svdquant_linear_16bit 4352,15360,3840,128"
 },
 {
 "page": "svdquant_linear_fp8/512x3072x3072x128-bf16",
