@@ -684,6 +684,10 @@ window.problems = [
 "name": "svdquant_linear_16bit 4352,3072,12288,128"
 },
 {
+"page": "svdquant_linear_16bit/16x3840x3072x32-bf16",
+"name": "svdquant_linear_16bit 16,3840,3072,32"
+},
+{
 "page": "svdquant_linear_16bit/1x3840x3072x128-bf16",
 "name": "svdquant_linear_16bit 1,3840,3072,128"
 },

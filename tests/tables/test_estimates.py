@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from kernel_space.core.arch import SM90A
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
-from kernel_space.core.registry import kernel_of, parse_config
+from kernel_space.core.registry import kernel_of, operator, parse_config
 from kernel_space.core.traits import Effort, traits_of
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from tests.runtime.test_choice import BOTH, PLAIN, SPLIT, row, write
@@ -21,8 +22,9 @@ from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime.choice.choose import Library
 from tuner.tables.borrow import table_of
 from tuner.tables.estimates import FILE_NAME, Estimate, Estimates, read_estimates, write_estimates
-from tuner.tables.order import Offer, by_estimate, in_steps
+from tuner.tables.order import Offer, by_estimate, efforts, in_steps
 
+ROOT = Path(__file__).parents[2]
 H200, H100 = DEVICE_CLASSES["h200"], DEVICE_CLASSES["h100"]
 CONFIG = parse_config(GemmProblem.operator, SM90A, PLAIN)
 FAR = GemmProblem.parse("64,8192,8192,128")
@@ -276,3 +278,25 @@ def test_the_shipped_estimates_are_of_today() -> None:
         )
         > len(rows) / 2
     )
+
+
+# ------------------------------------------------------------------ rows that this package brings
+
+
+@pytest.mark.parametrize("name", ["h100", "h200"])
+def test_every_row_can_be_carried_over_to_other_sizes(name: str) -> None:
+    """What a layer without a row of its own asks of its neighbour's: a config that has no answer ends it."""
+    device = DEVICE_CLASSES[name]
+    table = json.loads((ROOT / "results" / name / "dispatch.json").read_text())
+    asked = 0
+    for item in table["rows"]:
+        known = operator(item["op"]).problem(**item["problem"])
+        config = parse_config(item["op"], SM90A, item["config"])
+        other = dataclasses.replace(known, m=known.m + 8)
+        found = efforts(config, [known, other], device)
+        if found is not None:
+            asked += 1
+            for one in found:
+                us = one.us(dict.fromkeys(one.needs, 1.0), dict.fromkeys(one.choices, 0.0))
+                assert 0.5 < us < 1e5, item["config"]
+    assert asked > len(table["rows"]) / 2

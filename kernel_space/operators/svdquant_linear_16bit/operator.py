@@ -24,6 +24,6 @@ OPERATOR = composite(
             fields={name: name for name in ("m", "k", "n", "r", "dtype", "activation")},
         ),
     ),
-    kernels=("whole", "fused", "staged", "merged"),
+    kernels=("sliced", "whole", "fused", "staged", "merged"),
     runtime="kernel_space.operators.svdquant_linear_16bit.runtime",
 )

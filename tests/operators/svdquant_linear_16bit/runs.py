@@ -15,13 +15,17 @@ from kernel_space.core.arch import SM90A
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of, operator, parse_config
 from kernel_space.core.rules import Legal, Rejection, legalize
-from kernel_space.machine.run.run import run_compiled
+from kernel_space.launch.capture import capture
+from kernel_space.machine.memory.global_memory import GlobalMemory
+from kernel_space.machine.run.launch import add_tensor
+from kernel_space.machine.run.run import run_compiled, run_launch
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
 from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
 
 OPERATOR = operator("svdquant_linear_16bit")
 ALIGN = 256
+DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 def problem(shape: str, dtype: str = "bf16", **options: Any) -> HalfLinearProblem:
@@ -66,6 +70,34 @@ def outputs(shape: HalfLinearProblem) -> dict[str, torch.Tensor]:
         "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=torch.bfloat16),
         "y": torch.full((shape.m, shape.n), torch.nan, dtype=torch.bfloat16),
     }
+
+
+def run(
+    text: str, shape: HalfLinearProblem, *, ptx: str | None = None, schedule: str = "random"
+) -> tuple[Any, dict[str, torch.Tensor], torch.Tensor, bool]:
+    """(the run, all tensors, the counters, whether every output is right); outputs begin as NaN."""
+    kernel, config = compiled(text, shape)
+    half = DTYPES[shape.dtype]
+    tensors = {
+        **OPERATOR.inputs(shape, 3, "gaussian", "cpu"),
+        "xs": torch.full((shape.m, -(-shape.k // 64) * 64), torch.nan, dtype=half),
+        "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=half),
+        "y": torch.full((shape.m, shape.n), torch.nan, dtype=half),
+    }
+    room = kernel_of(config, shape).room(config, shape)
+    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
+    workspace = space[-space.data_ptr() % ALIGN :]
+    memory = GlobalMemory()
+    named = {**tensors, "workspace": workspace}
+    for name, tensor in named.items():
+        add_tensor(memory, tensor, name)
+    pointers = {name: tensor.data_ptr() for name, tensor in named.items()}
+    (launch,) = capture(kernel, *OPERATOR.signature.values(shape, pointers, clusters=2))
+    result = run_launch(
+        launch, ptx or kernel.ptx, memory, sms=16, schedule=schedule, seed=1, check_races=True
+    )
+    checks = OPERATOR.check(shape, tensors, config)
+    return result, tensors, workspace[: room.zeroed], all(check.ok for check in checks.values())
 
 
 @functools.cache

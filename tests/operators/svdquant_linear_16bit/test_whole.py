@@ -5,61 +5,24 @@ it.
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import pytest
-import torch
 
 from kernel_space.build.build import build
 from kernel_space.check.memory import CheckMemory
 from kernel_space.check.problem import exercises
 from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
-from kernel_space.core.registry import kernel_of
 from kernel_space.core.rules import Legal, Rejection
 from kernel_space.launch.capture import capture
-from kernel_space.machine.memory.global_memory import GlobalMemory
-from kernel_space.machine.run.launch import add_tensor
-from kernel_space.machine.run.run import run_launch
 from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.nvfp4_quantize.packing import unpack_lora_down
-from kernel_space.operators.svdquant_linear_16bit.problem import HalfLinearProblem
-from tests.operators.svdquant_linear_16bit.runs import OPERATOR, compiled, legal, problem
+from tests.operators.svdquant_linear_16bit.runs import OPERATOR, compiled, legal, problem, run
 
-DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
-ALIGN = 256
 FEW = "kernel=whole tile_mnk=32x8x128"
 SHARED = "kernel=whole tile_mnk=64x16x128 split_k=2 num_ab_stage=2 num_dq_stage=1 use_pdl=true"
 PLAIN = "kernel=whole tile_mnk=128x32x128 consumer_warpgroups=2 num_ab_stage=3 dequant_ahead=0 split_k=3"
-
-
-def run(
-    text: str, shape: HalfLinearProblem, *, ptx: str | None = None, schedule: str = "random"
-) -> tuple[Any, dict[str, torch.Tensor], torch.Tensor, bool]:
-    """(the run, all tensors, the counters, whether every output is right); outputs begin as NaN."""
-    kernel, config = compiled(text, shape)
-    half = DTYPES[shape.dtype]
-    tensors = {
-        **OPERATOR.inputs(shape, 3, "gaussian", "cpu"),
-        "xs": torch.full((shape.m, -(-shape.k // 64) * 64), torch.nan, dtype=half),
-        "lora_act_in": torch.full((shape.m, shape.r), torch.nan, dtype=half),
-        "y": torch.full((shape.m, shape.n), torch.nan, dtype=half),
-    }
-    room = kernel_of(config, shape).room(config, shape)
-    space = torch.zeros(room.size + ALIGN, dtype=torch.uint8)
-    workspace = space[-space.data_ptr() % ALIGN :]
-    memory = GlobalMemory()
-    named = {**tensors, "workspace": workspace}
-    for name, tensor in named.items():
-        add_tensor(memory, tensor, name)
-    pointers = {name: tensor.data_ptr() for name, tensor in named.items()}
-    (launch,) = capture(kernel, *OPERATOR.signature.values(shape, pointers, clusters=2))
-    result = run_launch(
-        launch, ptx or kernel.ptx, memory, sms=16, schedule=schedule, seed=1, check_races=True
-    )
-    checks = OPERATOR.check(shape, tensors, config)
-    return result, tensors, workspace[: room.zeroed], all(check.ok for check in checks.values())
 
 
 CASES = [(FEW, "3,416,40,16", "bf16"), (SHARED, "17,672,72,48", "fp16")]

@@ -49,26 +49,19 @@ from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
-import cutlass.pipeline as pipeline
-from cutlass import Int32, Int64, cute
+from cutlass import Int32, cute
 from cutlass.cute.nvgpu import cpasync
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
 from kernel_space.operators.nvfp4_quantize.parts.ptx import of_bits, unless_zero
-from kernel_space.operators.svdquant_gemm.sm90a_parts.barriers import BarriersSm90a
 from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import (
     load_shared,
-    prefetch_global_if,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
-    SF_BLOCK_K,
-    SF_BLOCK_ROWS,
-    SF_BLOCK_WORDS,
     WARPS_PER_GROUP,
 )
 from kernel_space.operators.svdquant_gemm.sm90a_parts.split_k import GROUP_THREADS
-from kernel_space.operators.svdquant_linear_16bit.fused.ptx import copy_bulk
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.staged.branch import Branch
 from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K, StagedConfig, StagedKnobs
@@ -78,25 +71,18 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     BRANCH_READY,
     HALVES,
     INVERSE,
-    LINE,
-    PACKED,
     PEERS_DONE,
-    SCALES,
     SMOOTH,
     SUMS_FULL,
-    WEIGHTS,
-    WORD_BYTES,
     StagedLayouts,
 )
 from kernel_space.operators.svdquant_linear_16bit.staged.multiply import Multiplier
 from kernel_space.operators.svdquant_linear_16bit.staged.ptx import store_pair
-from kernel_space.operators.svdquant_linear_16bit.staged.rows import RowsOfX
+from kernel_space.operators.svdquant_linear_16bit.staged.rows import StagedLoads
 from kernel_space.operators.svdquant_linear_16bit.whole.inverses import inverses
 
-SMOOTH_WARPS = 2
 
-
-class StagedLayer(Multiplier, Finish, Branch, RowsOfX, Dequantizer, BarriersSm90a):
+class StagedLayer(Multiplier, Finish, Branch, Dequantizer, StagedLoads):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
     over_smooth = True  # weights are: x is multiplied as it is
@@ -160,33 +146,6 @@ class StagedLayer(Multiplier, Finish, Branch, RowsOfX, Dequantizer, BarriersSm90
             preferred_smem_carveout=100,
             use_pdl=self.config.use_pdl,
         )
-
-    def _tma_halves(self, lay: StagedLayouts, wgt: cute.Pointer, n: Int32, k: Int32) -> Any:
-        """Packed codes: boxes of a k-tile overlap, so that coordinate i along K begins at the ith 64 of it."""
-        atom, coords = self._tma_packed(lay.packed_box, wgt, n, k, 1)
-        tile, half = lay.k // 2, HALF_K // 2
-        shape, stride = coords.shape, coords.stride
-        overlapping = cute.make_layout(
-            (shape[0], (tile, cute.ceil_div(shape[1], half))),
-            stride=(stride[0], (stride[1], half * stride[1])),
-        )
-        return atom, cute.make_tensor(coords.iterator, overlapping)
-
-    def _tma_blocks(self, lay: StagedLayouts, wscales: cute.Pointer, n: Int32, k: Int32) -> Any:
-        """Scale-factor blocks as ``[row blocks, K blocks, 128 words]``; coordinates of both begin at any block."""
-        blocks, k_blocks = cute.ceil_div(n, SF_BLOCK_ROWS), cute.ceil_div(k, SF_BLOCK_K)
-        words = cute.recast_ptr(wscales, dtype=cutlass.Int32)
-        stride = (k_blocks * SF_BLOCK_WORDS, SF_BLOCK_WORDS, 1)
-        gmem = cute.make_tensor(words, cute.make_layout((blocks, k_blocks, SF_BLOCK_WORDS), stride=stride))
-        box = cute.slice_(lay.scales, (None, None, None, 0))
-        tiler = (lay.sf_row_blocks, lay.sf_k_blocks, SF_BLOCK_WORDS)
-        atom, coords = cpasync.make_tiled_tma_atom(self._load_op(1), gmem, box, tiler)
-        shape, stride = coords.shape, coords.stride
-        overlapping = cute.make_layout(
-            ((tiler[0], shape[0]), (tiler[1], shape[1]), shape[2]),
-            stride=((stride[0], stride[0]), (stride[1], stride[1]), stride[2]),
-        )
-        return atom, cute.make_tensor(coords.iterator, overlapping)
 
     @cute.kernel
     def kernel(self, atoms: Any, tensors: Any, pointers: Any, m: Int32, n: Int32, k: Int32):
@@ -293,54 +252,6 @@ class StagedLayer(Multiplier, Finish, Branch, RowsOfX, Dequantizer, BarriersSm90
                         )
 
     @cute.jit
-    def _weight_warp(
-        self,
-        lay: StagedLayouts,
-        place: Any,
-        atoms: Any,
-        tensors: Any,
-        smooth: cute.Pointer,
-        buffers: Any,
-        k: Int32,
-    ):
-        tWsW, tWgW = self._partition(atoms[0], buffers[PACKED], tensors[0], (lay.columns, lay.k // 2))
-        tSsS, tSgS = self._partition_scales(lay, atoms[1], buffers[SCALES], tensors[1], lay.sf_row_blocks)
-        full, empty = buffers["ab_full"].iterator, buffers["ab_empty"].iterator
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, self.config.num_ab_stage)
-        tile, sf_block = place["column_tile"], place["column_tile"] * lay.columns // SF_BLOCK_ROWS
-        if cutlass.const_expr(self.has_lora):
-            self.prefetch_ups(lay, place, atoms[-1], tensors[-1], buffers)
-        for i in cutlass.range(place["slots"], unroll=1):
-            slot, at = state.index, place["first"] + HALVES * i
-            barrier = full + slot
-            cute.arch.mbarrier_wait(empty + slot, state.phase)
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(barrier, lay.packed_bytes + lay.scales_bytes)
-                if cutlass.const_expr(self.over_smooth):
-                    size = cutlass.min(k - at * HALF_K, Int32(lay.k)) * WORD_BYTES
-                    arrived = buffers["smooth_full"].iterator + slot
-                    cute.arch.mbarrier_arrive_and_expect_tx(arrived, size)
-                    target = buffers[SMOOTH].iterator.toint() + slot * lay.smooth_bytes
-                    copy_bulk(target, smooth.toint() + Int64(at * HALF_K) * WORD_BYTES, size, arrived.toint())
-            cute.copy(atoms[0], tWgW[(None, tile, at)], tWsW[(None, slot)], tma_bar_ptr=barrier)
-            cute.copy(atoms[1], tSgS[(None, sf_block, at)], tSsS[(None, slot)], tma_bar_ptr=barrier)
-            state.advance()
-
-    @cute.jit
-    def _smooth_warp(self, lay: StagedLayouts, place: Any, buffers: Any, which: Int32, k: Int32):
-        """1 / smooth of the k-tiles in every second place of the ring, from ``which`` on: one warp is slower than all
-        who wait for it. Each has places of its own, for a barrier that another has waited at may be two rounds behind,
-        and looks like one that is ready.
-        """
-        stages = self.config.num_ab_stage
-        for i in cutlass.range(place["slots"], unroll=1):
-            slot = i % stages
-            if slot % SMOOTH_WARPS == which:
-                cute.arch.mbarrier_wait(buffers["smooth_full"].iterator + slot, i // stages & 1)
-                self._invert(lay, buffers, slot, k - (place["first"] + HALVES * i) * HALF_K)
-                self._arrive(buffers["ab_full"].iterator + slot)
-
-    @cute.jit
     def _invert(self, lay: StagedLayouts, buffers: Any, slot: Int32, left: Int32):
         """0 beyond K, of which ``left`` begins here. A lane has four neighbours."""
         lane = cute.arch.lane_idx()
@@ -348,34 +259,6 @@ class StagedLayer(Multiplier, Finish, Branch, RowsOfX, Dequantizer, BarriersSm90
         given = [of_bits(unless_zero(Int32(lane * 4 < left), word)) for word in words]
         pairs = inverses(given, lay.is_bf16)
         store_pair(buffers[INVERSE].iterator.toint() + slot * lay.inverse_bytes + lane * 8, pairs)
-
-    @cute.jit
-    def _down_warp(self, lay: StagedLayouts, place: Any, lora_down: cute.Pointer, buffers: Any):
-        """Chunks of 64 K of this CTA's columns of packed lora_down, in the order of K."""
-        full, empty = buffers["down_full"].iterator, buffers["down_empty"].iterator
-        state = pipeline.make_pipeline_state(pipeline.PipelineUserType.Producer, lay.down_stages)
-        column = place["column_tile"] * lay.down_columns
-        size = cutlass.min(Int32(lay.r) - column, Int32(lay.down_columns)) * LINE
-        lane = cute.arch.lane_idx()
-        # What the ring has no room for yet comes into the L2: it is a weight.
-        for i in cutlass.range(Int32(HALVES * lay.down_stages), place["halves"], unroll=1):
-            chunk = lora_down.toint() + (Int64(place["first"] + i) * lay.r + column) * LINE
-            for line in cutlass.range_constexpr(0, lay.down_columns, 32):
-                own = line + lane
-                prefetch_global_if(chunk + Int64(own * LINE), Int32(own * LINE < size))
-        for i in cutlass.range(place["slots"], unroll=1):
-            slot = state.index
-            cute.arch.mbarrier_wait(empty + slot, state.phase)
-            barrier = full + slot
-            with cute.arch.elect_one():
-                cute.arch.mbarrier_arrive_and_expect_tx(barrier, HALVES * size)
-                for half in cutlass.range_constexpr(HALVES):
-                    # Behind the last chunk it again: x is zero there.
-                    chunk = cutlass.min(place["first"] + HALVES * i + half, place["beyond"] - 1)
-                    source = lora_down.toint() + (Int64(chunk) * lay.r + column) * LINE
-                    target = buffers[WEIGHTS].iterator.toint() + (HALVES * slot + half) * lay.down_bytes
-                    copy_bulk(target, source, size, barrier.toint())
-            state.advance()
 
     # ------------------------------------------------------------ what bases ask
 

@@ -20,7 +20,7 @@ selp.f32 {out}, r, 0f00000000, given;
 mov.b32 t, v;
 add.u32 t, t, 0x01800000;
 and.b32 t, t, 0x7F800000;
-min.u32 $4, $4, t;
+min.u32 ${least}, ${least}, t;
 """
 LEAST_EXPONENT = 0x02000000  # of what ``_quick_inverses`` gives last: below it one is not rounded right
 
@@ -38,8 +38,18 @@ def inverses(given: Any, is_bf16: cutlass.Constexpr) -> Any:
     return [round_pair(low, high, is_bf16=is_bf16) for low, high in (values[:2], values[2:])]
 
 
+@cute.jit
+def rounded_inverses(given: Any) -> Any:
+    """1 over positive fp32 numbers, rounded to fp32; of 0 0."""
+    *found, least = _quick_inverses(given)
+    if least < LEAST_EXPONENT:
+        found = [inverse(one) for one in given]
+    return found
+
+
 def _quick_inverses(values: Any) -> tuple[Any, ...]:
-    """``whole.ptx.inverse`` of four numbers, and by a fifth whether they are: ``LEAST_EXPONENT`` or more."""
-    lines = ["{", ".reg .pred given;", ".reg .f32 v, r, e;", ".reg .b32 t;", "mov.b32 $4, 0x7F800000;"]
-    lines += [_QUICK.format(x=f"${5 + j}", out=f"${j}") for j in range(4)]
-    return inline("\n".join([*lines, "}"]), "ffffr", *(("f", one) for one in values))
+    """``whole.ptx.inverse`` of some numbers, and by one more whether they are: ``LEAST_EXPONENT`` or more."""
+    count = len(values)
+    lines = ["{", ".reg .pred given;", ".reg .f32 v, r, e;", ".reg .b32 t;", f"mov.b32 ${count}, 0x7F800000;"]
+    lines += [_QUICK.format(x=f"${count + 1 + j}", out=f"${j}", least=count) for j in range(count)]
+    return inline("\n".join([*lines, "}"]), "f" * count + "r", *(("f", one) for one in values))

@@ -60,11 +60,10 @@ from kernel_space.operators.svdquant_gemm_16bit.narrow.stream import following
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.whole.config import WholeConfig
 from kernel_space.operators.svdquant_linear_16bit.whole.layouts import DownLayouts, WholeLayouts
+from kernel_space.operators.svdquant_linear_16bit.whole.pairs import load_pairs
 from kernel_space.operators.svdquant_linear_16bit.whole.products import WholeProducts
 from kernel_space.operators.svdquant_linear_16bit.whole.ptx import (
     clear_tagged,
-    load_tagged,
-    rest,
     round_pair,
     store_tagged,
 )
@@ -74,7 +73,6 @@ POINTERS = (
     "xs", "smooth", "lora_down", "wgt", "wscales", "lora_up", "wcscale", "bias", "lora_act_in", "y", "workspace",
 )  # fmt: skip
 # ``xs`` is x: ``narrow`` knows it by that name.
-LOOKS = 64  # at pairs without a rest, which would be half of what they take
 CHUNK_ROW = 128  # bytes of 64 elements of a column of packed lora_down
 
 
@@ -311,14 +309,7 @@ class WholeLayer(WholeProducts, NarrowGemm):
             row = 8 * tile + place["lane"] // 4
             wanted = exists(cutlass.min(place["m"] - place["first_row"] - row, Int32(lay.r) - column))
             at = place["pairs"] + Int64(row) * (lay.r * TAGGED) + Int64(column * TAGGED)
-            a, b, c, d, there = load_tagged(at, wanted)
-            looks = Int32(LOOKS)
-            while there == 0:
-                if looks <= 0:
-                    rest()
-                a, b, c, d, there = load_tagged(at, wanted)
-                looks -= 1
-            found.append([a, b, c, d])
+            found.append(load_pairs(at, wanted))
         return found
 
     # -- sums ---------------------------------------------------------------------------------------------------

@@ -25,6 +25,11 @@ class SmallMReduce:
         cute.arch.sync_warp()  # the sums overwrite pieces that other lanes of the warp read
         self._write_sums(lay, place, accs)
         cute.arch.sync_threads()
+        self.add_warps(lay, place)
+
+    @cute.jit
+    def add_warps(self, lay: LayoutsSmallM, place: Any):
+        """Sums of all warps, which are in shared memory."""
         quads = cutlass.min(place["m"] - place["first_row"], Int32(lay.columns)) * lay.quads
         if cutlass.const_expr(lay.splits == 1):
             for quad in cutlass.range(place["thread"], quads, lay.threads, unroll=1):
