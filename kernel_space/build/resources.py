@@ -77,9 +77,9 @@ def sass_counts(cubin_path: Path) -> dict[str, int]:
     return dict(sorted(counts.items()))
 
 
-def disassemble(cubin_path: Path) -> str:
-    """The SASS listing of nvdisasm. Raises ``ToolError``."""
-    return _run("nvidia-cuda-nvdisasm", "nvdisasm", "-c", str(cubin_path))
+def disassemble(cubin_path: Path, *, encoded: bool = False) -> str:
+    """The SASS listing of nvdisasm; ``encoded``: with the 128 bits of each instruction. Raises ``ToolError``."""
+    return _run("nvidia-cuda-nvdisasm", "nvdisasm", "-c", *["-hex"][:encoded], str(cubin_path))
 
 
 def _listings(cubin_path: Path) -> dict[str, str]:
