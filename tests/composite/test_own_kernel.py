@@ -34,7 +34,7 @@ def test_it_stands_beside_the_chains() -> None:
 def test_one_search_tries_both() -> None:
     space = SearchSpace.load(NAME, SM90A)
     tried = [config.kernel for config in space.starts(PROBLEM)]
-    assert tried[:2] == ["whole", "staged"] and "+" in tried[2], "designs of the kernels in turn"
+    assert tried[:3] == ["sliced", "whole", "staged"] and "+" in tried[3], "designs of the kernels in turn"
     assert "+" in space.default(PROBLEM).kernel
 
 

@@ -157,7 +157,7 @@ def test_a_row_says_of_the_next_what_was_measured(op: str) -> None:
 @pytest.mark.parametrize(
     ("shape", "nvfp4", "half"),
     [("1,3840,3072", 10.2, 7.76), ("64,3840,3072", 13.4, 11.4)]
-    + [("512,3072,9216", 89.5, 67.7), ("256,3072,12288", 61.5, 41.7)]
+    + [("512,3072,9216", 89.5, 67.7)]
     + [("64,3072,3072", 12.6, 10.2), ("128,3072,12288", 42.2, 29.2)],
 )
 def test_what_an_h100_measured_as_faster_by_a_fifth(shape: str, nvfp4: float, half: float) -> None:

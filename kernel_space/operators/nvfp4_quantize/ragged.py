@@ -26,8 +26,8 @@ def ragged(config: Tiled, problem: QuantizeProblem) -> list[QuantizeProblem]:
 def _variants(config: Tiled, problem: QuantizeProblem) -> Iterator[QuantizeProblem]:
     tile_m, tile_k = config.tile_mk
     candidates = (
-        # the same tiles with both edges cut
-        (problem.m - 3, problem.k - K_MULTIPLE),
+        # the same tiles with both edges cut, of one row the edge along K alone
+        (max(problem.m - 3, 1), problem.k - K_MULTIPLE),
         # some rows and half a block of scales more than whole tiles and blocks
         (max(SF_ROWS, tile_m) + 5, tile_k + SF_BLOCK_K + K_MULTIPLE),
         # less than one tile in both directions
