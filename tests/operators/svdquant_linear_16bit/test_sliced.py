@@ -5,6 +5,7 @@ it.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -115,6 +116,7 @@ def test_three_calls_that_overlap() -> None:
         ("kernel=sliced tile_mnk=8x96x128 split_k=8", "3,416,72,16", "cluster"),
         ("kernel=sliced tile_mnk=8x96x128 num_ab_stage=6", "3,416,72,16", "stages"),
         ("kernel=sliced tile_mnk=8x24x128 num_ab_stage=4 down_columns=64", "3,416,72,64", "stages"),
+        ("kernel=sliced tile_mnk=32x64x128 num_ab_stage=4", "32,3840,3072,128", "stages"),
     ],
 )
 def test_rules(text: str, shape: str, rule: str) -> None:
@@ -149,6 +151,19 @@ def test_auto_is_two_slots_each_or_one() -> None:
         "kernel=sliced tile_mnk=16x128x128 consumer_warpgroups=3 slot_warps=1", problem("16,3840,3072,128")
     )
     assert isinstance(few, Legal) and few.config.num_ab_stage == 12
+
+
+@pytest.mark.parametrize("text", [FEW, SHARED, WIDE, "kernel=sliced tile_mnk=32x64x128 num_ab_stage=8"])
+def test_sums_lie_where_slots_have_been(text: str) -> None:
+    """The room that the rule counts with is there in what the kernel allocates: what comes behind stays as it is."""
+    shape = problem("30,3840,264,128")
+    found = legal(text, shape)
+    assert isinstance(found, Legal), found
+    config: Any = found.config
+    sizes = {name: size for name, size, ring in found.budget.footprint.smem if ring == "ab"}
+    slots = ("x", "packed", "scales", "smooth", "1 / smooth")
+    assert config.sums_room <= config.num_ab_stage * sum(sizes[name] for name in slots)
+    assert config.sums_bytes(128) <= config.sums_room
 
 
 def test_loads_of_a_slot_are_over_before_it_is_given_back() -> None:

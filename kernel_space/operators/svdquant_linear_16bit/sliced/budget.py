@@ -74,7 +74,7 @@ def solve_stages(config: SlicedKnobs, problem_class: ProblemClass, arch: Arch) -
     for rounds in range(2, MOST_ROUNDS + 1):
         more = config.replace(num_ab_stage=rounds * config.sharers)
         fits = foot.smem_bytes({"ab": int(more.num_ab_stage), "one": 1}) <= limit
-        # lora_down lies where weights are elsewhere, and may need more room than they.
-        if fits or (problem_class.r and not found.down_stages(problem_class.r)):
+        # lora_down and sums lie where the slots are, and may need more room than they.
+        if fits or found.lacks_room(problem_class.r):
             found = more
     return found

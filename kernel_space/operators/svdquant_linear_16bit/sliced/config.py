@@ -13,6 +13,7 @@ OCTET = 8
 PACKED_BYTES, SCALES_BYTES = 64, 1024  # of a k-tile: of a column, of 128 columns
 DOWN_BYTES = 256  # of a k-tile: of a column of lora_down
 MOST_DOWN_ROUNDS = 4
+PADDING = 4  # fp32 numbers behind a row of sums, for other banks
 MOST_ROUNDS = 2  # slots of a warp or a pair that ``auto`` gives
 LOADER_REGISTERS = 24
 MOST_REGISTERS, REGISTER_STEP = 232, 8
@@ -59,6 +60,22 @@ class SlicedKnobs(Sm90aConfig):
         room = int(self.num_ab_stage) * (self.tile_mnk[1] * PACKED_BYTES + SCALES_BYTES)
         rounds = room // (self.down_tile(r) * DOWN_BYTES * self.sharers)
         return min(rounds, MOST_DOWN_ROUNDS) * self.sharers
+
+    def sums_bytes(self, r: int) -> int:
+        """Of all warps, fp32, in either kind of CTA; a row of x is padded by 16 bytes."""
+        columns = max(self.tile_mnk[1], self.down_tile(r) if r else 0)
+        return self.warps * self.tile_mnk[0] * (columns + PADDING) * 4
+
+    @property
+    def sums_room(self) -> int:
+        """Bytes of the slots of x, packed weights, their scales, smooth and its inverse, which lie side by side."""
+        rows, columns, step = self.tile_mnk
+        each = rows * step * 2 + columns * PACKED_BYTES + SCALES_BYTES + 2 * 4 * step
+        return int(self.num_ab_stage) * each
+
+    def lacks_room(self, r: int) -> bool:
+        """Whether lora_down or sums do not fit where the slots are."""
+        return (r > 0 and not self.down_stages(r)) or self.sums_bytes(r) > self.sums_room
 
     @property
     def threads(self) -> int:

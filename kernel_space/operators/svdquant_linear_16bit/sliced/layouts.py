@@ -22,7 +22,12 @@ from kernel_space.operators.svdquant_gemm.sm90a_parts.layouts import (
     LayoutsSm90a,
     sf_row_blocks,
 )
-from kernel_space.operators.svdquant_linear_16bit.sliced.config import MOST_DOWN_ROUNDS, OCTET, SlicedKnobs
+from kernel_space.operators.svdquant_linear_16bit.sliced.config import (
+    MOST_DOWN_ROUNDS,
+    OCTET,
+    PADDING,
+    SlicedKnobs,
+)
 from kernel_space.operators.svdquant_linear_16bit.staged.config import HALF_K
 from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
     AFFINE,
@@ -38,7 +43,6 @@ from kernel_space.operators.svdquant_linear_16bit.staged.layouts import (
 )
 
 SUMS, ARRIVED, TAKEN = "sums of the cluster", "arrived", "taken"
-PADDING = 4  # fp32 numbers behind a row of sums, for other banks
 QUAD = 4
 
 
@@ -159,8 +163,8 @@ class SlicedLayouts:
         self.smooth_bytes = self.k * WORD_BYTES
 
     def allocations(self) -> list[Allocation]:
-        """Shared memory in the order in which the kernel lays it out. Sums of warps come over x and packed weights,
-        which have more room: of a column a slot has 64 bytes of codes, and of a warp's sums 64 bytes, for 16 rows.
+        """Shared memory in the order in which the kernel lays it out. Sums of warps come over the slots in the end, of
+        x and of what lies behind it (``SlicedKnobs.sums_room``).
         """
         regions = [
             Allocation(X, self.half, self.x, "ab", SWIZZLE_ALIGN),

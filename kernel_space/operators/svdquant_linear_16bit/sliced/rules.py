@@ -80,10 +80,16 @@ def _stages(config: SlicedKnobs, problem: HalfLinearProblem) -> str | None:
         value = MOST_ROUNDS * sharers  # at most
     if int(value) < 1 or int(value) % sharers:
         return f"{sharers} warps or pairs of them have slots of their own: num_ab_stage must be a multiple, got {value}"
-    if problem.r and not config.replace(num_ab_stage=value).down_stages(problem.r):
+    found = config.replace(num_ab_stage=value)
+    if problem.r and not found.down_stages(problem.r):
         return (
             f"{sharers} k-tiles of {config.down_tile(problem.r)} columns of lora_down do not fit where others have "
             "packed weights; use fewer down_columns"
+        )
+    if found.lacks_room(problem.r):
+        return (
+            f"sums of {config.warps} warps take {found.sums_bytes(problem.r)} bytes, where {value} slots have been are "
+            f"{found.sums_room}; use more of them, or fewer warps"
         )
     return None
 
