@@ -104,6 +104,76 @@ def test_a_fence_releases_what_came_before_it() -> None:
     assert handed_over(late, RELAXED_LOAD, "fence.acq_rel.gpu;").status is SimStatus.RACE
 
 
+# One word carries what is handed over; nothing else orders the two accesses of it.
+OF_ITSELF = (
+    START
+    + """
+@!%p2 bra END;
+@!%p1 bra OTHER;
+{store}
+bra END;
+OTHER:
+POLL:
+{load}
+setp.ne.u32 %p3, %r4, 7;
+@%p3 bra POLL;
+st.global.u32 [%d1+8], %r4;
+END:
+"""
+)
+STORES = {
+    "store": "st.relaxed.{}.global.u32 [%d1], 7;",
+    "exch": "atom.relaxed.{}.global.exch.b32 %r9, [%d1], 7;",
+    "red": "red.relaxed.{}.global.add.u32 [%d1], 7;",
+}
+
+
+@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    ("of_store", "of_load", "cluster", "races"),
+    [
+        ("gpu", "gpu", 1, False),
+        ("sys", "gpu", 1, False),
+        ("gpu", "cta", 1, True),
+        ("gpu", "cluster", 1, True),
+        ("cluster", "gpu", 1, True),
+        ("cta", "gpu", 1, True),
+        ("cluster", "cluster", 2, False),
+        ("gpu", "cluster", 2, False),
+        ("cluster", "cta", 2, True),
+        ("cta", "cluster", 2, True),
+    ],
+)
+def test_relaxed_accesses_are_a_pair_within_their_scopes_only(
+    store: str, of_store: str, of_load: str, cluster: int, races: bool
+) -> None:
+    load = f"ld.relaxed.{of_load}.global.u32 %r4, [%d1];"
+    for schedule in ("eager", "random"):
+        result = run(
+            OF_ITSELF.format(store=STORES[store].format(of_store), load=load),
+            cluster=cluster,
+            schedule=schedule,
+        )
+        assert result.status is (SimStatus.RACE if races else SimStatus.OK), str(result)
+        if races:
+            assert "on global memory, byte 0 of out" in str(result)
+            assert "does not hold the other" in str(result)
+
+
+def test_of_one_cta_the_narrowest_scope_will_do_and_order_for_any() -> None:
+    lanes = START.replace("setp.eq.u32 %p1, %r2, 0;", "setp.lt.u32 %p1, %r1, 32;").replace(
+        "setp.eq.u32 %p2, %r1, 0;", "and.b32 %r3, %r1, 31;\nsetp.eq.u32 %p2, %r3, 0;"
+    )
+    store, load = STORES["store"].format("cta"), "ld.relaxed.cta.global.u32 %r4, [%d1];"
+    two_warps = OF_ITSELF.replace(START, lanes).format(store=store, load=load)
+    assert run(two_warps, ctas=1, threads=64).status is SimStatus.OK
+    ordered = HAND_OVER.replace("st.global.u32 [%d1], 7;", "st.relaxed.cta.global.u32 [%d1], 7;").replace(
+        "ld.global.u32 %r5, [%d1];", "ld.relaxed.cta.global.u32 %r5, [%d1];"
+    )
+    handed = ordered.format(raise_flag=RELEASE.format("gpu"), read_flag=ACQUIRE.format("gpu"), after="")
+    assert run(handed).status is SimStatus.OK
+
+
 # Two warps of one CTA hand a word over by a flag in shared memory.
 IN_SHARED = (
     START

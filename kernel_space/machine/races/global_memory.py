@@ -3,13 +3,15 @@ launches in a row.
 
 What a launch does is in the past of a warp of the next one once that warp has executed ``griddepcontrol.wait``, or is
 ordered behind one that has. Nothing else orders launches that overlap. Strong accesses (atomics, volatile, relaxed and
-ordered loads and stores) race with plain ones, of which one writes, and not with each other: PTX calls two accesses
-morally strong only if both are strong (memory consistency model, data races).
+ordered loads and stores) race with plain ones, of which one writes, and with each other if the scope of one does not
+hold the other's thread: PTX calls two accesses morally strong only if both are strong and each scope includes the other
+thread (memory consistency model, data races).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,10 +30,11 @@ from kernel_space.machine.races.shadow import (
     Cells,
     GlobalShadow,
     ended_key,
+    of_scope,
 )
-from kernel_space.machine.races.sync import SyncRaces
+from kernel_space.machine.races.sync import SyncRaces, narrower, scope_of
 from kernel_space.machine.races.updates import Updates
-from kernel_space.machine.values.clocks import ASYNC_GLOBAL
+from kernel_space.machine.values.clocks import ASYNC_GLOBAL, SCOPES
 from kernel_space.machine.values.lanes import ndarray
 
 if TYPE_CHECKING:
@@ -117,7 +120,7 @@ class GlobalRaces(SyncRaces):
         for place in places_of(at):
             self.updates.loaded(w, (region.base, place), site)
             self.sync_load(w, (region.base, place), order, scope, mask)
-        self._strong(w, region, cells, POLLED, site, "strong load reads")
+        self._strong(w, region, cells, POLLED, site, "strong load reads", scope)
 
     def global_write(
         self, w: Warp, region: Region, at: Any, size: int, order: str, scope: str, mask: int, site: int
@@ -128,7 +131,7 @@ class GlobalRaces(SyncRaces):
             access = Access(w.clock.slot, w.clock.epoch, site)
             with w.clock.known_to(mask):
                 return self._plain_write(w, region, cells, access, GENERIC, "st.global")
-        self._strong(w, region, cells, ATOMIC, site, "strong store overwrites")
+        self._strong(w, region, cells, ATOMIC, site, "strong store overwrites", scope)
         for place in places_of(at):
             self._update(w, region, place, site)
             self.sync_store(w, (region.base, place), order, scope, mask)
@@ -137,7 +140,7 @@ class GlobalRaces(SyncRaces):
         self, w: Warp, region: Region, at: int, size: int, order: str, scope: str, mask: int, site: int
     ) -> None:
         self.sync_load(w, (region.base, at), order, scope, mask)
-        self._strong(w, region, words_of(at, size), ATOMIC, site, "atomic changes")
+        self._strong(w, region, words_of(at, size), ATOMIC, site, "atomic changes", scope)
         self.sync_store(w, (region.base, at), order, scope, mask)
 
     def _update(self, w: Warp, region: Region, at: int, site: int) -> None:
@@ -222,8 +225,12 @@ class GlobalRaces(SyncRaces):
         self._written_though_constant(w, region, shadow, cells, site)
         shadow.note(shadow.writer, cells, w.cta.cluster.key, access)
 
-    def _strong(self, w: Warp, region: Region, cells: Cells, kind: str, site: int, what: str) -> None:
-        """Strong accesses synchronise; only plain ones conflict with them, loads with those that write."""
+    def _strong(
+        self, w: Warp, region: Region, cells: Cells, kind: str, site: int, what: str, scope: str = "gpu"
+    ) -> None:
+        """Strong accesses synchronise; plain ones conflict with them, and those out of scope, loads with those that
+        write.
+        """
         shadow = self._global(region, make=True)
         assert shadow is not None
         self._check(w, region, shadow.writer, "writer", cells, GENERIC, site, what)
@@ -237,6 +244,28 @@ class GlobalRaces(SyncRaces):
                 self._check_others(w, region, shadow, (READ, COPIED), cells, site, what)
         access = Access(w.clock.slot, w.clock.epoch, site)
         shadow.note_read(self.machine.number, kind, cells, w.cta.cluster.key, access)
+        if self.narrow:
+            scope = scope_of(scope)
+            self._out_of_scope(w, region, shadow, cells, kind, scope, site, what)
+            narrowed = shadow.table(self.machine.number, of_scope(kind, scope))
+            shadow.note(narrowed, cells, w.cta.cluster.key, access)
+
+    def _out_of_scope(
+        self, w: Warp, region: Region, shadow: GlobalShadow, cells: Cells, kind: str, scope: str, site: int, what: str
+    ) -> None:  # fmt: skip
+        """Of two strong accesses, where the scope of one does not hold the other's thread, each counts as plain."""
+        kinds = (ATOMIC, POLLED) if kind == ATOMIC else (ATOMIC,)
+        for other_kind, other_scope in itertools.product(kinds, SCOPES):
+            common = narrower(scope, other_scope)
+            table = shadow.tables.get((self.machine.number, of_scope(other_kind, other_scope)))
+            if table is None or common == "gpu":
+                continue
+            ctas = [w.cta] if common == "cta" else w.cta.cluster.ctas
+            beside = [warp.clock.slot for cta in ctas for warp in cta.warps]
+            reason = f"nothing orders the two: scope .{common} of one does not hold the other"
+            self._check(
+                w, region, table, other_kind, cells, GENERIC, site, what, beside=beside, reason=reason
+            )
 
     def _read_later(
         self, w: Warp, region: Region, kind: str, cells: Callable[[], Cells], access: Access
@@ -304,20 +333,18 @@ class GlobalRaces(SyncRaces):
 
     def _check(
         self, w: Warp, region: Region, table: NDArray[np.int32], kind: str, cells: Cells, proxy: int, site: int,
-        what: str, *, others_only: bool = False,
+        what: str, *, beside: Sequence[int] | None = None, reason: str = "nothing orders the two",
     ) -> None:  # fmt: skip
-        """Report an access in ``table`` that is not in the past of ``w``."""
+        """Report an access in ``table`` that is not in the past of ``w``, nor by a slot ``beside``."""
         clock, own = w.clock, w.cta.cluster.key
-        found = GlobalShadow.conflict(
-            table, cells, own, clock.clock, proxy, clock.foreign, others_only=others_only
-        )
+        found = GlobalShadow.conflict(table, cells, own, clock.clock, proxy, clock.foreign, beside=beside)
         if found is None:
             return
         at, key, slot, other_site = found
         slots = self.clusters[key]
         other, where = _name(slots, slot), self._byte(region, cells, at)
         letters = f"{'R' if 'reads' in what else 'W'}A{_LETTER[kind]}"
-        machine, reason = slots.cluster.machine, "nothing orders the two"
+        machine = slots.cluster.machine
         if machine is not self.machine:
             what, reason = (
                 f"{what.rpartition(' ')[0]} of {w.who} {what.split()[-1]}",

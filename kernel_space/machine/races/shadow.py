@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -127,13 +127,19 @@ class Shadow:
         return int(np.ravel(numbers)[at])
 
 
+def of_scope(kind: str, scope: str) -> str:
+    """The kind of strong accesses of one scope."""
+    return f"{kind}.{scope}"
+
+
 class GlobalShadow:
     """Shadow of one global region in words of 4 bytes, made when something first writes there.
 
     ``writer``: the last plain write of each word. ``tables``: (launch, kind) -> the last access of that kind by that
     launch. ``READ``: plain reads; ``COPIED``: reads by copies; ``POLLED``: strong loads; of these also the one
-    ``_BEFORE`` the last, by somebody else; ``NC``: reads by ``ld.global.nc``; ``ATOMIC``: strong writes. An access is
-    four numbers: key of the cluster, slot, value, site.
+    ``_BEFORE`` the last, by somebody else; ``NC``: reads by ``ld.global.nc``; ``ATOMIC``: strong writes. Strong ones
+    also by their scope, where a program has scopes below the GPU (``of_scope``). An access is four numbers: key of the
+    cluster, slot, value, site.
     """
 
     def __init__(self, size: int) -> None:
@@ -164,10 +170,10 @@ class GlobalShadow:
         row: int,
         foreign: dict[int, Clock],
         *,
-        others_only: bool = False,
+        beside: Sequence[int] | None = None,
     ) -> tuple[int, int, int, int] | None:
-        """(word, cluster, slot, site) of an access that the clocks do not include, or None; ``others_only``: of other
-        launches.
+        """(word, cluster, slot, site) of an access that the clocks do not include, or None; ``beside``: by no slot of
+        these of the own cluster.
         """
         clusters = which[0][cells].ravel()
         first = int(clusters[0])
@@ -178,7 +184,7 @@ class GlobalShadow:
             return None
         slots, values, sites = (part[cells].ravel() for part in which[1:])
         for number in numbers:
-            if number == NOBODY or (others_only and launch_of(number) == launch_of(own)):
+            if number == NOBODY:
                 continue
             if number != own and ended_key(launch_of(number)) in foreign:
                 continue
@@ -186,6 +192,8 @@ class GlobalShadow:
             bad = clusters == number if several else np.ones(len(clusters), bool)
             if known is not None:
                 bad &= known[row][slots] < values
+            if beside is not None and number == own:
+                bad &= ~np.isin(slots, beside)
             if np.count_nonzero(bad):
                 at = int(np.argmax(bad))
                 return at, number, int(slots[at]), int(sites[at])
