@@ -10,8 +10,9 @@ import pytest
 
 from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.places import shipped
-from tests.runtime.test_choice import PLAIN, SPLIT, row, write
+from tests.runtime.test_choice import PLAIN, SPLIT, entry, row, write
 from tests.tables.test_bundle import tuned
+from tests.tables.test_order import FURTHER, NEAREST, WIDE
 from tuner.cli.main import main
 from tuner.devices.classes import DEVICE_CLASSES
 from tuner.runtime import explain, use_table
@@ -59,3 +60,15 @@ def test_of_what_is_only_in_the_build_cache(
     near = lookup(capsys, root, "h200", "80,3840,3072,128")
     assert (near["config"], near["source"], near["run_time"]) == (SPLIT, "nearest M 256", None)
     assert near["object"] and "passed over nearest M 64" in near["reason"]
+
+
+def test_of_a_row_whose_tiles_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in ``test_order``: two waves of the nearest row's tiles, where it was timed with one; one of the other's."""
+    rows = [row(NEAREST, PLAIN, us=10.0), row(FURTHER, WIDE, us=15.0)]
+    root = write(tmp_path / "results", rows, [entry(PLAIN), entry(WIDE)])
+    found = lookup(capsys, root, "h200", "1024,3840,2304,128")
+    assert (found["config"], found["source"], found["run_time"]) == (WIDE, f"nearest layer {FURTHER}", None)
+    with use_table(root):
+        choice = explain("1024,3840,2304,128", "h200")
+    assert (str(choice.config), choice.source) == (WIDE, found["source"])
+    assert found["object"] == str(choice.object.path)

@@ -8,12 +8,16 @@ of ``results/h200`` and its config's time at another batch size.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import TYPE_CHECKING
 
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import operator
 from tuner.devices.classes import DeviceClass
-from tuner.tables.dispatch import DispatchTable
 from tuner.tables.distance import doublings
+
+if TYPE_CHECKING:
+    from tuner.tables.dispatch import DispatchTable
 
 SLOWER = 1 / 3  # doublings of time for each doubling of sizes between a problem and the row that serves it
 MOST_DOUBLINGS = 6.0  # beyond which nothing is known to be slower still
@@ -76,6 +80,7 @@ def translated_us(
     return us * (bound_us(problem, device_class) + spent) / (bound_us(known, device_class) + spent)
 
 
+@functools.lru_cache(maxsize=4096)
 def bound_us(problem: Problem, device_class: DeviceClass) -> float:
     """No kernel is faster: every tensor moved once, or every operation done as fast as half precision is."""
     one = operator(problem.operator)

@@ -11,17 +11,24 @@ import math
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from kernel_space.composite.config import CompositeConfig
+from kernel_space.composite.parts import parts_of
 from kernel_space.core.config import KernelConfig
 from kernel_space.core.errors import InputError
 from kernel_space.core.problem import Problem
 from kernel_space.core.registry import kernel_of
 from kernel_space.core.traits import Effort, Rates, traits_of
+from tuner.devices.classes import DeviceClass
 from tuner.tables.distance import batch_names, times_larger
 from tuner.tables.estimates import Estimates
+from tuner.tables.gain import LAUNCH_US, bound_us, translated_us
 
 Item = TypeVar("Item")
 # (batch sizes up to this one, are decided in steps of so many): a new batch seldom has to be decided anew
 STEPS = ((16, 1), (256, 8), (1024, 32), (math.inf, 64))
+# So many times what its problem grows by may a kernel grow by its own formula, before its waves count as ill-fitting:
+# below, formulas err as much (docs/evidence/estimates.md).
+ILL_FITTING = 1.03
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,7 +49,7 @@ class Offer(Generic[Item]):
 
 def by_estimate(offers: Sequence[Offer[Item]], estimates: Estimates | None) -> list[Item]:
     """``offers`` come nearest first, and stay so where the nearest has no estimate, but for rows of the very layer
-    (``_by_rows``). Others without one come last.
+    (``_by_rows``) and where tiles of the nearest fit ill (``_by_waves``). Others without one come last.
 
     A row of the launched layer was the fastest of many at its batch. So near that batch another kernel must be
     estimated faster by more than estimates err, at a doubling from it no more.
@@ -51,7 +58,7 @@ def by_estimate(offers: Sequence[Offer[Item]], estimates: Estimates | None) -> l
         return [offer.item for offer in offers]
     times = [_us(offer, estimates) for offer in offers]
     if times[0] is None:
-        return [offer.item for offer in _by_rows(offers, estimates.device)]
+        return [offer.item for offer in _by_waves(_by_rows(offers, estimates.device), estimates.device)]
     places = sorted(range(len(offers)), key=lambda at: math.inf if (us := times[at]) is None else us)
     return [offers[at].item for at in places]
 
@@ -86,6 +93,64 @@ def _expected(offer: Offer[Item], rates: Rates) -> float | None:
             more, had = map(nominal_us, counted)
             grown = max(more / had, 1.0)
     return offer.took_us * grown + offer.adapting_us
+
+
+def _by_waves(offers: Sequence[Offer[Item]], device: DeviceClass) -> list[Offer[Item]]:
+    """``offers``, the best first; but where that one grows by its own formula more than its problem does, those near by
+    that are expected to be faster come before it. Its tiles make waves then that the launched problem does not fill.
+
+    Compared are rows of its origin within a doubling of the batch, of all layers. Where its tiles fit it stands: what
+    formulas say of other sizes errs as much as kernels differ.
+    """
+    grown = _grown(offers[0], device)
+    if grown is None or grown[0] <= ILL_FITTING * grown[1]:
+        return list(offers)
+    near = [at for at, offer in enumerate(offers) if offer.origin == offers[0].origin]
+    times = {at: _carried_us(offers[at], device) for at in near}
+    faster = sorted((at for at in near if times[at] < times[0]), key=times.__getitem__)
+    return [offers[at] for at in (*faster, *(at for at in range(len(offers)) if at not in faster))]
+
+
+def _carried_us(offer: Offer[Item], device: DeviceClass) -> float:
+    """Microseconds of a row for the launched problem, infinite if nobody can tell. It shrinks no more than its problem
+    does: a row was the fastest of many with the waves that it makes. Rows of the very layer go by ``_expected``.
+    """
+    grown = _grown(offer, device)
+    if grown is None or offer.took_us is None:
+        return math.inf
+    own = _expected(offer, device)
+    return offer.took_us * max(grown) + offer.adapting_us if own is None else own
+
+
+def _grown(offer: Offer[Item], device: DeviceClass) -> tuple[float, float] | None:
+    """How many times as long a timed row's kernel takes for the launched problem: by its own formula, and by the bounds
+    of both problems. None without a formula, and for a batch that is a doubling away or more.
+    """
+    known, launched = offer.known, offer.launched
+    if known is None or offer.took_us is None or times_larger(known, launched, batch_names(launched)) >= 2:
+        return None
+    needed = [_needed_us(offer.config, problem, device) for problem in (launched, known)]
+    if needed[0] is None or needed[1] is None:
+        return None
+    launches = len(offer.config.links) if isinstance(offer.config, CompositeConfig) else 1
+    return needed[0] / needed[1], translated_us(1.0, known, launched, device, launches=launches)
+
+
+def _needed_us(config: KernelConfig, problem: Problem, device: DeviceClass) -> float | None:
+    """Nominal microseconds of a launch, of a chain those of its links; None if no part of it has a formula. A link
+    without one takes its bound.
+    """
+    try:
+        parts = [part[1:] for part in parts_of(config, problem)] or [(config, problem)]
+    except InputError:  # a link cannot compute its part: nor can the chain be launched
+        return None
+    counted = [efforts(part, [own], device) for part, own in parts]
+    if not any(counted):
+        return None
+    return sum(
+        bound_us(own, device) + LAUNCH_US if one is None else nominal_us(one[0])
+        for one, (_, own) in zip(counted, parts, strict=True)
+    )
 
 
 def efforts(config: KernelConfig, problems: Sequence[Problem], rates: Rates) -> list[Effort] | None:
