@@ -20,7 +20,7 @@ from kernel_space.operators.svdquant_gemm.problem import GemmProblem
 from kernel_space.operators.svdquant_gemm.sm100a.config import KernelConfigSm100a
 from tuner.tables.dispatch import DispatchTable, Lookup, record
 from tuner.tables.merge import Current, choose, noise_of_difference, stale_reason
-from tuner.tables.row import DispatchKey, ObjectRef, Provenance, Row, make_row
+from tuner.tables.row import DispatchKey, ObjectRef, Provenance, Row, RunnerUp, make_row
 from tuner.trials.outcome import Kind, Status, Trial
 
 CONFIG_A = str(
@@ -29,6 +29,7 @@ CONFIG_A = str(
     )
 )
 CONFIG_B = CONFIG_A.replace("num_ab_stage=4", "num_ab_stage=5")
+OLD_A = CONFIG_A.replace(" use_pdl=false", "")  # as it was printed before there was that knob
 MODELS = {Kind.MODELLED: "model-1", Kind.SIMULATED: "sim-1"}
 CURRENT = Current(kernel_source=lambda row: "src-1", dsl_version="4.8.1", models=MODELS)
 KEY = DispatchKey("sm_100a", GemmProblem(m=4352, k=3840, n=3072, r=128))
@@ -189,6 +190,13 @@ def us(time_us: float, config: str = CONFIG_A, **more: Any) -> Row:
     return row(MEASURED, time_us, 0.2, config=config, noise_us=0.01 * time_us, **more)
 
 
+def ahead(one: Row, config: str, low: float) -> Row:
+    """``one`` won a final in which ``config`` was second and took ``low`` times as long at least."""
+    second = RunnerUp(config=config, time_us=one.time_us * low, margin=low - 1)
+    evidence = one.evidence | {"versus": "runner-up", "ratio_low": low}
+    return dataclasses.replace(one, runner_up=second, evidence=evidence)
+
+
 # Two cards: 156.8 us of one card's default against 163.8 us of the other's winner, 1.3 % ahead of its own default.
 # Ratios: 0.5 % a visit and the halves of both intervals, as squares; a default has neither.
 TRUTH += [
@@ -238,6 +246,40 @@ TRUTH += [
         us(95, CONFIG_B, **on("two", 0.9, default="other")),
         False,
     ),
+    # both in one final
+    ("its runner-up, 4 %", us(100, **on("one")), ahead(us(104, CONFIG_B, **on("two")), CONFIG_A, 1.04), True),
+    (
+        "its runner-up as an earlier version printed it",
+        us(100, OLD_A, **on("one")),
+        ahead(us(104, CONFIG_B, **on("two")), CONFIG_A, 1.04),
+        True,
+    ),
+    ("the same config as an earlier version printed it", us(100, OLD_A), us(120, date=LATE), True),
+    (
+        "the same default as an earlier version printed it",
+        us(100, **on("one", 0.8, default=OLD_A)),
+        us(120, CONFIG_B, **on("two", 0.79, default=CONFIG_A)),
+        True,
+    ),
+    (
+        "its runner-up, 0.4 %",
+        us(100, **on("one")),
+        ahead(us(95, CONFIG_B, **on("two")), CONFIG_A, 1.004),
+        False,
+    ),
+    ("another runner-up", us(100, **on("one")), ahead(us(99, CONFIG_B, **on("two")), "c", 1.04), False),
+    (
+        "each the other's runner-up",
+        ahead(us(100, **on("one")), CONFIG_B, 1.04),
+        ahead(us(99, CONFIG_B, **on("two")), CONFIG_A, 1.04),
+        False,
+    ),
+    (
+        "a runner-up, and nobody says by how much",
+        us(100, **on("one")),
+        ahead(us(99, CONFIG_B, **on("two")), CONFIG_A, float("nan")),
+        False,
+    ),
     ("a ratio that is none", us(100, **on("one", 1.0)), us(95, CONFIG_B, **on("two", -0.9)), False),
     ("no card named against a card", us(100), us(95, CONFIG_B, **on("two")), False),
     ("another card, the same config", us(100, **on("one", 0.9)), us(120, date=LATE, **on("two", 0.9)), True),
@@ -252,6 +294,10 @@ def test_merge_rule(old: Row | None, new: Row, stands: bool) -> None:
     assert decision.recorded is stands
     assert decision.row is (new if stands else old)
     assert decision.reason and "\n" not in decision.reason
+
+
+def test_an_earlier_version_printed_no_pdl() -> None:
+    assert OLD_A != CONFIG_A
 
 
 def test_noise_uses_the_sides_that_face_each_other() -> None:

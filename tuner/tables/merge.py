@@ -14,7 +14,7 @@ from kernel_space.core.registry import kernel_of, parse_config
 from tuner.tables.row import Provenance, Row
 from tuner.trials.checked import Check
 from tuner.trials.outcome import Kind
-from tuner.trials.relative import BETWEEN_CARDS, Relative, noise_of_ratios
+from tuner.trials.relative import BETWEEN_CARDS, BETWEEN_VISITS, Relative, noise_of_ratios
 
 PRECEDENCE = {Kind.MEASURED: 2, Kind.SIMULATED: 1, Kind.MODELLED: 0}
 
@@ -113,7 +113,8 @@ def choose(old: Row | None, new: Row, current: Current) -> Decision:
     7. the same config: the later date refreshes the evidence, unless nothing but the date differs;
     8. otherwise the new one, if it is faster by more than the noise of the two: by their times where one card and
        driver measured both or nothing was measured (``noise_of_difference``), else by their ratios to the default of
-       the same rounds (``noise_of_ratios``), or, without such ratios to one default, by times ``BETWEEN_CARDS`` apart.
+       the same rounds (``noise_of_ratios``). Without such ratios to one default: if it won the final in which the
+       other was runner-up, else by times ``BETWEEN_CARDS`` apart.
     """
     if old is None:
         return Decision(new, True, "first row of this key")
@@ -134,7 +135,7 @@ def choose(old: Row | None, new: Row, current: Current) -> Decision:
         return _decide(old, new, new.date > old.date, "both rows are stale, the later one stands")
     if old.check is not new.check:
         return _more_checked(old, new)
-    if old.config == new.config:
+    if _same_config(new, old.config, new.config):
         return _refresh(old, new)
     if _same_card(old, new):
         return _compare_times(old, new)
@@ -166,7 +167,7 @@ def _same_card(old: Row, new: Row) -> bool:
 def _compare_cards(old: Row, new: Row) -> Decision:
     """Rows that two cards, or two drivers, measured."""
     before, now = Relative.from_evidence(old.evidence), Relative.from_evidence(new.evidence)
-    if before is None or now is None or before.default != now.default:
+    if before is None or now is None or not _same_config(new, before.default, now.default):
         return _compare_far(old, new)
     gain, noise = math.log(before.ratio / now.ratio), noise_of_ratios(before, now)
     said = f"{now.ratio:.4g} of the default's time in the same rounds, the table's row {before.ratio:.4g} elsewhere"
@@ -176,7 +177,15 @@ def _compare_cards(old: Row, new: Row) -> Decision:
 
 
 def _compare_far(old: Row, new: Row) -> Decision:
-    """Without ratios to one default in both: only times, of which cards may be the cause."""
+    """Without ratios to one default in both: by a final that both were in, else only times, of which cards may be the
+    cause.
+    """
+    behind = _share_behind(new, old.config)
+    if behind is not None and _share_behind(old, new.config) is None:
+        said = f"the table's row was its runner-up in the same rounds, {behind:.2%} slower at least"
+        return _decide(
+            old, new, behind > BETWEEN_VISITS, f"{said}, two visits differ by {BETWEEN_VISITS:.2%}"
+        )
     gain = old.time_us - new.time_us
     noise = noise_of_difference(old, new) + BETWEEN_CARDS * old.time_us
     said = f"faster by {gain:.4g} us on another card, and no ratios to one default to compare"
@@ -185,6 +194,32 @@ def _compare_far(old: Row, new: Row) -> Decision:
     if gain > noise:
         return Decision(new, True, f"{said}, more than cards differ by ({noise:.4g} us)")
     return Decision(old, False, f"{said}: cards differ by as much ({noise:.4g} us)")
+
+
+def _share_behind(row: Row, config: str) -> float | None:
+    """By which share at least ``config`` was slower than ``row`` in the final that this won; None if it was not its
+    runner-up there.
+    """
+    second = row.runner_up
+    if (
+        second is None
+        or not _same_config(row, second.config, config)
+        or row.evidence.get("versus") != "runner-up"
+    ):
+        return None
+    low = row.evidence.get("ratio_low")
+    return low - 1.0 if isinstance(low, int | float) and 0 < low < math.inf else None
+
+
+def _same_config(row: Row, one: str, other: str) -> bool:
+    """As they are printed, or as this version reads them: what was printed before a knob existed lacks it."""
+    if one == other:
+        return True
+    try:
+        configs = [parse_config(row.key.op, arch(row.key.arch), text) for text in (one, other)]
+    except InputError:
+        return False
+    return configs[0] == configs[1]
 
 
 def _refresh(old: Row, new: Row) -> Decision:
