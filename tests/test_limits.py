@@ -56,7 +56,7 @@ LONG_FUNCTIONS = {
 PAIRS = {"tuner": 64, "kernel_space": 16}
 LEVELS = {"tuner": 8, "kernel_space": 4}
 # The same where every folder counts, however deep.
-DEEP_PAIRS = {"tuner": 133, "kernel_space": 254}
+DEEP_PAIRS = {"tuner": 133, "kernel_space": 264}
 
 OPERATORS = ROOT / "kernel_space" / "operators"
 # Code that may know an operator by name; the name of the distribution, its command and variables say nothing of one.

@@ -28,6 +28,6 @@ OPERATOR = composite(
             },
         ),
     ),
-    kernels=("staged_nvfp4", "whole_nvfp4"),
+    kernels=("sliced_nvfp4", "staged_nvfp4", "whole_nvfp4"),
     runtime="kernel_space.operators.svdquant_linear.runtime",
 )

@@ -5,31 +5,25 @@ schedule, races on; parts whose CTA does not come; who waits for whom, by breaki
 from __future__ import annotations
 
 import functools
-import re
 from typing import Any
 
 import pytest
 import torch
 
-from kernel_space.build.build import build
 from kernel_space.check.problem import exercises
-from kernel_space.check.validate import check_candidate
 from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection
-from kernel_space.launch.capture import capture
+from kernel_space.core.rules import Rejection
 from kernel_space.machine.run.schedules import SCHEDULES
 from kernel_space.numerics.nvfp4 import NVFP4Tensor, block_scales, dequantize_nvfp4, unblock_scales
 from kernel_space.operators.svdquant_linear.problem import LinearProblem
+from tests.operators.svdquant_linear import one_launch
 from tests.operators.svdquant_linear.runs import (
     DTYPES,
     OPERATOR,
     checked,
-    edges,
     is_the_layer,
     launched,
-    odd_smooth,
     problem,
-    read_x,
     weights_by_hand,
     y_by_hand,
 )
@@ -52,12 +46,13 @@ SMALL = "9,352,8,16"  # one tile of y and one of the low-rank branch
 
 @pytest.mark.parametrize(
     ("text", "dtype"),
-    [(WHOLE_K, "bf16"), (WHOLE_K, "fp16"), pytest.param(THREE, "bf16", marks=pytest.mark.slow)],
+    [
+        (WHOLE_K, "bf16"),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((WHOLE_K, "fp16"), (THREE, "bf16"))),
+    ],
 )
 def test_y_is_the_layer_by_hand(text: str, dtype: str) -> None:
-    shape = problem("21,672,136,48", dtype)
-    small = torch.linspace(0.01, 0.02, 136)  # or y is beyond fp16
-    is_the_layer(launched(text, shape, wcscale=small), shape)
+    one_launch.y_is_the_layer_by_hand(text, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -87,31 +82,19 @@ def test_every_code_times_every_scale_is_exact(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_x_is_the_values_of_its_codes(dtype: str) -> None:
-    """To the bit."""
-    x, smooth = edges()
-    found, wanted = read_x(PAIR, x.to(DTYPES[dtype]), smooth)
-    assert torch.equal(found, wanted)
+    one_launch.x_is_the_values_of_its_codes(PAIR, dtype)
 
 
 def test_smooth_whose_reciprocal_is_divided_for() -> None:
-    found, wanted = read_x(PAIR, *odd_smooth())
-    assert torch.equal(found, wanted)
+    one_launch.smooth_is_divided_for(PAIR)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("value", [torch.nan, pytest.param(torch.inf, marks=pytest.mark.slow)])
 def test_what_is_no_number_makes_its_rows_none(value: float) -> None:
-    """And no other row."""
-    shape = problem("21,672,136,0")
-    x = OPERATOR.inputs(shape, 3, "gaussian", "cpu")["x"].clone()
-    x[4, 100] = value
-    tensors = launched(WHOLE_K, shape, x=x)
-    assert tensors["y"][4].isnan().all()
-    others = torch.arange(shape.m) != 4
-    wanted = y_by_hand(tensors, shape)[others]
-    assert (tensors["y"][others].double() - wanted).norm() / wanted.norm() < 2**-8
+    one_launch.what_is_no_number_makes_its_rows_none(WHOLE_K, problem("21,672,136,0"), value)
 
 
-@pytest.mark.parametrize("schedule", ["eager", "random"])
+@pytest.mark.parametrize("schedule", ["random", pytest.param("eager", marks=pytest.mark.slow)])
 def test_parts_whose_cta_does_not_come_are_taken(schedule: str) -> None:
     """Two SMs where the launch is told of eight clusters, as when another launch has the others: whoever runs takes
     the parts of those who wait for a place, or nobody would ever end.
@@ -176,12 +159,7 @@ def test_a_problem_of_a_check_fills_every_slot_again() -> None:
 
 @pytest.mark.slow
 def test_all_that_a_search_checks() -> None:
-    shape = problem("61,352,264,48")
-    kernel, config = compiled(PAIR, shape)
-    result = check_candidate(kernel, config, shape)
-    assert result.ok, str(result)
-    assert result.bitwise
-    assert result.runs[0].calls > 1
+    one_launch.all_that_a_search_checks_is_right(PAIR, problem("61,352,264,48"))
 
 
 @pytest.mark.parametrize(
@@ -201,13 +179,7 @@ def test_rules(text: str, shape: str, dtype: str, rule: str) -> None:
 
 @pytest.mark.parametrize(("text", "r"), [(WHOLE_K, 48), (PAIR, 0)])
 def test_the_budget_is_what_the_launch_asks_for(text: str, r: int) -> None:
-    shape = problem(f"17,672,72,{r}")
-    found = legal(text, shape)
-    assert isinstance(found, Legal), found
-    kernel = build(found.config, shape.problem_class, SM90A)
-    pointers = {name: 1 << 20 for name in OPERATOR.signature.pointers}
-    (launch,) = capture(kernel, *OPERATOR.signature.values(shape, pointers, clusters=2))
-    assert launch.smem_bytes == found.budget.smem_bytes
+    one_launch.the_budget_is_what_the_launch_asks_for(text, r)
 
 
 # -- y that is wrong --
@@ -253,7 +225,4 @@ def test_y_of_an_x_that_is_not_quantized_is_seen() -> None:
     ids=["x not fenced", "stores after the count", "count not acquired", "nobody waits", "part not whole"],
 )
 def test_a_broken_kernel_is_seen(pattern: str, into: str) -> None:
-    shape = problem(SMALL)
-    changed, found = re.subn(pattern, into, compiled(PAIR, shape)[0].ptx)
-    assert found
-    assert not checked(PAIR, shape, ptx=changed).ok
+    one_launch.a_broken_kernel_is_seen(PAIR, problem(SMALL), pattern, into)

@@ -4,31 +4,14 @@ schedule, races on; lora_act_in from one kind of CTAs to the other, by breaking 
 
 from __future__ import annotations
 
-import re
-
 import pytest
 import torch
 
-from kernel_space.build.build import build
-from kernel_space.check.problem import exercises
-from kernel_space.check.validate import check_candidate
-from kernel_space.core.arch import SM90A
-from kernel_space.core.rules import Legal, Rejection
-from kernel_space.launch.capture import capture
+from kernel_space.core.rules import Rejection
 from kernel_space.machine.run.schedules import SCHEDULES
-from tests.operators.svdquant_linear.runs import (
-    DTYPES,
-    OPERATOR,
-    checked,
-    edges,
-    is_the_layer,
-    launched,
-    odd_smooth,
-    problem,
-    read_x,
-    y_by_hand,
-)
-from tests.operators.svdquant_linear_16bit.runs import compiled, legal
+from tests.operators.svdquant_linear import one_launch
+from tests.operators.svdquant_linear.runs import DTYPES, checked, problem
+from tests.operators.svdquant_linear_16bit.runs import legal
 
 FEW = "kernel=whole_nvfp4 tile_mnk=32x8x128"
 SHARED = "kernel=whole_nvfp4 tile_mnk=64x16x128 split_k=2 num_ab_stage=2 num_dq_stage=1 use_pdl=true"
@@ -37,38 +20,26 @@ PLAIN = (
 )
 
 
-@pytest.mark.parametrize(("text", "dtype"), [(FEW, "bf16"), (SHARED, "fp16")])
+@pytest.mark.parametrize(
+    ("text", "dtype"), [(FEW, "bf16"), pytest.param(SHARED, "fp16", marks=pytest.mark.slow)]
+)
 def test_y_is_the_layer_by_hand(text: str, dtype: str) -> None:
-    shape = problem("21,672,136,48", dtype)
-    small = torch.linspace(0.01, 0.02, 136)  # or y is beyond fp16
-    is_the_layer(launched(text, shape, wcscale=small), shape)
+    one_launch.y_is_the_layer_by_hand(text, dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("text", [FEW, pytest.param(PLAIN, marks=pytest.mark.slow)])
 def test_x_is_the_values_of_its_codes(text: str, dtype: str) -> None:
-    """To the bit."""
-    x, smooth = edges()
-    found, wanted = read_x(text, x.to(DTYPES[dtype]), smooth)
-    assert torch.equal(found, wanted)
+    one_launch.x_is_the_values_of_its_codes(text, dtype)
 
 
 def test_smooth_whose_reciprocal_is_divided_for() -> None:
-    found, wanted = read_x(FEW, *odd_smooth())
-    assert torch.equal(found, wanted)
+    one_launch.smooth_is_divided_for(FEW)
 
 
-@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+@pytest.mark.parametrize("value", [torch.nan, pytest.param(torch.inf, marks=pytest.mark.slow)])
 def test_what_is_no_number_makes_its_rows_none(value: float) -> None:
-    """And no other row."""
-    shape = problem("13,416,136,0")
-    x = OPERATOR.inputs(shape, 3, "gaussian", "cpu")["x"].clone()
-    x[4, 100] = value
-    tensors = launched(SHARED, shape, x=x)
-    assert tensors["y"][4].isnan().all()
-    others = torch.arange(shape.m) != 4
-    wanted = y_by_hand(tensors, shape)[others]
-    assert (tensors["y"][others].double() - wanted).norm() / wanted.norm() < 2**-8
+    one_launch.what_is_no_number_makes_its_rows_none(SHARED, problem("13,416,136,0"), value)
 
 
 CASES = [(FEW, "3,416,40,16", "bf16"), (SHARED, "17,672,72,48", "fp16")]
@@ -99,6 +70,7 @@ def test_y_is_right(schedule: str, text: str, shape: str, dtype: str) -> None:
     assert result.ok, str(result)
 
 
+@pytest.mark.slow
 def test_an_activation() -> None:
     result = checked(SHARED, problem("9,416,72,16", activation="gelu_tanh"), sms=16)
     assert result.ok, str(result)
@@ -110,21 +82,12 @@ def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
 
 
 def test_what_a_check_runs_on_is_legal() -> None:
-    shape = problem("16,256,264,128", activation="gelu_tanh")
-    found = legal(SHARED, shape)
-    assert isinstance(found, Legal), found
-    small = exercises(found.config, shape, SM90A)
-    assert small and all(isinstance(legal(SHARED, one), Legal) for one, _ in small)
+    one_launch.what_a_check_runs_on_is_legal(SHARED)
 
 
 @pytest.mark.slow
 def test_all_that_a_search_checks() -> None:
-    shape = problem("9,416,136,16")
-    kernel, config = compiled(SHARED, shape)
-    result = check_candidate(kernel, config, shape)
-    assert result.ok, str(result)
-    assert result.bitwise
-    assert result.runs[0].calls > 1
+    one_launch.all_that_a_search_checks_is_right(SHARED, problem("9,416,136,16"))
 
 
 @pytest.mark.parametrize(
@@ -142,13 +105,7 @@ def test_rules(text: str, shape: str, rule: str) -> None:
 
 @pytest.mark.parametrize("r", [48, 0])
 def test_the_budget_is_what_the_launch_asks_for(r: int) -> None:
-    shape = problem(f"17,672,72,{r}")
-    found = legal(SHARED, shape)
-    assert isinstance(found, Legal), found
-    kernel = build(found.config, shape.problem_class, SM90A)
-    pointers = {name: 1 << 20 for name in OPERATOR.signature.pointers}
-    (launch,) = capture(kernel, *OPERATOR.signature.values(shape, pointers, clusters=2))
-    assert launch.smem_bytes == found.budget.smem_bytes
+    one_launch.the_budget_is_what_the_launch_asks_for(SHARED, r)
 
 
 # -- kernels that are wrong --
@@ -167,7 +124,4 @@ def test_the_budget_is_what_the_launch_asks_for(r: int) -> None:
     ids=["nobody waits for pairs", "a weak store", "nobody clears the pairs", "half a block for itself"],
 )
 def test_a_broken_kernel_is_seen(pattern: str, into: str) -> None:
-    shape = problem("17,672,72,48")
-    changed, found = re.subn(pattern, into, compiled(SHARED, shape)[0].ptx)
-    assert found
-    assert not checked(SHARED, shape, sms=16, ptx=changed).ok
+    one_launch.a_broken_kernel_is_seen(SHARED, problem("17,672,72,48"), pattern, into, sms=16)

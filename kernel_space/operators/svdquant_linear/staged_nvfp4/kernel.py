@@ -34,25 +34,22 @@ from typing import Any
 
 import cuda.bindings.driver as cuda
 import cutlass
-from cutlass import Int32, Int64, cute
+from cutlass import Int32, cute
 
 from kernel_space.core.arch import Arch
 from kernel_space.core.problem import ProblemClass
-from kernel_space.operators.svdquant_gemm.sm90a_parts.dequant import load_acquire
 from kernel_space.operators.svdquant_linear.staged_nvfp4.budget import COUNTERS, WORDS, zeroed_bytes
 from kernel_space.operators.svdquant_linear.staged_nvfp4.config import StagedNvfp4Config
 from kernel_space.operators.svdquant_linear.staged_nvfp4.layouts import StagedNvfp4Layouts
 from kernel_space.operators.svdquant_linear.staged_nvfp4.quantize import Quantizer
+from kernel_space.operators.svdquant_linear.staged_nvfp4.rows import QuantizedRows
 from kernel_space.operators.svdquant_linear_16bit.host import typed_arguments
 from kernel_space.operators.svdquant_linear_16bit.staged.kernel import StagedLayer
-from kernel_space.operators.svdquant_linear_16bit.whole.ptx import rest
 
 DONE, TAKEN = 2, 4  # words of a tile's counters: parts that are done, bits of parts that are taken
 
-LOOKS = 64  # at ``done`` without a rest, which would be half of what they take: longer than CTAs of one launch differ
 
-
-class StagedNvfp4Layer(Quantizer, StagedLayer):
+class StagedNvfp4Layer(Quantizer, QuantizedRows, StagedLayer):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
     over_smooth, quantizes = False, True
@@ -89,8 +86,7 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
         tma_sf, mSF = self._tma_blocks(lay, wscales, n, k)
         tma_x, mX = self._tma_rows(lay, x, m, k)
         counted = zeroed_bytes(cute.ceil_div(m, lay.rows), COUNTERS)
-        quantized = cute.recast_ptr(workspace + Int64(counted), dtype=lay.half).align(256)
-        tma_q, mQ = self._tma_rows(lay, quantized, m, k)
+        quantized, tma_q, mQ = self._tma_quantized(lay, workspace, counted, m, k)
         resident = max_active_clusters * (self.split_k * self.share)
         tma_b, mB = self._tma_branch(lay, lora_act_in, lora_up, m, n) if self.has_lora else ((), ())
         pointers = (smooth, lora_down, wcscale, bias, lora_act_in, y, workspace, x, quantized, resident)
@@ -113,29 +109,6 @@ class StagedNvfp4Layer(Quantizer, StagedLayer):
             "parts": cutlass.min(cutlass.min(multiplying, at_once), Int32(self.config.quantize_parts)),
             "done": place["ready"] + DONE, "taken_parts": place["ready"] + TAKEN,
         }  # fmt: skip
-
-    @cute.jit
-    def _x_warp(self, lay: StagedNvfp4Layouts, place: Any, atoms: Any, tensors: Any, buffers: Any, m: Int32):
-        """x as it is to the low-rank branch, x as it is quantized to weights."""
-        filled, count = self._filled(lay, place, m), len(lay.boxes)
-        given = self._x_views(lay, atoms[:count], tensors[:count], buffers)
-        self._begin_x(place)
-        if place["tile"] < lay.down_tiles:
-            self._all_x(lay, place, atoms[:count], given, buffers, filled)
-        else:
-            done = load_acquire(place["done"].toint())
-            looks = Int32(LOOKS)
-            while done < place["parts"]:
-                if looks <= 0:
-                    rest()
-                done = load_acquire(place["done"].toint())
-                looks -= 1
-            # Written by ordinary stores, read by TMA.
-            cute.arch.fence_proxy("async.global")
-            cute.arch.sync_warp()
-            of_codes = slice(count, 2 * count)
-            quantized = self._x_views(lay, atoms[of_codes], tensors[of_codes], buffers)
-            self._all_x(lay, place, atoms[of_codes], quantized, buffers, filled)
 
     def _arrivals(self, lay: Any) -> dict[str, int]:
         return {**super()._arrivals(lay), "ab_full": 1}

@@ -33,6 +33,7 @@ class SlicedBranch:
     """Mixin with both sides of lora_act_in."""
 
     config: Any
+    counters = 1  # of a tile of rows of x: CTAs that have taken lora_act_in
 
     # -- lora_act_in = x @ lora_down --------------------------------------------------------------------------------
 
@@ -180,8 +181,9 @@ class SlicedBranch:
         ctas = (tiles - lay.down_tiles) * self.config.split_k
         if Int32(load_shared(shared, 1)[0]) == ctas - 1:
             if place["thread"] == 0:
-                counter = cute.make_tensor(place["taken"], cute.make_layout(1))
-                counter[0] = Int32(0)
+                counters = cute.make_tensor(place["taken"], cute.make_layout(self.counters))
+                for i in cutlass.range_constexpr(self.counters):
+                    counters[i] = Int32(0)
             rows = cutlass.min(m - place["first_row"], Int32(lay.rows))
             vectors = rows * (lay.r * TAGGED // 16)
             for vector in cutlass.range(place["thread"], vectors, 32 * lay.warps, unroll=1):

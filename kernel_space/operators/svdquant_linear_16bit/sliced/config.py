@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import ClassVar
 
 from kernel_space.core.config import flag, number, sizes, stages
 from kernel_space.operators.svdquant_gemm.sm90a_parts.config import Sm90aConfig
@@ -35,6 +36,8 @@ class SlicedKnobs(Sm90aConfig):
     ``ctas_per_sm``         CTAs that registers and shared memory of an SM are shared out to
     ``use_pdl``             programmatic dependent launch: prologue and loads of weights overlap the previous kernel
     """
+
+    smooth_bytes: ClassVar[int] = 2 * 4  # of an element of K in a slot: smooth and its inverse
 
     tile_mnk: tuple[int, int, int] = sizes(16, 96, 128, form="RxCxK such as 16x96x128")
     consumer_warpgroups: int = number(2)
@@ -70,7 +73,7 @@ class SlicedKnobs(Sm90aConfig):
     def sums_room(self) -> int:
         """Bytes of the slots of x, packed weights, their scales, smooth and its inverse, which lie side by side."""
         rows, columns, step = self.tile_mnk
-        each = rows * step * 2 + columns * PACKED_BYTES + SCALES_BYTES + 2 * 4 * step
+        each = rows * step * 2 + columns * PACKED_BYTES + SCALES_BYTES + self.smooth_bytes * step
         return int(self.num_ab_stage) * each
 
     def lacks_room(self, r: int) -> bool:

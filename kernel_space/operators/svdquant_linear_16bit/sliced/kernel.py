@@ -93,6 +93,7 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
     """Generator of one kernel: a resolved config (no ``auto``) and a problem class."""
 
     over_smooth = True  # smooth comes with the weights
+    quantizes = False  # x, before it is multiplied with weights
     share = 1
 
     def __init__(self, config: SlicedKnobs, problem_class: ProblemClass):
@@ -100,6 +101,7 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
         self.problem_class = problem_class
         self.split_k = config.split_k
         self.has_lora = problem_class.r > 0
+        self.threads = config.threads
 
     def _layouts(self) -> SlicedLayouts:
         return SlicedLayouts(self.config, self.problem_class)
@@ -128,16 +130,18 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
         """Launch a cluster of ``split_k`` CTAs for every tile of lora_act_in and of y; not persistent. ``xs``, which
         the links of a chain hand on, is not written.
         """
-        pointers = (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace)
-        self._start(x, wgt, wscales, pointers, (m, n, k), stream)
-
-    def _start(self, x: Any, wgt: Any, wscales: Any, pointers: Any, sizes: Any, stream: Any) -> None:
         lay = self._layouts()
-        m, n, k = sizes
+        pointers = (smooth, lora_down, lora_up, wcscale, bias, lora_act_in, y, workspace)
         tma_w, mW = self._tma_halves(lay, wgt, n, k)
         tma_sf, mSF = self._tma_blocks(lay, wscales, n, k)
         tma_x, mX = self._tma_rows(lay, x, m, k)
-        self.kernel((tma_w, tma_sf, *tma_x), (mW, mSF, *mX), pointers, m, n, k).launch(
+        self._start(lay, (tma_w, tma_sf, *tma_x), (mW, mSF, *mX), pointers, (m, n, k), stream)
+
+    def _start(
+        self, lay: SlicedLayouts, atoms: Any, tensors: Any, pointers: Any, sizes: Any, stream: Any
+    ) -> None:
+        m, n, _ = sizes
+        self.kernel(atoms, tensors, pointers, *sizes).launch(
             grid=(self.split_k, lay.down_tiles + cute.ceil_div(n, lay.columns), cute.ceil_div(m, lay.rows)),
             block=[lay.threads, 1, 1],
             cluster=(self.split_k, 1, 1),
@@ -197,7 +201,7 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
             "rings": buffers[X].iterator.toint(), "received": received, "arrived": arrived,
             "wcscale_smem": affine, "bias_smem": affine + lay.columns * WORD_BYTES,
             "lora_act_in": pointers[5].toint(), "y": pointers[6].toint(),
-            "taken": cute.recast_ptr(pointers[7], dtype=Int32) + row_tile,
+            "taken": cute.recast_ptr(pointers[7], dtype=Int32) + self.counters * row_tile,
             "pairs": workspace + Int64(COUNTERS) + Int64(first_row) * (lay.r * TAGGED),
         }  # fmt: skip
 
@@ -259,8 +263,9 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
             cute.arch.setmaxregister_decrease(loading)
             if warp_idx == 0:
                 self._weight_warp(lay, place, atoms, tensors, pointers[0], buffers, k)
-            if warp_idx % 2 == 1:
-                self._smooth_warp(lay, place, buffers, warp_idx // 2, k)
+            if cutlass.const_expr(self.over_smooth):
+                if warp_idx % 2 == 1:
+                    self._smooth_warp(lay, place, buffers, warp_idx // 2, k)
             if warp_idx == 2:
                 self._x_warp(lay, place, atoms[2:], tensors[2:], buffers, m)
         else:
@@ -270,6 +275,9 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
             accs = self.zeros(lay.up)
             if cutlass.const_expr(self.has_lora):
                 self.prefetch_up(lay, place, pointers[2], n, place["thread"], 32 * lay.warps)
+            if cutlass.const_expr(self.quantizes):
+                self.quantize_own(lay, place, buffers, m)
+                self.quantize_others(lay, place, buffers, m, place["thread"])
             held = self.make_held(lay) if self.has_lora else {}
             self.multiply_weights(lay, place, pointers[2], buffers, accs, held, warp)
             if cutlass.const_expr(self.has_lora):
@@ -280,12 +288,12 @@ class SlicedLayer(SlicedProducts, SlicedBranch, StagedLoads, SmallMReduce):
             cute.arch.cp_async_wait_group(0)
             self._meet(lay)
             taken = Int32(0)
-            if cutlass.const_expr(self.has_lora):
+            if cutlass.const_expr(lay.counts):
                 # Every warp of this CTA has its pairs. What the atomic returns is not waited for here.
                 if place["thread"] == 0:
                     taken = cute.arch.atomic_add(place["taken"], Int32(1), sem="acq_rel", scope="gpu")
             self.add_warps(lay.up, place | {"tile": place["column_tile"], "is_down": False})
-            if cutlass.const_expr(self.has_lora):
+            if cutlass.const_expr(lay.counts):
                 self.clear(lay, place, buffers, taken, m)
 
     @cute.jit

@@ -112,6 +112,7 @@ class SlicedLayouts:
         self.r = problem_class.r
         self.half = HALF_DTYPES[problem_class.dtype]
         self.is_bf16 = problem_class.dtype == "bf16"
+        self.counts = self.r > 0  # CTAs, in global memory, so that the last one leaves it as it was
         self.rows, self.columns, self.k = config.tile_mnk
         self.warps, self.threads = config.warps, config.threads
         self.down_tiles, down_columns = 0, OCTET
@@ -179,7 +180,7 @@ class SlicedLayouts:
             shape = cute.make_layout((4, most, self.config.split_k))
             regions.append(Allocation(SUMS, cutlass.Float32, shape, "one", 16))
             regions.append(Allocation(ARRIVED, cutlass.Int64, cute.make_layout(1), "one", MBARRIER_BYTES))
-        if self.r:
+        if self.counts:
             regions.append(Allocation(TAKEN, cutlass.Int32, cute.make_layout(2), "one", MBARRIER_BYTES))
         return regions + [
             Allocation(name, cutlass.Int64, cute.make_layout(count), ring, MBARRIER_BYTES)
