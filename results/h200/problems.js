@@ -372,7 +372,15 @@ window.problems = [
 "name": "svdquant_linear 256,3072,9216,128"
 },
 {
+"page": "svdquant_linear/1024x3072x9216x128-bf16",
+"name": "svdquant_linear 1024,3072,9216,128"
+},
+{
 "page": "svdquant_linear/1x3072x12288x128-bf16",
+"name": "svdquant_linear 1,3072,12288,128"
+},
+{
+"page": "svdquant_linear/1x3072x12288x128",
 "name": "svdquant_linear 1,3072,12288,128"
 },
 {
@@ -476,6 +484,10 @@ window.problems = [
 "name": "svdquant_linear 1,12288,3072,128"
 },
 {
+"page": "svdquant_linear/1x12288x3072x128",
+"name": "svdquant_linear 1,12288,3072,128"
+},
+{
 "page": "svdquant_linear/8x12288x3072x128-bf16",
 "name": "svdquant_linear 8,12288,3072,128"
 },
@@ -506,6 +518,10 @@ window.problems = [
 {
 "page": "svdquant_linear/256x12288x3072x128-bf16",
 "name": "svdquant_linear 256,12288,3072,128"
+},
+{
+"page": "svdquant_linear/1024x12288x3072x128-bf16",
+"name": "svdquant_linear 1024,12288,3072,128"
 },
 {
 "page": "svdquant_linear/4352x12288x3072x128-bf16",
@@ -630,6 +646,10 @@ window.problems = [
 {
 "page": "svdquant_linear_16bit/256x3072x9216x128-bf16",
 "name": "svdquant_linear_16bit 256,3072,9216,128"
+},
+{
+"page": "svdquant_linear_16bit/1024x3072x9216x128-bf16",
+"name": "svdquant_linear_16bit 1024,3072,9216,128"
 },
 {
 "page": "svdquant_linear_16bit/4352x3072x9216x128-bf16",
