@@ -29,12 +29,14 @@ from tuner.layers.activations import (
 from tuner.layers.adapters import Adapters, Given, Prepared
 from tuner.layers.autocast import autocast_dtype
 from tuner.layers.decompose import Decomposition, decompose, require_smooth, smoothing
-from tuner.layers.linear_op import linear as linear_op
+from tuner.layers.linear_op import learn_shape, made_before, made_first
 from tuner.layers.quantize import X_DTYPES
 from tuner.layers.ranks import launched_rank
 from tuner.layers.weight import WEIGHT_NAMES, Peaks, QuantizedWeight, residual_share
 from tuner.runtime.load.trampoline import ALIGN
 
+_compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
+_autocasting = torch.is_autocast_enabled
 _NAMES = {dtype: name for name, dtype in TORCH_DTYPES.items()}
 _PACKED = "lora_down_packed"  # as the kernel reads it; a state_dict has the plain lora_down
 
@@ -308,6 +310,15 @@ class SVDQuantLinear(torch.nn.Module):
         """``forward`` and then ``activation``: ``none``, ``gelu_tanh``, ``silu``, or ``swiglu``, which makes N/2
         columns and takes the first 8 of 16 outputs for gates of the others (``interleave_gates``).
         """
+        weights = _weights(self._buffers)
+        if not _compiling():
+            y = made_before((x, *weights), self.activations, activation, self.offered_peaks())
+            if y is not None:  # by a kernel, of an x in the layer's dtype
+                return y.to(autocast_dtype(x) or x.dtype) if _autocasting("cuda") else y
+        return self._met_first(x, activation)
+
+    def _met_first(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """``activated`` of an x like which none was met before."""
         if x.dtype not in X_DTYPES:
             came = str(x.dtype).removeprefix("torch.")
             raise InputError(f"x must be float16, bfloat16 or float32, got {came}")
@@ -316,20 +327,15 @@ class SVDQuantLinear(torch.nn.Module):
         rows = x if x.ndim == 2 and x.shape[1] == self.in_features else _rows(x, self.in_features, "x")
         if x.dtype is not self.dtype:
             rows = rows.to(self.dtype)
-        buffers: Any = self._buffers  # as attributes they cost 1.5 us a call more
-        y = linear_op(
-            rows.contiguous(),
-            buffers["smooth"],
-            buffers[_PACKED],
-            buffers["wgt"],
-            buffers["wscales"],
-            buffers["lora_up"],
-            buffers["wcscale"],
-            buffers["bias"],
-            self.activations,
-            activation,
-            self.offered_peaks(),
-        )
+        rows = rows.contiguous()
+        inputs, peaks = (rows, *_weights(self._buffers)), self.offered_peaks()
+        y = None
+        if not _compiling() and rows is not x:
+            y = made_before(inputs, self.activations, activation, peaks)
+        if y is None:
+            y = made_first(inputs, self.activations, activation, peaks)
+        if not _compiling() and x.dtype is self.dtype and x.is_contiguous():
+            learn_shape(x, inputs, self.activations, activation, peaks)
         wanted = autocast_dtype(x) or x.dtype
         if y.dtype is not wanted:
             y = y.to(wanted)
@@ -438,6 +444,19 @@ class SVDQuantLinear(torch.nn.Module):
         if any(name.startswith(prefix) for name in state_dict):  # not of every file of a checkpoint
             self._know_share(None)
             self._look_at_share()
+
+
+def _weights(buffers: Any) -> tuple[torch.Tensor, ...]:
+    """What ``linear_op`` takes behind x. As attributes of the layer they cost 1.5 us a call more."""
+    return (
+        buffers["smooth"],
+        buffers[_PACKED],
+        buffers["wgt"],
+        buffers["wscales"],
+        buffers["lora_up"],
+        buffers["wcscale"],
+        buffers["bias"],
+    )
 
 
 def _rows(x: torch.Tensor, k: int, name: str) -> torch.Tensor:

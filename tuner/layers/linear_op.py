@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -26,6 +28,8 @@ _NOT_GIVEN = {name: (None,) * len(caller.signature.outputs) for name, caller in 
 _WITH_PEAKS = (AUTO, FP8)
 _autos: Recent[tuple, str] = Recent(MAX_CALLS, of_tables=True)
 """What ``auto`` is, by what the tensors look like."""
+_kinds: Recent[tuple, tuple[weakref.ref[torch.Tensor], str]] = Recent(MAX_CALLS, of_tables=True)
+"""The same by whose weights they are, which looks at less."""
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY.define(
     "linear(Tensor x, Tensor smooth, Tensor lora_down, Tensor wgt, Tensor wscales, Tensor lora_up, Tensor wcscale, "
@@ -56,23 +60,84 @@ def linear(
     ``auto`` never takes them. Raises as ``svdquant_gemm``, and ``InputError`` for other ``activations``, another
     ``activation``, and for ``fp8`` without peaks.
     """
-    if not _compiling() and type(x) is torch.Tensor:
-        name = (
-            activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up, peaks is not None))
-        )
-        if name is not None:
-            given = _NOT_GIVEN[name] if name != FP8 else (peaks and peaks(), *_NOT_GIVEN[FP8])
-            made = _QUICK[name](
-                x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias, *given, activation
-            )
-            if made is not None:
-                return made if type(made) is torch.Tensor else made[_Y[name]]  # fp8 has one output alone
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+    if not _compiling():
+        made = made_before(inputs, activations, activation, peaks)
+        if made is not None:
+            return made
+    return made_first(inputs, activations, activation, peaks)
+
+
+def made_first(
+    inputs: tuple[torch.Tensor, ...],
+    activations: str,
+    activation: str,
+    peaks: Callable[[], torch.Tensor] | None,
+) -> torch.Tensor:
+    """``linear`` where ``made_before`` knows of no call like it."""
+    x = inputs[0]
     wpeak = peaks() if peaks is not None and activations in _WITH_PEAKS else None
     if not needs_dispatcher(x):
-        return _long_way(*inputs, activations, activation, wpeak)
+        return _long_way(inputs, activations, activation, wpeak)
     CALLER.require_no_grad(inputs, None)
     return torch.ops.svdquant.linear(*inputs, activations, activation, wpeak)
+
+
+def made_before(
+    inputs: tuple[Any, ...],
+    activations: str,
+    activation: str,
+    peaks: Callable[[], torch.Tensor] | None,
+) -> torch.Tensor | None:
+    """``y`` ``[..., N]`` where a call like this was made before, of x ``[..., K]`` if ``learn_shape`` was told of it;
+    else None, and nothing was done. ``inputs``: as ``linear`` takes them. Not for code that is being traced.
+    """
+    x = inputs[0]
+    if type(x) is not torch.Tensor:
+        return None
+    name = activations if activations in CALLERS else _kind(x, inputs[3], inputs[5], peaks is not None)
+    if name is None:
+        return None
+    if name == FP8:
+        inputs = (*inputs, peaks and peaks())
+    made: Any = _QUICK[name](*inputs, *_NOT_GIVEN[name], activation)
+    return made if made.__class__ is not tuple else made[_Y[name]]  # fp8 has one output alone
+
+
+def learn_shape(
+    x: torch.Tensor,
+    inputs: tuple[torch.Tensor, ...],
+    activations: str,
+    activation: str,
+    peaks: Callable[[], torch.Tensor] | None,
+) -> None:
+    """From now on ``made_before`` knows calls of ``x`` ``[..., K]``, contiguous: that of ``inputs``, whose first is its
+    ``[M, K]``, was just made.
+    """
+    rows, wgt, lora_up = inputs[0], inputs[3], inputs[5]
+    name = activations if activations in CALLERS else _kind(rows, wgt, lora_up, peaks is not None)
+    if name is None or type(x) is not torch.Tensor:
+        return
+    read = inputs if name != FP8 or peaks is None else (*inputs, peaks())
+    leading = {_Y[name]: tuple(x.shape[:-1])}
+    if CALLERS[name].quick.learn_alike(read, (x, *read[1:]), activation, leading):
+        _kinds.put(_whose(x, wgt, lora_up, peaks is not None), (weakref.ref(wgt), name))
+
+
+def _kind(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> str | None:
+    """What ``auto`` was found to be for a call like this."""
+    key = _whose(x, wgt, lora_up, has_peaks)
+    found = _kinds.hot.get(key)
+    if found is not None and found[0]() is wgt:
+        return found[1]
+    name: str | None = _autos.get(_look(x, wgt, lora_up, has_peaks))
+    if name is not None and type(wgt) is torch.Tensor:
+        _kinds.put(key, (weakref.ref(wgt), name))
+    return name
+
+
+def _whose(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> tuple:
+    return (state.generation, id(wgt), id(lora_up), x.shape, x.dtype, has_peaks)
 
 
 def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> tuple:
@@ -94,29 +159,19 @@ def _linear(
 ) -> torch.Tensor:
     """As the dispatcher calls it, which is every call of a compiled model: quick where one like it was made before."""
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
-    name = activations if activations in CALLERS else _autos.get(_look(x, wgt, lora_up, wpeak is not None))
+    name = activations if activations in CALLERS else _kind(x, wgt, lora_up, wpeak is not None)
     if name is not None:
         given = _NOT_GIVEN[name] if name != FP8 else (wpeak, *_NOT_GIVEN[FP8])
         made = _QUICK[name](*inputs, *given, activation)
         if made is not None:
             return made if type(made) is torch.Tensor else made[_Y[name]]
-    return _long_way(*inputs, activations, activation, wpeak)
+    return _long_way(inputs, activations, activation, wpeak)
 
 
 def _long_way(
-    x: torch.Tensor,
-    smooth: torch.Tensor,
-    lora_down: torch.Tensor,
-    wgt: torch.Tensor,
-    wscales: torch.Tensor,
-    lora_up: torch.Tensor,
-    wcscale: torch.Tensor,
-    bias: torch.Tensor,
-    activations: str,
-    activation: str,
-    wpeak: torch.Tensor | None,
+    inputs: tuple[torch.Tensor, ...], activations: str, activation: str, wpeak: torch.Tensor | None
 ) -> torch.Tensor:
-    inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
+    x, wgt = inputs[0], inputs[3]
     name = require_activations(activations)
     if x.ndim == 2 and not x.shape[0]:
         return _no_rows(name, inputs, activation, wpeak)
@@ -125,7 +180,7 @@ def _long_way(
     if activation != "none":
         problem = problem_of(CALLER.named(inputs), activation=activation)
         if not is_fused(name, problem, wgt.device):
-            return _after(_long_way(*inputs, name, "none", wpeak), activation)
+            return _after(_long_way(inputs, name, "none", wpeak), activation)
     read = _read(name, inputs, wpeak)
     return CALLERS[name].run(read, None, (activation,), asked=activation, quick=True)[_Y[name]]
 

@@ -12,7 +12,7 @@ all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from tuner.runtime import state
 from tuner.runtime.choice.remembered import MAX_CALLS, Recent
 from tuner.runtime.load.early import capturing
 from tuner.runtime.load.loaded import launch_error
-from tuner.runtime.load.plan import Plan, new_tensor
+from tuner.runtime.load.plan import Output, Plan, new_tensor
 from tuner.runtime.load.trampoline import MISALIGNED
 from tuner.runtime.quick_source import quick_source
 
@@ -72,6 +72,7 @@ class QuickCall:
         tensors: Tensors,
         other: QuickCall | None,
         unread: frozenset[int] = frozenset(),
+        leading: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         sizes: Any = [list(tensor.shape) for tensor in tensors]  # torch's stub knows one tensor's only
         strides: Any = [list(tensor.stride()) for tensor in tensors]
@@ -85,10 +86,17 @@ class QuickCall:
         self.device, self.launch, self.captured = plan.device, plan.launch, plan.captured
         # A call unpacks no other kind as quickly.
         self.outputs = tuple(
-            [one if isinstance(one, torch.Tensor) else tuple(one) for one in plan.outputs_for(unread)]
+            [
+                one if isinstance(one, torch.Tensor) else tuple(_shaped(one, number, leading or {}))
+                for number, one in enumerate(plan.outputs_for(unread))
+            ]
         )
         self.workspaces = plan.workspaces
         self.workspace_bytes, self.zeroed_bytes = plan.workspace_bytes, plan.zeroed_bytes
+
+
+def _shaped(one: Output, number: int, leading: Mapping[int, tuple[int, ...]]) -> Output:
+    return one.with_leading(leading[number]) if number in leading else one
 
 
 def _without_grad(check: Callable[..., bool]) -> Callable[..., bool]:
@@ -141,9 +149,16 @@ class Quick:
         return call
 
     def learn(
-        self, plan: Plan, generation: int, inputs: Tensors, outputs: Tensors | None, asked: Any
+        self,
+        plan: Plan,
+        generation: int,
+        inputs: Tensors,
+        outputs: Tensors | None,
+        asked: Any,
+        leading: Mapping[int, tuple[int, ...]] | None = None,
     ) -> None:
         """From now on calls like this one are quick. It was just made, the long way and outside of any mode.
+        ``leading``: of outputs by number, what is in place of all sizes but the last.
 
         A call that is known already came here because somebody listens, such as the profiler, or because it was not
         made for long.
@@ -156,10 +171,23 @@ class Quick:
         else:
             if len(known) == MAX_VARIANTS:
                 known[-2].other = None
-            first = QuickCall(plan, generation, guarded, known[0] if known else None, self._unread)
+            first = QuickCall(plan, generation, guarded, known[0] if known else None, self._unread, leading)
             self.calls.put(key, first)
         if self._steady is not None:
             self.near.put(self._near_key(inputs, outputs is not None, asked), first)
+
+    def learn_alike(
+        self, inputs: Tensors, alike: Tensors, asked: Any, leading: Mapping[int, tuple[int, ...]]
+    ) -> bool:
+        """Calls with ``alike``, the same memory as ``inputs`` in other sizes, are quick from now on as those with
+        ``inputs`` are; False if these are not. ``leading``: as of ``learn``.
+        """
+        known = self.find(inputs, False, asked)
+        while known is not None and (known.generation != state.generation or not known.check(*inputs)):
+            known = known.other
+        if known is not None:
+            self.learn(known.plan, known.generation, alike, None, asked, leading)
+        return known is not None
 
     def _key(self, inputs: Tensors, given: bool, asked: Any) -> tuple:
         return (*(inputs[index].shape for index in self._keys), given, asked)

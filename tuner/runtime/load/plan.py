@@ -31,6 +31,11 @@ class Output(NamedTuple):
     stride: tuple[int, ...]
     dtype: torch.dtype
 
+    def with_leading(self, sizes: tuple[int, ...]) -> Output:
+        """The same memory with ``sizes`` in place of all but the last size."""
+        shape = (*sizes, self.shape[-1])
+        return Output(shape, _strides(shape), self.dtype)
+
 
 class Plan:
     """``launch`` of one problem (see ``trampoline``), ``captured`` on a stream that is being captured (see ``early``).
