@@ -436,7 +436,7 @@ def test_the_operator_with_and_without_it() -> None:
 
 def test_auto_takes_it_only_with_wpeak(monkeypatch: pytest.MonkeyPatch) -> None:
     """And remembers both answers apart."""
-    monkeypatch.setattr(linear_op, "_autos", Recent(16))
+    monkeypatch.setattr(linear_op, "_ways", Recent(16))
     monkeypatch.setattr(
         linear_op, "decide", lambda *_, has_peaks: Decision("fp8" if has_peaks else "16bit", "")
     )

@@ -16,7 +16,7 @@ from kernel_space.core.errors import InputError
 from tests.layers.test_unread_outputs import CONFIGS, made
 from tuner.layers import linear, linear_op
 from tuner.layers.linear import SVDQuantLinear
-from tuner.runtime import state
+from tuner.runtime import quick, state
 from tuner.runtime.choice.remembered import forget_tables
 
 __all__ = ["made"]
@@ -159,3 +159,39 @@ def test_under_autocast_y_has_its_dtype(layer: SVDQuantLinear, monkeypatch: pyte
         with torch.autocast("cpu", dtype=torch.float16):
             for _ in range(2):
                 assert layer(x).dtype is torch.float16
+
+
+@pytest.mark.parametrize("activations", ["auto", "16bit"])
+@pytest.mark.parametrize("activation", ["gelu_tanh", "silu", "swiglu"])
+def test_an_activation_behind_the_kernel_is_no_reason_for_the_long_way(
+    made: Any,
+    layer: SVDQuantLinear,
+    long_ways: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    activation: str,
+    activations: str,
+) -> None:
+    one, _ = made
+    monkeypatch.setattr(linear_op, "is_fused", lambda *_: False)
+    monkeypatch.setattr(linear_op, "decide", lambda *_, has_peaks: SimpleNamespace(activations="16bit"))
+    layer.activations = activations
+    for number in range(3):
+        y = layer.activated(x_of(1, M), activation)
+        assert len(one.seen) == number + 1
+        assert y.shape == (1, M, N // 2 if activation == "swiglu" else N)
+    assert len(long_ways) == 1
+    assert layer(x_of(1, M)).shape == (1, M, N)
+
+
+def test_what_comes_behind_the_kernel_is_the_activation(
+    made: Any, layer: SVDQuantLinear, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of what the launch left, which writes nothing here."""
+    monkeypatch.setattr(linear_op, "is_fused", lambda *_: False)
+    left = torch.randn(1, M, N, dtype=torch.bfloat16)
+    monkeypatch.setattr(quick, "new_tensor", lambda *_: left)
+    layer.activated(x_of(1, M), "swiglu")
+    found = layer.activated(x_of(1, M), "swiglu").float()
+    pairs = left.float().view(M, N // 16, 2, 8)
+    wanted = torch.nn.functional.silu(pairs[:, :, 0]) * pairs[:, :, 1]
+    assert torch.allclose(found, wanted.reshape(1, M, N // 2), rtol=2**-7)

@@ -393,7 +393,7 @@ def table(monkeypatch: pytest.MonkeyPatch) -> Iterator[Table]:
     made = Table()
     for module in (linear, linear_op, mlp_op):
         monkeypatch.setattr(module, "decide", made.decide)
-    monkeypatch.setattr(linear_op, "_autos", Recent(16))
+    monkeypatch.setattr(linear_op, "_ways", Recent(16))
     monkeypatch.setattr(mlp_op, "_handed", Recent(16))
     yield made
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import threading
+import time
 
 import pytest
 import torch
@@ -13,6 +15,7 @@ from kernel_space.core.arguments import Argument
 from kernel_space.core.errors import InputError
 from kernel_space.core.signature import Grid, In, Out, Signature, Size, Stream, Workspace
 from kernel_space.operators.svdquant_gemm.signature import SIGNATURE
+from tuner.runtime.load import trampoline
 from tuner.runtime.load.trampoline import MISALIGNED, WRONG_CALL, Launch, Mutex, Trampoline
 
 ARGUMENTS, POINTERS, INTEGERS = SIGNATURE.abi, SIGNATURE.pointers, SIGNATURE.integers
@@ -187,6 +190,34 @@ def test_threads_do_not_mix_their_values() -> None:
         assert [seen["stream"] for seen in recorder.seen] == list(range(300))
         assert all([seen[name] for name in POINTERS] == pointers for seen in recorder.seen)
         assert all(seen["m"] == index for seen in recorder.seen)
+
+
+def test_threads_that_launch_first_at_once_share_one_builtin_s_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code that only one of them kept was freed under the builtins of the others."""
+    compile_ir, compiled = trampoline.compile_ir, []
+
+    def slowly(source: str) -> object:
+        compiled.append(source)
+        time.sleep(0.05)
+        return compile_ir(source)
+
+    monkeypatch.setattr(trampoline, "_compiled", {})
+    monkeypatch.setattr(trampoline, "compile_ir", slowly)
+    recorders, begin = [Recorder() for _ in range(4)], threading.Barrier(4)
+
+    def work(recorder: Recorder) -> None:
+        begin.wait()
+        launch = recorder.launch(1, 2, 3, 4)
+        gc.collect()
+        assert launch(*operands(), 0, 5) == 0
+
+    threads = [threading.Thread(target=work, args=(recorder,)) for recorder in recorders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compiled) == 1
+    assert all([seen["stream"] for seen in recorder.seen] == [5] for recorder in recorders)
 
 
 def test_an_object_with_other_arguments_is_refused() -> None:

@@ -26,9 +26,11 @@ _QUICK = {name: caller.quick.call for name, caller in CALLERS.items()}
 _Y = {name: caller.signature.outputs.index("y") for name, caller in CALLERS.items()}
 _NOT_GIVEN = {name: (None,) * len(caller.signature.outputs) for name, caller in CALLERS.items()}
 _WITH_PEAKS = (AUTO, FP8)
-_autos: Recent[tuple, str] = Recent(MAX_CALLS, of_tables=True)
-"""What ``auto`` is, by what the tensors look like."""
-_kinds: Recent[tuple, tuple[weakref.ref[torch.Tensor], str]] = Recent(MAX_CALLS, of_tables=True)
+Way = tuple[str, str]
+"""The kind of activations, and the activation that the kernel computes: one that it does not comes after it."""
+_ways: Recent[tuple, Way] = Recent(MAX_CALLS, of_tables=True)
+"""By what the tensors look like and what is asked for."""
+_own_ways: Recent[tuple, tuple[weakref.ref[torch.Tensor], Way]] = Recent(MAX_CALLS, of_tables=True)
 """The same by whose weights they are, which looks at less."""
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY.define(
@@ -95,13 +97,21 @@ def made_before(
     x = inputs[0]
     if type(x) is not torch.Tensor:
         return None
-    name = activations if activations in CALLERS else _kind(x, inputs[3], inputs[5], peaks is not None)
-    if name is None:
+    way = _way(x, inputs[3], inputs[5], peaks is not None, activations, activation)
+    if way is None:
         return None
-    if name == FP8:
+    if way[0] == FP8:
         inputs = (*inputs, peaks and peaks())
-    made: Any = _QUICK[name](*inputs, *_NOT_GIVEN[name], activation)
-    return made if made.__class__ is not tuple else made[_Y[name]]  # fp8 has one output alone
+    return _quick(inputs, way, activation)
+
+
+def _quick(inputs: tuple[Any, ...], way: Way, activation: str) -> torch.Tensor | None:
+    """``y`` if a call with these inputs of the operator was made before."""
+    name, fused = way
+    made: Any = _QUICK[name](*inputs, *_NOT_GIVEN[name], fused)
+    if made.__class__ is tuple:  # fp8 has one output alone
+        made = made[_Y[name]]
+    return made if fused == activation or made is None else _after(made, activation)
 
 
 def learn_shape(
@@ -115,33 +125,53 @@ def learn_shape(
     ``[M, K]``, was just made.
     """
     rows, wgt, lora_up = inputs[0], inputs[3], inputs[5]
-    name = activations if activations in CALLERS else _kind(rows, wgt, lora_up, peaks is not None)
-    if name is None or type(x) is not torch.Tensor:
+    way = _way(rows, wgt, lora_up, peaks is not None, activations, activation)
+    if way is None or type(x) is not torch.Tensor:
         return
+    name, fused = way
     read = inputs if name != FP8 or peaks is None else (*inputs, peaks())
     leading = {_Y[name]: tuple(x.shape[:-1])}
-    if CALLERS[name].quick.learn_alike(read, (x, *read[1:]), activation, leading):
-        _kinds.put(_whose(x, wgt, lora_up, peaks is not None), (weakref.ref(wgt), name))
+    if CALLERS[name].quick.learn_alike(read, (x, *read[1:]), fused, leading):
+        asked = _asked(peaks is not None, activations, activation)
+        _own_ways.put(_whose(x, wgt, lora_up, asked), (weakref.ref(wgt), way))
 
 
-def _kind(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> str | None:
-    """What ``auto`` was found to be for a call like this."""
-    key = _whose(x, wgt, lora_up, has_peaks)
-    found = _kinds.hot.get(key)
+def _way(
+    x: torch.Tensor,
+    wgt: torch.Tensor,
+    lora_up: torch.Tensor,
+    has_peaks: bool,
+    activations: str,
+    activation: str,
+) -> Way | None:
+    """That was found for a call like this; where the kind is given the fused one until then."""
+    given = (activations, activation) if activations in CALLERS else None
+    if given is not None and activation == "none":
+        return given
+    asked = _asked(has_peaks, activations, activation)
+    key = _whose(x, wgt, lora_up, asked)
+    found = _own_ways.hot.get(key)
     if found is not None and found[0]() is wgt:
         return found[1]
-    name: str | None = _autos.get(_look(x, wgt, lora_up, has_peaks))
-    if name is not None and type(wgt) is torch.Tensor:
-        _kinds.put(key, (weakref.ref(wgt), name))
-    return name
+    way: Way | None = _ways.get(_look(x, wgt, lora_up, asked))
+    if way is None:
+        return given
+    if type(wgt) is torch.Tensor:
+        _own_ways.put(key, (weakref.ref(wgt), way))
+    return way
 
 
-def _whose(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> tuple:
-    return (state.generation, id(wgt), id(lora_up), x.shape, x.dtype, has_peaks)
+def _asked(has_peaks: bool, activations: str, activation: str) -> tuple:
+    """What decides besides the tensors: who names a kind is not asked for peaks."""
+    return (has_peaks and activations == AUTO, activations, activation)
 
 
-def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, has_peaks: bool) -> tuple:
-    return (state.generation, x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device, has_peaks)
+def _whose(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, asked: tuple) -> tuple:
+    return (state.generation, id(wgt), id(lora_up), x.shape, x.dtype, asked)
+
+
+def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, asked: tuple) -> tuple:
+    return (state.generation, x.shape, wgt.shape, lora_up.shape, x.dtype, wgt.device, asked)
 
 
 def _linear(
@@ -159,38 +189,40 @@ def _linear(
 ) -> torch.Tensor:
     """As the dispatcher calls it, which is every call of a compiled model: quick where one like it was made before."""
     inputs = (x, smooth, lora_down, wgt, wscales, lora_up, wcscale, bias)
-    name = activations if activations in CALLERS else _kind(x, wgt, lora_up, wpeak is not None)
-    if name is not None:
-        given = _NOT_GIVEN[name] if name != FP8 else (wpeak, *_NOT_GIVEN[FP8])
-        made = _QUICK[name](*inputs, *given, activation)
+    way = _way(x, wgt, lora_up, wpeak is not None, activations, activation)
+    if way is not None:
+        made = _quick(inputs if way[0] != FP8 else (*inputs, wpeak), way, activation)
         if made is not None:
-            return made if type(made) is torch.Tensor else made[_Y[name]]
+            return made
     return _long_way(inputs, activations, activation, wpeak)
 
 
 def _long_way(
     inputs: tuple[torch.Tensor, ...], activations: str, activation: str, wpeak: torch.Tensor | None
 ) -> torch.Tensor:
-    x, wgt = inputs[0], inputs[3]
+    x, wgt, lora_up = inputs[0], inputs[3], inputs[5]
     name = require_activations(activations)
     if x.ndim == 2 and not x.shape[0]:
         return _no_rows(name, inputs, activation, wpeak)
+    generation, has_peaks = state.generation, wpeak is not None
     if name == AUTO:
-        name = _decided(inputs, wpeak is not None)
+        name = _decided(inputs, has_peaks)
+    fused = activation
     if activation != "none":
         problem = problem_of(CALLER.named(inputs), activation=activation)
-        if not is_fused(name, problem, wgt.device):
-            return _after(_long_way(inputs, name, "none", wpeak), activation)
+        fused = activation if is_fused(name, problem, wgt.device) else "none"
+    if generation == state.generation:
+        asked = _asked(has_peaks, activations, activation)
+        _ways.put(_look(x, wgt, lora_up, asked), (name, fused))
     read = _read(name, inputs, wpeak)
-    return CALLERS[name].run(read, None, (activation,), asked=activation, quick=True)[_Y[name]]
+    y = CALLERS[name].run(read, None, (fused,), asked=fused, quick=True)[_Y[name]]
+    return y if fused == activation else _after(y, activation)
 
 
 def _decided(inputs: tuple[torch.Tensor, ...], has_peaks: bool) -> str:
     """What ``auto`` is."""
-    x, wgt, lora_up = inputs[0], inputs[3], inputs[5]
     problem = problem_of(CALLER.named(inputs))
-    name = decide(problem, wgt.device, has_peaks=has_peaks).activations
-    _autos.put(_look(x, wgt, lora_up, has_peaks), name)
+    name = decide(problem, inputs[3].device, has_peaks=has_peaks).activations
     if has_peaks and record.listening():
         record.note_alternatives(alternatives(name, problem))
     return name
@@ -216,7 +248,8 @@ def _after(y: torch.Tensor, activation: str) -> torch.Tensor:
         return torch.nn.functional.gelu(y, approximate="tanh")
     if activation == "silu":
         return torch.nn.functional.silu(y)
-    return activated(y.float(), activation).to(y.dtype)
+    rows = y.reshape(-1, y.shape[-1]).float()
+    return activated(rows, activation).to(y.dtype).view(*y.shape[:-1], -1)
 
 
 def _no_rows(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -100,12 +101,22 @@ def trampoline_of(operator: str) -> Trampoline:
     return Trampoline(operator, registry.operator(operator).signature)
 
 
-@functools.cache
+_compiled: dict[str, tuple[_MethodDef, llvm.ExecutionEngine]] = {}
+_compiling = threading.Lock()
+
+
 def _method(source: str) -> tuple[_MethodDef, llvm.ExecutionEngine]:
-    """Compiled once for all signatures of one form."""
-    engine = compile_ir(source)
-    address = engine.get_function_address("launch")
-    return _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a kernel."), engine
+    """Compiled once for all signatures of one form, and kept: builtins hold addresses in both. Of threads that come at
+    once one compiles; a cache without a lock would drop what another has made, under a builtin.
+    """
+    with _compiling:
+        found = _compiled.get(source)
+        if found is None:
+            engine = compile_ir(source)
+            address = engine.get_function_address("launch")
+            found = _MethodDef(b"launch", address, _METH_FASTCALL, b"Launch a kernel."), engine
+            _compiled[source] = found
+        return found
 
 
 def compile_ir(source: str) -> llvm.ExecutionEngine:
