@@ -94,12 +94,22 @@ def test_what_has_no_such_memory_is_copied_every_time(
         assert one.seen[-1]["x"] != x.data_ptr()
 
 
-def test_another_layer_s_weights_are_launched_with_its_own(made: Any, layer: SVDQuantLinear) -> None:
+@pytest.mark.parametrize("activations", ["auto", "16bit"])
+def test_layers_of_one_shape_share_what_was_learned_and_no_weights(
+    made: Any,
+    layer: SVDQuantLinear,
+    long_ways: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    activations: str,
+) -> None:
     one, _ = made
-    other = SVDQuantLinear(K, N, rank=16, activations="16bit")
+    monkeypatch.setattr(linear_op, "decide", lambda *_, has_peaks: SimpleNamespace(activations="16bit"))
+    other = SVDQuantLinear(K, N, rank=16)
+    layer.activations = other.activations = activations
     for who in (layer, other, layer, other):
         who(x_of(1, M))
         assert one.seen[-1]["wgt"] == who.wgt.data_ptr()
+    assert len(long_ways) == 1
 
 
 def test_a_weight_that_was_replaced(made: Any, layer: SVDQuantLinear) -> None:

@@ -31,7 +31,7 @@ Way = tuple[str, str]
 _ways: Recent[tuple, Way] = Recent(MAX_CALLS, of_tables=True)
 """By what the tensors look like and what is asked for."""
 _own_ways: Recent[tuple, tuple[weakref.ref[torch.Tensor], Way]] = Recent(MAX_CALLS, of_tables=True)
-"""The same by whose weights they are, which looks at less."""
+"""The same by whose weights they are, which reads less of them."""
 _compiling = torch.compiler.is_dynamo_compiling  # which torch.compile knows to be true where it traces
 LIBRARY.define(
     "linear(Tensor x, Tensor smooth, Tensor lora_down, Tensor wgt, Tensor wscales, Tensor lora_up, Tensor wcscale, "
@@ -133,7 +133,7 @@ def learn_shape(
     leading = {_Y[name]: tuple(x.shape[:-1])}
     if CALLERS[name].quick.learn_alike(read, (x, *read[1:]), fused, leading):
         asked = _asked(peaks is not None, activations, activation)
-        _own_ways.put(_whose(x, wgt, lora_up, asked), (weakref.ref(wgt), way))
+        _ways.put(_look(x, wgt, lora_up, asked), way)
 
 
 def _way(
@@ -167,7 +167,7 @@ def _asked(has_peaks: bool, activations: str, activation: str) -> tuple:
 
 
 def _whose(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, asked: tuple) -> tuple:
-    return (state.generation, id(wgt), id(lora_up), x.shape, x.dtype, asked)
+    return (state.generation, id(wgt), lora_up.shape, x.shape, x.dtype, asked)
 
 
 def _look(x: torch.Tensor, wgt: torch.Tensor, lora_up: torch.Tensor, asked: tuple) -> tuple:
