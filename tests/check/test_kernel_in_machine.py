@@ -94,7 +94,11 @@ def _check(problem: GemmProblem, config: KernelConfigSm100a, arch: Arch = SM100A
             marks=pytest.mark.slow,
         ),
         ("mma_tiler_mn=128x64 cluster_shape_mn=1x1 swap_ab=true split_k=4 use_pdl=true", "17,3840,3072,32"),
-        ("mma_tiler_mn=256x64 cluster_shape_mn=4x2 raster_order=n swizzle_size=2", "4352,3840,3072,0"),
+        pytest.param(
+            "mma_tiler_mn=256x64 cluster_shape_mn=4x2 raster_order=n swizzle_size=2",
+            "4352,3840,3072,0",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_kernels_of_each_kind(text: str, shape: str) -> None:

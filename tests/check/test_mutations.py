@@ -28,7 +28,12 @@ CAUGHT = [name for name, found in MUTATIONS.items() if found.expected != ("survi
 SURVIVORS = [name for name in MUTATIONS if name not in CAUGHT]
 
 
-@pytest.mark.parametrize("case", CASES)
+SLOW_CASES = ("early", "cluster", "overlap", "split")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW_CASES else case for case in CASES]
+)
 def test_nothing_is_reported_of_unmodified_kernels(case: str) -> None:
     assert run_text(case, None, *SCHEDULES).text == ""
 

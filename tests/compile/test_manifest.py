@@ -357,6 +357,7 @@ def test_objects_chosen_for_a_sibling_are_measured_as_what_the_card_is(tmp_path:
     assert row.protocol.startswith("measured on h100, ")
 
 
+@pytest.mark.slow
 def test_a_spent_budget_leaves_problems_for_the_next_visit(tmp_path: Path) -> None:
     path, out = tmp_path / "dir", tmp_path / "results"
     filled(path, tmp_path / "home", 4)
@@ -372,6 +373,7 @@ def test_a_spent_budget_leaves_problems_for_the_next_visit(tmp_path: Path) -> No
     assert second["trials"]["new"] == 3
 
 
+@pytest.mark.slow
 def test_a_problem_that_another_tuner_is_at_comes_later(tmp_path: Path) -> None:
     """Held by this process at first, as by a measure on another card of the machine."""
     path, out = tmp_path / "dir", tmp_path / "results"

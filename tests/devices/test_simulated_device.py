@@ -136,7 +136,10 @@ def sleeps(task: TimeTask) -> None:
 
 @pytest.mark.parametrize(
     ("function", "limit_s", "status", "words"),
-    [("kills_itself", 60.0, Status.FAILED, "exit code 5"), ("sleeps", 0.5, Status.TIMED_OUT, "within 0.5 s")],
+    [
+        pytest.param("kills_itself", 60.0, Status.FAILED, "exit code 5", marks=pytest.mark.slow),
+        ("sleeps", 0.5, Status.TIMED_OUT, "within 0.5 s"),
+    ],
 )
 def test_worker_that_dies_or_hangs_costs_one_candidate(
     compiled: CompiledKernel,

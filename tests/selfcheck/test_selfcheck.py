@@ -76,7 +76,16 @@ def test_what_is_listed_as_unsupported_still_is() -> None:
 
 
 @pytest.mark.parametrize(
-    "topic", ["mbarrier", "multicast", "named_barrier", "bulk", "cluster", "cp_async", "mma"]
+    "topic",
+    [
+        "mbarrier",
+        "multicast",
+        "named_barrier",
+        "bulk",
+        "cluster",
+        "cp_async",
+        pytest.param("mma", marks=pytest.mark.slow),
+    ],
 )
 def test_probes_leave_the_same_bytes_under_every_schedule(topic: str) -> None:
     for probe in catalogue():

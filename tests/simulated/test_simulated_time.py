@@ -162,6 +162,7 @@ def test_split_k_is_simulated_as_the_last_to_arrive() -> None:
     assert split.terms["tensor, NVFP4"] == pytest.approx(whole.terms["tensor, NVFP4"] * 2 / 4)
 
 
+@pytest.mark.slow
 def test_one_piece_in_split_k_reduces() -> None:
     """One cluster does 16 tiles in 4 splits: 64 pieces, 16 of which reduce; without the atomics' turns all would."""
     config, problem = resolved("mma_tiler_mn=256x128 split_k=4 lora_schedule=tail", "1024,3840,512,128")

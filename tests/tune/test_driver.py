@@ -434,6 +434,7 @@ def test_kill_twice_then_resume(tmp_path: Path) -> None:
     assert trials <= len(compiled) <= trials + in_flight_at_both_kills + leaders_again
 
 
+@pytest.mark.slow
 def test_two_tuners_of_one_problem(tmp_path: Path) -> None:
     """Each tries what it tries alone, to the last candidates, which depend on times told."""
     each = WINDOW + 4  # fewer than there is a look around for

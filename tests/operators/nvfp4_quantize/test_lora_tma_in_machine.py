@@ -62,7 +62,7 @@ def test_every_class(x_dtype: str, smooth: str, source: str) -> None:
         (16, NARROW),
         (48, TALL),
         pytest.param(128, "tile_m=136 split_k=4", marks=pytest.mark.slow),
-        (128, "tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true"),
+        pytest.param(128, "tile_m=64 split_k=8 ctas_per_sm=2 use_pdl=true", marks=pytest.mark.slow),
         (128, "tile_m=112 quant_warps=12 split_k=3"),
         (256, "tile_m=32"),
         pytest.param(256, "tile_m=64 split_k=8", marks=pytest.mark.slow),

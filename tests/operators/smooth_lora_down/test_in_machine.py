@@ -85,7 +85,9 @@ def test_every_class(text: str, r: int, x_dtype: str, smooth: str, source: str) 
             "kernel=smooth_mma warps_m=1 warps_k=8 split_k=8 split_r=4 ctas_per_sm=1 use_pdl=true",
             marks=pytest.mark.slow,
         ),
-        (256, "kernel=smooth_mma warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1"),
+        pytest.param(
+            256, "kernel=smooth_mma warps_m=1 warps_k=4 split_k=8 ctas_per_sm=1", marks=pytest.mark.slow
+        ),
         (16, TMA_NARROW),
         (48, TMA_TALL),
         (128, "kernel=smooth_tma tile_m=112 quant_warps=12 split_k=3"),

@@ -115,9 +115,9 @@ def test_more_tiles_of_rows_than_there_are_sms() -> None:
 CASES: list[tuple[str, str, dict[str, str]]] = [
     (WHOLE_K, "21,352,72,16", {}),
     (PAIR, "29,480,40,48", {"dtype": "fp16"}),
-    (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
 ]
 SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
+    (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
     (PAIR, "29,480,8,80", {}),  # of its second tile of R a half lies beyond
     (THREE, "61,1184,264,128", {}),
     (WHOLE_K, "37,672,136,16", {}),
@@ -143,6 +143,7 @@ def test_y_is_right(schedule: str, text: str, shape: str, options: dict[str, str
     assert result.ok, str(result)
 
 
+@pytest.mark.slow
 def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
     """Warps poll while others, which have let the next launch begin, stand back for it: those go on then."""
     result = checked(PAIR, problem("9,160,136,16"), sms=3, schedule="eager")

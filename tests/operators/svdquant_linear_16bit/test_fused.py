@@ -47,6 +47,7 @@ def test_y_is_the_layer_by_hand(text: str) -> None:
     is_the_layer_by_hand(text, problem("21,672,136,48"))
 
 
+@pytest.mark.slow
 def test_an_identity_reads_its_weights() -> None:
     reads_its_weights(PAIR, problem("16,160,72,0"))
 
@@ -86,6 +87,7 @@ def test_y_is_right(schedule: str, text: str, shape: str, options: dict[str, str
     assert result.ok, str(result)
 
 
+@pytest.mark.slow
 def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
     """Warps poll while others, which have let the next launch begin, stand back for it: those go on then."""
     result = runs.checked(PAIR, problem("9,160,136,16"), sms=lambda config: 3, schedule="eager")

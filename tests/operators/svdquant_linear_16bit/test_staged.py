@@ -79,6 +79,7 @@ def test_every_code_times_every_scale_is_exact() -> None:
     )
 
 
+@pytest.mark.slow
 def test_smooth_of_the_largest_exponents() -> None:
     """Their reciprocals are subnormal numbers, of which the quick way makes zeros. The oracle rounds them to the few
     bits of such numbers, the kernel while they are 2^7 times as large.
@@ -91,11 +92,11 @@ def test_smooth_of_the_largest_exponents() -> None:
 
 CASES: list[tuple[str, str, dict[str, str]]] = [
     (WHOLE_K, "21,352,72,16", {}),
-    (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
     (WHOLE_K, "61,480,72,144", {}),  # three 64s of R are a slot and half of one
     (EARLY, "61,480,72,144", {}),
 ]
 SLOW_CASES: list[tuple[str, str, dict[str, str]]] = [
+    (SHARED, "29,736,40,48", {}),  # tiles of lora_act_in and of y in one cluster
     (PAIR, "29,480,8,80", {}),  # of its second tile of R a half lies beyond
     (THREE, "61,1184,264,128", {}),
     (WHOLE_K, "37,672,136,16", {}),
@@ -133,6 +134,7 @@ def test_y_is_right(schedule: str, text: str, shape: str, options: dict[str, str
     assert result.ok, str(result)
 
 
+@pytest.mark.slow
 def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
     """Warps poll while others, which have let the next launch begin, stand back for it: those go on then."""
     result = runs.checked(PAIR, problem("9,160,136,16"), sms=lambda config: 3, schedule="eager")

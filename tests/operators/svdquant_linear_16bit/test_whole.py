@@ -95,7 +95,9 @@ def test_the_budget_is_what_the_launch_asks_for(text: str) -> None:
     ("pattern", "into"),
     [
         (r"and\.b32 (%r\d+), s, u;", r"mov.b32 \1, 1;"),
-        (r"st\.relaxed\.gpu(\.global\.v2\.b64 \[[^]]*\], \{a, b\})", r"st\1"),
+        pytest.param(
+            r"st\.relaxed\.gpu(\.global\.v2\.b64 \[[^]]*\], \{a, b\})", r"st\1", marks=pytest.mark.slow
+        ),
         (r"ld\.relaxed\.gpu(\.global\.v2\.b64)", r"ld\1"),
         pytest.param(r"st\.relaxed\.gpu\.global\.v2\.b64 \[[^]]*\], \{a, a\};", "", marks=pytest.mark.slow),
     ],

@@ -54,7 +54,7 @@ def test_bytes_by_hand_are_those_of_the_format() -> None:
     [
         (PLAIN, "7,352,8,48", "bf16"),
         (SHORT, "5,32,8,0", "fp16"),
-        (FOUR, "6,4160,8,0", "fp16"),
+        pytest.param(FOUR, "6,4160,8,0", "fp16", marks=pytest.mark.slow),
         (FOUR, "3,8224,8,0", "fp16"),
         (FOUR, "5,17440,8,0", "fp16"),
         (BEHIND, "11,96,136,16", "bf16"),

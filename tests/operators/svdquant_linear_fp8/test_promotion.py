@@ -105,7 +105,7 @@ def kept_by_hand(tensors: Tensors, sizes: Any, instructions: int) -> Floats:
 @pytest.mark.parametrize(
     ("text", "shape"),
     [
-        (PLAIN, "4,2048,8,0"),
+        pytest.param(PLAIN, "4,2048,8,0", marks=pytest.mark.slow),
         pytest.param(PAIR, "4,2560,200,0", marks=pytest.mark.slow),
         pytest.param(STREAM, "4,2560,136,0", marks=pytest.mark.slow),
     ],
