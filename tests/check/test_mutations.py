@@ -28,7 +28,7 @@ CAUGHT = [name for name, found in MUTATIONS.items() if found.expected != ("survi
 SURVIVORS = [name for name in MUTATIONS if name not in CAUGHT]
 
 
-SLOW_CASES = ("early", "cluster", "overlap", "split")
+SLOW_CASES = ("early", "cluster", "overlap", "split", "wide")
 
 
 @pytest.mark.parametrize(

@@ -298,6 +298,7 @@ def on_a_bare_machine(
     )
 
 
+@pytest.mark.slow
 def test_measure_needs_neither_compiler_nor_sampler(tmp_path: Path) -> None:
     path, out = tmp_path / "dir", tmp_path / "results"
     filled(path, tmp_path / "home", 12)

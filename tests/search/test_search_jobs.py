@@ -80,6 +80,7 @@ def test_what_is_cut_off_says_so(tmp_path: Path) -> None:
     assert time.monotonic() - start < 60 and found == [(run, [], False) for run in RUNS[:2]]
 
 
+@pytest.mark.slow
 def test_a_bug_is_told_in_the_end(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     results = jobs(tmp_path, "broken").results(RUNS[:1], math.inf)
     assert next(results) == (RUNS[0], [None] * TRIALS, True) and not list(tmp_path.iterdir())

@@ -177,6 +177,7 @@ def test_the_problems_own_winner_is_tried_again_without_its_journal(tmp_path: Pa
 # -- the same trials --
 
 
+@pytest.mark.slow
 def test_same_seed_same_trials_for_one_and_two_jobs(tmp_path: Path) -> None:
     one, two = (run(tmp_path / str(jobs), jobs=jobs, trials=45, seed=2) for jobs in (1, 2))
     assert sequence(one) == sequence(two) and len(one.trials) == 45

@@ -415,6 +415,7 @@ def test_the_next_candidates_are_chosen_while_the_card_works(tmp_path: Path) -> 
     assert [thread is here for thread in pool.threads] == [True] * 32 + [False] * 16
 
 
+@pytest.mark.slow
 def test_what_is_asked_depends_on_nobodys_speed(tmp_path: Path) -> None:
     def asked(jobs: int, pool: FakePool) -> list[tuple[int, str]]:
         result = run(tmp_path / str(jobs), device=MeasuringDevice(), pool=pool, jobs=jobs, trials=40)

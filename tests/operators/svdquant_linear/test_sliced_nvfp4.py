@@ -20,9 +20,8 @@ SHARED = f"{FEW.replace('8x24', '16x40').replace('stage=4', 'stage=8')} slot_war
 WIDE = "kernel=sliced_nvfp4 tile_mnk=16x96x128 num_ab_stage=8 down_columns=32 use_pdl=true"
 
 
-@pytest.mark.parametrize(
-    ("text", "dtype"), [(FEW, "bf16"), pytest.param(SHARED, "fp16", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "dtype"), [(FEW, "bf16"), (SHARED, "fp16")])
 def test_y_is_the_layer_by_hand(text: str, dtype: str) -> None:
     one_launch.y_is_the_layer_by_hand(text, dtype)
 

@@ -20,9 +20,8 @@ PLAIN = (
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "dtype"), [(FEW, "bf16"), pytest.param(SHARED, "fp16", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("text", "dtype"), [(FEW, "bf16"), (SHARED, "fp16")])
 def test_y_is_the_layer_by_hand(text: str, dtype: str) -> None:
     one_launch.y_is_the_layer_by_hand(text, dtype)
 

@@ -42,7 +42,8 @@ TALL = "kernel=fused tile_mnk=256x16x128 consumer_warpgroups=2 num_ab_stage=4 sp
 checked = functools.partial(runs.checked, sms=lambda config: 4 * config.split_k)
 
 
-@pytest.mark.parametrize("text", [pytest.param(WHOLE_K, marks=pytest.mark.slow), FOUR])
+@pytest.mark.slow
+@pytest.mark.parametrize("text", [WHOLE_K, FOUR])
 def test_y_is_the_layer_by_hand(text: str) -> None:
     is_the_layer_by_hand(text, problem("21,672,136,48"))
 

@@ -225,7 +225,7 @@ def test_one_element_that_is_wrong_is_seen(right: Any) -> None:
 @pytest.mark.parametrize(
     ("pattern", "into", "count"),
     [
-        (r"griddepcontrol\.wait;", "", 0),
+        pytest.param(r"griddepcontrol\.wait;", "", 0, marks=pytest.mark.slow),
         pytest.param(r"st\.global\.v4\.b32", "// st.global.v4.b32", 1, marks=pytest.mark.slow),
         pytest.param(r"stmatrix", "// stmatrix", 1, marks=pytest.mark.slow),
         pytest.param(

@@ -61,6 +61,7 @@ def test_y_is_the_layer_by_hand(text: str) -> None:
     is_the_layer_by_hand(text, problem("21,672,136,48"))
 
 
+@pytest.mark.slow
 def test_an_identity_reads_its_weights() -> None:
     reads_its_weights(PAIR, problem("16,160,72,0"))
 
