@@ -310,9 +310,9 @@ class SVDQuantLinear(torch.nn.Module):
         """``forward`` and then ``activation``: ``none``, ``gelu_tanh``, ``silu``, or ``swiglu``, which makes N/2
         columns and takes the first 8 of 16 outputs for gates of the others (``interleave_gates``).
         """
-        weights = _weights(self._buffers)
         if not _compiling():
-            y = made_before((x, *weights), self.activations, activation, self.offered_peaks())
+            inputs = (x, *_weights(self._buffers))
+            y = made_before(inputs, self.activations, activation, self.offered_peaks())
             if y is not None:  # by a kernel, of an x in the layer's dtype
                 return y.to(autocast_dtype(x) or x.dtype) if _autocasting("cuda") else y
         return self._met_first(x, activation)

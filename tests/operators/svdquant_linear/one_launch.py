@@ -58,6 +58,17 @@ def what_is_no_number_makes_its_rows_none(text: str, shape: LinearProblem, value
     assert (tensors["y"][others].double() - wanted).norm() / wanted.norm() < 2**-8
 
 
+def y_is_right(text: str, shape: LinearProblem, schedule: str = "random") -> None:
+    result = checked(text, shape, sms=16, schedule=schedule)
+    assert result.ok, str(result)
+
+
+def it_ends_on_fewer_sms(text: str, shape: LinearProblem, sms: int) -> None:
+    """Than it has clusters at once."""
+    result = checked(text, shape, sms=sms, schedule="eager")
+    assert result.ok, str(result)
+
+
 def what_a_check_runs_on_is_legal(text: str) -> None:
     shape = problem("16,256,264,128", activation="gelu_tanh")
     found = legal(text, shape)

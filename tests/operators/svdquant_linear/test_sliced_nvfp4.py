@@ -12,7 +12,7 @@ import torch
 from kernel_space.core.rules import Legal, Rejection
 from kernel_space.machine.run.schedules import SCHEDULES
 from tests.operators.svdquant_linear import one_launch
-from tests.operators.svdquant_linear.runs import DTYPES, checked, is_the_layer, launched, problem
+from tests.operators.svdquant_linear.runs import DTYPES, is_the_layer, launched, problem
 from tests.operators.svdquant_linear_16bit.runs import legal
 
 FEW = "kernel=sliced_nvfp4 tile_mnk=8x24x128 consumer_warpgroups=1 num_ab_stage=4"
@@ -72,20 +72,17 @@ SLOW_CASES = [
     ["random", *(pytest.param(name, marks=pytest.mark.slow) for name in SCHEDULES if name != "random")],
 )
 def test_y_is_right(schedule: str, text: str, shape: str, dtype: str) -> None:
-    result = checked(text, problem(shape, dtype), sms=16, schedule=schedule)
-    assert result.ok, str(result)
+    one_launch.y_is_right(text, problem(shape, dtype), schedule)
 
 
 @pytest.mark.slow
 def test_an_activation() -> None:
-    result = checked(SHARED, problem("9,416,72,16", activation="gelu_tanh"), sms=16)
-    assert result.ok, str(result)
+    one_launch.y_is_right(SHARED, problem("9,416,72,16", activation="gelu_tanh"))
 
 
 @pytest.mark.slow
 def test_it_ends_where_not_all_clusters_are_there_at_once() -> None:
-    result = checked(SHARED, problem("9,416,136,16"), sms=2, schedule="eager")
-    assert result.ok, str(result)
+    one_launch.it_ends_on_fewer_sms(SHARED, problem("9,416,136,16"), sms=2)
 
 
 def test_what_a_check_runs_on_is_legal() -> None:
